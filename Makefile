@@ -35,7 +35,7 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
   --timeout 900 --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,
-FUZZERS := fuzz_manifest fuzz_golden fuzz_text fuzz_byte_level fuzz_build fuzz_fused fuzz_engine
+FUZZERS := fuzz_archive fuzz_manifest fuzz_golden fuzz_text fuzz_byte_level fuzz_build fuzz_fused fuzz_engine
 FUZZ_SECONDS ?= 60
 
 # The fused CPU engine, alone, as Python loads it; FUSED=0 does without it. FUSED_LIBRARY names
@@ -387,7 +387,9 @@ cpp-fuzz: cpp-clang
 	$(call fuzz,build,$(CPP)/seeds/build) & fourth=$$!; \
 	$(call fuzz,fused,) & fifth=$$!; \
 	$(call fuzz,engine,) & sixth=$$!; \
-	wait $$first && wait $$second && wait $$third && wait $$fourth && wait $$fifth && wait $$sixth
+	$(call fuzz,archive,) & eighth=$$!; \
+	wait $$first && wait $$second && wait $$third && wait $$fourth && wait $$fifth && wait $$sixth && wait $$seventh \
+	  && wait $$eighth
 	@grep -h number_of_executed_units $(CPP)/fuzz-*.log
 
 cpp-tidy: cpp-clang

@@ -14,7 +14,7 @@ from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.directory import BuildPlan, build_directory, sources, target_gpu
 from txport.exporter.engines.profiles import Buckets, choose_buckets
 from txport.exporter.words import plural
-from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.bundle.strict_json import encode
@@ -45,7 +45,7 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE_DIRECTORY)
 @click.option("--max-batch", type=int, help="Most rows of a batch. [default: the bundle's maximum]")
 @click.option(
     "--batch-buckets",

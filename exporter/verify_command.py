@@ -50,6 +50,8 @@ def main(
     that was exported without the fused engine for CPUs is then run by it, if it passes. With --layers it shows where in
     the graphs accuracy is lost, and exits with 1 if a value is not finite.
     """
+    if bundle.is_file() and (layers or not no_write):
+        raise InputError(f"{bundle} is one file, which is not changed: give --no-write, or unzip it for --layers")
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
     device = device or ("cuda" if engine == TRT else "cpu")

@@ -31,6 +31,11 @@ def inspect() -> NoReturn:
     run_command("txport.runtime.inspect_command", extra="")
 
 
+def pack() -> NoReturn:
+    """tx-pack"""
+    run_command("txport.runtime.bundle.pack_command", extra="")
+
+
 def serve() -> NoReturn:
     """tx-serve"""
     run_command("txport.runtime.serve.command", extra="serve")

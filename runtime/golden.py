@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import GOLDEN
 from txport.runtime.bundle.strict_json import load
 from txport.runtime.engine import Engine
@@ -46,13 +46,13 @@ class Difference:
     found: list[int]
 
 
-def load_golden(directory: Path) -> Golden:
+def load_golden(bundle: Files) -> Golden:
     """Read golden.json of a bundle.
 
     Raises:
         BundleError: it is missing, damaged, or of a newer format.
     """
-    return load(Golden, directory / GOLDEN, 1)
+    return load(Golden, files_of(bundle) / GOLDEN, 1)
 
 
 def check(

@@ -28,8 +28,8 @@ from txport.runtime.version import VERSION
 @click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
 def main(bundle: Path, check: bool, as_json: bool, device: str, engine: str, lowering: str | None) -> None:
     """Print the manifest of BUNDLE and which engine would run it; with --check, verify its files and its answers."""
-    if not bundle.is_dir():
-        raise InputError(f"{bundle} is not a directory: give the directory that tx-export wrote")
+    if not bundle.exists():
+        raise InputError(f"{bundle} is not a directory: give the directory that tx-export wrote, or a file of tx-pack")
     try:
         manifest = Manifest.load(bundle)
         checks = _check(bundle, manifest, device, engine, lowering) if check else []

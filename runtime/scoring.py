@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from txport.runtime.arguments import check_pairs, check_sentence, check_text, listed
+from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Engine, Float32
 from txport.runtime.errors import InputError
@@ -30,7 +30,7 @@ class Scorer:
     """The graphs of tx-export --with-attention, asked about whole sentences. Threads may share one.
 
     Args:
-        directory: the bundle.
+        bundle: the bundle.
         manifest: its manifest, already checked.
         tokenizer: its tokenizer.
         engine: what runs it.
@@ -39,9 +39,9 @@ class Scorer:
     """
 
     def __init__(
-        self, directory: Path, manifest: Manifest, tokenizer: "Tokenizer", engine: Engine, device: str, threads: int
+        self, bundle: Files, manifest: Manifest, tokenizer: "Tokenizer", engine: Engine, device: str, threads: int
     ) -> None:
-        self._directory = directory
+        self._bundle = bundle
         self._device = device
         self._threads = threads
         self._manifest, self._tokenizer = manifest, tokenizer
@@ -206,7 +206,5 @@ class Scorer:
 
         with self._lock:
             if self._forcing is None:
-                self._forcing = TeacherForcing(
-                    self._directory, self._manifest, self.engine, self._device, self._threads
-                )
+                self._forcing = TeacherForcing(self._bundle, self._manifest, self.engine, self._device, self._threads)
             return self._forcing

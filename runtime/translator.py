@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, NoReturn
 
 from txport.runtime.arguments import check_ids, listed
+from txport.runtime.bundle.archive import Archive, Files, files_of
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
 from txport.runtime.bundle.shortlist import open_shortlist
@@ -44,7 +45,8 @@ class Translator:
     """A bundle, ready to translate. Threads may share one: calls leave no state in it.
 
     Args:
-        bundle: the directory that tx-export wrote, or the name by which tx-get keeps one.
+        bundle: the directory that tx-export wrote, the file that tx-pack wrote or its bytes, which are not copied, or
+            the name by which tx-get keeps a bundle.
         device: "auto", "cpu" or "cuda".
         engine: what runs it there: "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT, with
             engines of tx-build).
@@ -67,7 +69,7 @@ class Translator:
 
     def __init__(
         self,
-        bundle: str | os.PathLike[str],
+        bundle: str | os.PathLike[str] | bytes | bytearray | memoryview,
         device: str = "auto",
         engine: str = "auto",
         lowering: str | None = None,
@@ -76,28 +78,26 @@ class Translator:
         batch_tokens: int = BATCH_TOKENS,
         workers: int = 1,
     ) -> None:
-        if not isinstance(bundle, (str, os.PathLike)):
-            raise InputError(f"the bundle is of type {type(bundle).__name__}: give the path of its directory")
-        directory = find_bundle(bundle)
         numbers = threads, workers, 1 if batch is None else batch, batch_tokens
         if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
-        self.manifest = Manifest.load(directory)
-        self.manifest.check_files(directory, hashes=lambda name: name != WEIGHTS)
-        self.tokenizer = open_tokenizer(directory, self.manifest.tokenizer, self.manifest.vocabularies)
-        self._shortlist = open_shortlist(directory, self.manifest)
-        choice = choose(self.manifest, device, engine, lowering, directory)
+        files = _files(bundle)
+        self.manifest = Manifest.load(files)
+        self.manifest.check_files(files, hashes=lambda name: name != WEIGHTS)
+        self.tokenizer = open_tokenizer(files, self.manifest.tokenizer, self.manifest.vocabularies)
+        self._shortlist = open_shortlist(files, self.manifest)
+        choice = choose(self.manifest, device, engine, lowering, files)
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         many = self._workers > 1
-        opened = open_engine(directory, self.manifest, choice, threads, many=many)
+        opened = open_engine(files, self.manifest, choice, threads, many=many)
         most = opened.limits.batch
         if batch is not None and batch > most:
             raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
-        self._directory = directory
+        self._files = files
         self._lock = Lock()  # of the queue's making
         self._queue: Queue | None = None
-        self._opened: Scorer | None = Scorer(directory, self.manifest, self.tokenizer, opened, choice.device, threads)
+        self._opened: Scorer | None = Scorer(files, self.manifest, self.tokenizer, opened, choice.device, threads)
 
     @property
     def engine(self) -> Engine:
@@ -124,7 +124,7 @@ class Translator:
 
     def __repr__(self) -> str:
         runs = "closed" if self._opened is None else self._opened.engine.name
-        return f"<Translator of {self._directory}: {runs}>"
+        return f"<Translator of {self._files}: {runs}>"
 
     def __reduce__(self) -> NoReturn:
         raise InputError("a Translator cannot be pickled: open the bundle in each process")
@@ -418,3 +418,15 @@ class Translator:
         manifest = self.manifest
         model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, self._shortlist)
         return Call.of(self.tokenizer, self.engine.limits, options, model=model)
+
+
+def _files(bundle: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Files:
+    """The files of a bundle that is named, or whose bytes are given."""
+    if isinstance(bundle, (str, os.PathLike)):
+        return files_of(find_bundle(bundle))
+    try:
+        data = memoryview(bundle).cast("B")
+    except TypeError:  # it has no bytes, or not side by side
+        kind = type(bundle).__name__
+        raise InputError(f"the bundle is of type {kind}: give its path, or the bytes of its file") from None
+    return Archive(data, "the bundle in memory")

@@ -167,6 +167,7 @@ def test_the_commands_are_these() -> None:
         "tx-get",
         "tx-import",
         "tx-inspect",
+        "tx-pack",
         "tx-push",
         "tx-serve",
         "tx-shortlist",

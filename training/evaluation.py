@@ -9,6 +9,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
+from txport.runtime.bundle.archive import is_bundle
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
@@ -131,7 +132,7 @@ def open_model(model: Path, device: str = "auto", engine: str = "auto", threads:
         BundleError, CheckpointError: it is damaged or has no tokenizer.
         MissingLibrary: a library of the device is missing.
     """
-    if (model / "manifest.json").exists():
+    if is_bundle(model):
         translator = Translator(model, device, engine, threads=threads)
         return translator.engine, translator.tokenizer
     if not (model / "config.json").exists():

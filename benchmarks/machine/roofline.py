@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txport.benchmarks.report.schema import Machine, Percentiles, Roofline
+from txport.runtime.bundle.archive import files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.strict_json import read
 from txport.runtime.errors import InputError
@@ -54,7 +55,7 @@ def read_shape(bundle: Path, manifest: Manifest) -> Shape:
         InputError: its config.json is damaged.
     """
     sizes = manifest.model
-    ffn = read(bundle / "config.json").get("ffn")
+    ffn = read(files_of(bundle) / "config.json").get("ffn")
     if type(ffn) is not int:
         raise InputError(f"{bundle / 'config.json'} has no field ffn: export the bundle again")
     return Shape(sizes.encoder_layers, sizes.decoder_layers, sizes.d_model, ffn, sizes.target_vocabulary)

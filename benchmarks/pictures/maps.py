@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txport.runtime.bundle.archive import is_bundle
 from txport.runtime.engine import Float32
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -71,7 +72,7 @@ def read_maps(model: Path, text: str, target: str | None, options: Options) -> l
     for given, what in ((text, "text"), (target, "translation")):
         if given is not None and not given.strip():
             raise InputError(f"the {what} is empty: give a sentence")
-    if (model / "manifest.json").exists():
+    if is_bundle(model):
         with needs("ort"):
             from txport.runtime.translator import Translator
         with Translator(model, "cpu") as translator:

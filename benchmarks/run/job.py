@@ -8,6 +8,7 @@ from pathlib import Path
 from txport.benchmarks.report.schema import Contestant
 from txport.benchmarks.run.plans import PEERS, ContestantPlan, Place, bundle_plan, cpp_plan, peer_plans
 from txport.benchmarks.run.workloads import Work, fixed_work, text_work
+from txport.runtime.bundle.archive import files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.strict_json import read
 from txport.runtime.engines.choice import FUSED, choose
@@ -172,7 +173,7 @@ def _checkpoint(options: BenchOptions) -> Path | None:
 
 def _check_checkpoint(bundle: Path, checkpoint: Path) -> None:
     """Refuse a directory that is not a checkpoint, or that of another model than the bundle's."""
-    ours = read(bundle / "config.json")
+    ours = read(files_of(bundle) / "config.json")
     theirs = read(checkpoint / "config.json", "give the right one with --checkpoint", InputError).get("config")
     if not isinstance(theirs, dict):
         raise InputError(

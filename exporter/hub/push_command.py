@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import click
-from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE_DIRECTORY)
 @click.argument("repository")
 @click.option("--private", is_flag=True, help="Make a repository that others cannot see, if it is new.")
 @click.option("--revision", help="The branch to write. [default: main]")

@@ -5,16 +5,30 @@ from pathlib import Path
 
 import click
 from txport.runtime.bundle.names import find_bundle
+from txport.runtime.errors import InputError
 
 
 class _Bundle(click.Path):
-    """A path, or a name by which tx-get keeps a bundle."""
+    """A path, or a name by which tx-get keeps a bundle.
+
+    Args:
+        directory: refuse a bundle in one file, as a command does that works on the files themselves.
+    """
+
+    def __init__(self, *, directory: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self._directory = directory
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
         """The path of the bundle."""
-        return find_bundle(value)
+        path = find_bundle(value)
+        if self._directory and path.is_file():
+            command = ctx.info_name if ctx is not None else "this command"
+            raise InputError(f"{path} is one file, and {command} needs a directory: unzip {path} -d DIRECTORY")
+        return path
 
 
-BUNDLE = _Bundle(path_type=Path)
+BUNDLE = _Bundle()
+BUNDLE_DIRECTORY = _Bundle(directory=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from txport.runtime.bundle.archive import File, Files, files_of, hash_of, size_of
 from txport.runtime.bundle.parameters import WEIGHTS as WEIGHTS
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
 from txport.runtime.bundle.schema import FileEntry, ManifestFields
@@ -34,24 +35,29 @@ class Manifest(ManifestFields):
     sha256: str = _ZEROS
 
     @staticmethod
-    def load(directory: Path) -> "Manifest":
-        """Read and validate `directory/manifest.json`, and check that each listed file is there, of the listed size.
+    def load(bundle: Files) -> "Manifest":
+        """Read and validate manifest.json, and check that each listed file is there, of the listed size.
+
+        Args:
+            bundle: the directory that tx-export wrote, or the file that tx-pack wrote.
 
         Raises:
             BundleError: there is no bundle, or it is of a newer format, damaged, incomplete or contradicts itself.
         """
-        if not directory.is_dir():
-            raise BundleError(f"{directory} is not a directory: give the directory that tx-export wrote")
-        path = directory / NAME
+        files = files_of(bundle)
+        if isinstance(files, Path) and not files.is_dir():
+            raise BundleError(
+                f"{files} is not a directory: give the directory that tx-export wrote, or the file that tx-pack wrote"
+            )
+        path = files / NAME
         try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
+            data = _first_bytes(path)
         except FileNotFoundError:
-            raise BundleError(f"{directory} has no {NAME}: it is not a bundle, or an incomplete copy of one") from None
+            raise BundleError(f"{files} has no {NAME}: it is not a bundle, or an incomplete copy of one") from None
         except OSError as error:
             raise BundleError(f"{path} cannot be read: {error.strerror}") from error
         manifest = Manifest.parse(data, str(path))
-        manifest.check_files(directory)
+        manifest.check_files(files)
         return manifest
 
     @staticmethod
@@ -86,47 +92,61 @@ class Manifest(ManifestFields):
         write_atomically(directory / NAME, data)
         return manifest
 
-    def check_files(self, directory: Path, hashes: Callable[[str], bool] = lambda name: False) -> None:
-        """Check that every listed file is inside the directory, of the listed size, and of the listed hash if asked.
+    def check_files(self, bundle: Files, hashes: Callable[[str], bool] = lambda name: False) -> None:
+        """Check that every listed file is inside the bundle, of the listed size, and of the listed hash if asked.
 
         Args:
-            directory: where the bundle lies.
+            bundle: the bundle.
             hashes: says for a file's name whether to read it and compare its SHA-256 as well.
 
         Raises:
             BundleError: the first fault that was found.
         """
+        files = files_of(bundle)
         for name in self.files:
-            self.check_file(directory, name, contents=hashes(name))
+            self.check_file(files, name, contents=hashes(name))
 
-    def check_file(self, directory: Path, name: str, *, contents: bool) -> None:
+    def check_file(self, files: Files, name: str, *, contents: bool) -> None:
         """Check one listed file: where it is, its size and, with `contents`, its hash.
 
         Raises:
-            BundleError: the file is missing, leads out of the directory, or was changed.
+            BundleError: the file is missing, leads out of the bundle, or was changed.
         """
-        path = directory / name
+        path = files / name
         try:
-            if not path.resolve(strict=True).is_relative_to(directory.resolve()):
-                raise BundleError(f"{path} is a link that leaves the bundle: copy the bundle with cp -rL")
-            if not path.is_file():
-                raise BundleError(f"{path} is not a file: the bundle is damaged, copy or export it again")
+            if isinstance(files, Path):
+                _check_place(files / name, files)
             check_contents(path, self.files[name], "copy or export the bundle again", hashed=contents)
         except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
             raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
 
 
-def check_contents(path: Path, entry: FileEntry, remedy: str, hashed: bool = True) -> None:
+def _first_bytes(file: File) -> bytes:
+    """The bytes of a manifest, or of the beginning of what is too large for one."""
+    if not isinstance(file, Path):
+        return bytes(file.view()[: _LARGEST_FILE + 1])
+    with file.open("rb") as opened:
+        return opened.read(_LARGEST_FILE + 1)
+
+
+def _check_place(path: Path, directory: Path) -> None:
+    if not path.resolve(strict=True).is_relative_to(directory.resolve()):
+        raise BundleError(f"{path} is a link that leaves the bundle: copy the bundle with cp -rL")
+    if not path.is_file():
+        raise BundleError(f"{path} is not a file: the bundle is damaged, copy or export it again")
+
+
+def check_contents(path: File, entry: FileEntry, remedy: str, hashed: bool = True) -> None:
     """Compare a file's size and, if `hashed`, its hash; `remedy` is the way out in messages.
 
     Raises:
         BundleError: the file was changed.
         OSError: it cannot be read.
     """
-    size = path.stat().st_size
+    size = size_of(path)
     if size != entry.bytes:
         raise BundleError(f"{path} has {size} bytes instead of {entry.bytes}: {remedy}")
-    if hashed and sha256(path) != entry.sha256:
+    if hashed and hash_of(path) != entry.sha256:
         raise BundleError(f"{path} was changed (its SHA-256 differs): {remedy}")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar, get_args
 
+from txport.runtime.bundle.archive import is_inside
 from txport.runtime.bundle.interface import OPTIONAL_INPUTS, Interface, interface
 from txport.runtime.bundle.parameter_rules import parameter_faults
 from txport.runtime.bundle.schema import Graph, ManifestFields, ModelSizes, OptionalRole, Role, Tensor
@@ -63,7 +64,7 @@ def _size_faults(manifest: ManifestFields) -> Iterator[str]:
 
 def _file_faults(manifest: ManifestFields) -> Iterator[str]:
     for name, entry in manifest.files.items():
-        if not _is_inside(name):
+        if not is_inside(name):
             yield f"files names {name!r}, which is not a plain path inside the bundle"
         if name.split("/")[0] in UNLISTED:
             yield f"files names {name!r}, which must not be listed"
@@ -72,12 +73,6 @@ def _file_faults(manifest: ManifestFields) -> Iterator[str]:
     yield from tokenizer_faults(manifest.tokenizer, manifest.files, manifest.vocabularies)
     if manifest.shortlist is not None and manifest.shortlist not in manifest.files:
         yield f"shortlist names the file {manifest.shortlist!r}, which is not listed under files"
-
-
-def _is_inside(name: str) -> bool:
-    """Relative, POSIX, without empty, '.' or '..' parts, backslashes or control characters."""
-    parts = name.split("/")
-    return not (set(parts) & {"", ".", ".."} or "\\" in name or any(ord(character) < 32 for character in name))
 
 
 def _graph_set_faults(manifest: ManifestFields) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from txport.runtime.bundle.archive import File, Files, files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.errors import BundleError
@@ -55,7 +56,7 @@ class Shortlist:
         return np.concatenate([header, self.always, self.starts, self.candidates]).astype("<i4").tobytes()
 
     @classmethod
-    def load(cls, path: Path, source_vocabulary: int, target_vocabulary: int, eos: int) -> "Shortlist":
+    def load(cls, path: File, source_vocabulary: int, target_vocabulary: int, eos: int) -> "Shortlist":
         """Read a file, and check it.
 
         Args:
@@ -102,7 +103,7 @@ class Shortlist:
         return cls(words, starts, candidates, targets)
 
 
-def open_shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
+def open_shortlist(bundle: Files, manifest: Manifest) -> Shortlist | None:
     """The shortlist of a bundle, if it has one.
 
     Raises:
@@ -111,7 +112,7 @@ def open_shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
     if manifest.shortlist is None:
         return None
     model = manifest.model
-    path = directory / manifest.shortlist
+    path = files_of(bundle) / manifest.shortlist
     return Shortlist.load(path, model.source_vocabulary, model.target_vocabulary, manifest.tokens.eos)
 
 

@@ -8,9 +8,9 @@ import json
 import math
 import types
 import typing
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from txport.runtime.bundle.archive import File
 from txport.runtime.errors import BundleError, TxportError, nearest
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def check_version(value: dict[str, Any], newest: int, file: str, what: str, reme
         )
 
 
-def read(path: Path, remedy: str = EXPORT_AGAIN, error: type[TxportError] = BundleError) -> dict[str, Any]:
+def read(path: File, remedy: str = EXPORT_AGAIN, error: type[TxportError] = BundleError) -> dict[str, Any]:
     """Parse a file; `error` is raised if it is damaged, or missing: then `remedy` is the way out."""
     try:
         return parse(path.read_bytes(), str(path), error)
@@ -89,7 +89,7 @@ def read(path: Path, remedy: str = EXPORT_AGAIN, error: type[TxportError] = Bund
 
 
 def load(
-    kind: type[T], path: Path, version: int, remedy: str = EXPORT_AGAIN, error: type[TxportError] = BundleError
+    kind: type[T], path: File, version: int, remedy: str = EXPORT_AGAIN, error: type[TxportError] = BundleError
 ) -> T:
     """Read a file of exactly this `format_version` into a dataclass; otherwise as `read`."""
     value = read(path, remedy, error)

@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
+from txport.runtime.bundle.archive import files_of, hash_of
 from txport.runtime.bundle.manifest import NAME
 from txport.runtime.corpus.columns import columns_of, values
 from txport.runtime.corpus.rows import Fault, Output, Rows
 from txport.runtime.errors import InputError
-from txport.runtime.files import sha256
 from txport.runtime.libraries import quiet
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import Translation
@@ -75,7 +75,7 @@ class Translate:
 
 def bundle_settings(bundle: Path) -> dict[str, str]:
     """Facts that a part must remember of the bundle, which has the hashes of its files, and of this program."""
-    return {"bundle": sha256(bundle / NAME), "txport": VERSION}
+    return {"bundle": hash_of(files_of(bundle) / NAME), "txport": VERSION}
 
 
 def translated(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.gpu import Gpu, find_gpu, usable_gpu
@@ -69,7 +70,7 @@ def choose(
     device: str = "auto",
     engine: str = "auto",
     lowering: str | None = None,
-    bundle: Path | None = None,
+    bundle: Files | None = None,
 ) -> Choice:
     """Choose; TensorRT is loaded if the bundle has engines and there is a GPU, no other library is.
 
@@ -171,7 +172,7 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
     return Choice(ORT, device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
 
 
-def _fastest(manifest: Manifest, bundle: Path | None, engine: str, lowering: str | None) -> Choice:
+def _fastest(manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None) -> Choice:
     """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
 
     def on_cpu(reason: str) -> Choice:
@@ -192,11 +193,11 @@ def _fastest(manifest: Manifest, bundle: Path | None, engine: str, lowering: str
     return replace(on_gpu, fallback=on_cpu("ONNX Runtime cannot use the GPU"))
 
 
-def _fitting_engines(manifest: Manifest, bundle: Path | None, engine: str, lowering: str | None) -> Choice | str:
+def _fitting_engines(manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None) -> Choice | str:
     """TensorRT for the engine "auto", or why not."""
     if engine == ORT:
         return "engine ort was requested"
-    if bundle is None or not directories(bundle):
+    if not isinstance(bundle, Path) or not directories(bundle):
         return _NO_ENGINES
     try:
         return _tensorrt(manifest, bundle, lowering)
@@ -204,10 +205,13 @@ def _fitting_engines(manifest: Manifest, bundle: Path | None, engine: str, lower
         return str(error)
 
 
-def _tensorrt(manifest: Manifest, bundle: Path | None, lowering: str | None) -> Choice:
+def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None) -> Choice:
     """The engines that fit, of whichever TensorRT is installed."""
     gpu = usable_gpu("engine trt")
-    assert bundle is not None, "only a bundle's directory has engines"
+    if not isinstance(bundle, Path) or bundle.is_file():
+        raise BundleError(
+            f"{bundle} has no TensorRT engines, which are in directories only: unzip it, and run tx-build"
+        )
     built, tensorrt = _fitting(manifest, bundle, gpu)
     if lowering not in (None, built.record.lowering):
         raise BundleError(
@@ -250,14 +254,14 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: int = 0, *, many: bool = False) -> Engine:
+def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int = 0, *, many: bool = False) -> Engine:
     """Load the chosen library and the bundle's graphs, its engines or its parameters.
 
     If a GPU that "auto" chose, or the fused engine, cannot be used, a warning says why, and what comes after it takes
     its place.
 
     Args:
-        directory: the bundle.
+        bundle: the bundle.
         manifest: its manifest, already checked.
         choice: what runs it.
         threads: threads of each operator on the CPU; 0 for as many as there are cores.
@@ -270,25 +274,25 @@ def open_engine(directory: Path, manifest: Manifest, choice: Choice, threads: in
         ResourceError: there is not enough memory.
     """
     try:
-        return _open(directory, manifest, choice, threads, many)
+        return _open(bundle, manifest, choice, threads, many)
     except TxportError as error:
         if choice.fallback is None:
             raise
         instead = "ONNX Runtime" if choice.engine == FUSED else "the CPU"
         _log.warning("%s; %s is used instead", error, instead)
-        return open_engine(directory, manifest, choice.fallback, threads, many=many)
+        return open_engine(bundle, manifest, choice.fallback, threads, many=many)
 
 
-def _open(directory: Path, manifest: Manifest, choice: Choice, threads: int, many: bool) -> Engine:
+def _open(bundle: Files, manifest: Manifest, choice: Choice, threads: int, many: bool) -> Engine:
     if choice.engine == FUSED:
-        return native.NativeEngine(directory, manifest, threads, many)
+        return native.NativeEngine(bundle, manifest, threads, many)
     if choice.device == "cuda":
-        return _open_on_gpu(directory, manifest, choice)
+        return _open_on_gpu(bundle, manifest, choice)
     if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:
         _say_once(f"ONNX Runtime runs the bundle: {reason}")
     with needs("ort", f"ONNX Runtime is to run the bundle ({choice.reason})"):
         from txport.runtime.engines.ort import OrtEngine
-    return OrtEngine(directory, manifest, choice.lowerings, threads)
+    return OrtEngine(bundle, manifest, choice.lowerings, threads)
 
 
 @cache
@@ -296,7 +300,7 @@ def _say_once(sentence: str) -> None:
     _log.info(sentence)
 
 
-def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice) -> Engine:
+def _open_on_gpu(bundle: Files, manifest: Manifest, choice: Choice) -> Engine:
     with needs("trt" if choice.engine == TRT else "ort-gpu"):
         from txport.runtime.device.cuda import CudaDevice
         from txport.runtime.device.engine import DeviceEngine
@@ -304,7 +308,7 @@ def _open_on_gpu(directory: Path, manifest: Manifest, choice: Choice) -> Engine:
     if choice.directory is None:
         with needs("ort-gpu"):
             from txport.runtime.engines.ort_cuda import OrtProgram
-        return _tried(DeviceEngine(device, manifest, OrtProgram(directory, manifest, choice.lowerings, device)))
+        return _tried(DeviceEngine(device, manifest, OrtProgram(bundle, manifest, choice.lowerings, device)))
     from txport.runtime.engines.trt import TrtProgram
 
     record = BuildRecord.load(Path(choice.directory))

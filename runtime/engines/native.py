@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.parameters import WEIGHTS, Parameter
 from txport.runtime.bundle.schema import Limits, SpecialTokens
@@ -120,22 +122,28 @@ class _Model(ctypes.Structure):
         ("parameter_count", c_int64),
         ("norm_kind", c_char_p),
         ("encoder_heads", c_int64),
+        ("weights_data", c_void_p),
     ]
 
     @classmethod
-    def of(cls, directory: Path, manifest: Manifest) -> "_Model":
+    def of(cls, files: Files, manifest: Manifest, weights: memoryview | None) -> "_Model":
         """A bundle's model.
+
+        Args:
+            files: of the bundle.
+            manifest: its manifest.
+            weights: the bytes of the weights, if they are not a file of their own.
 
         Raises:
             EngineError: the manifest has no table of parameters.
         """
         if manifest.parameters is None:
-            raise EngineError(f"the fused engine cannot run {directory}: {_NO_TABLE}")
+            raise EngineError(f"the fused engine cannot run {files}: {_NO_TABLE}")
         architecture, tensors = manifest.parameters.architecture, manifest.parameters.tensors
         return cls(
             struct_size=ctypes.sizeof(cls),
             parameter_size=ctypes.sizeof(_Parameter),
-            weights=os.fsencode(directory / WEIGHTS),
+            weights=os.fsencode(str(files / WEIGHTS)),
             weights_bytes=manifest.files[WEIGHTS].bytes,
             precision=manifest.precision.weights.encode(),
             **{name: getattr(manifest.model, name) for name in _SIZES},
@@ -149,6 +157,7 @@ class _Model(ctypes.Structure):
             parameter_count=len(tensors),
             norm_kind=architecture.norm_kind.encode(),
             encoder_heads=manifest.model.encoder_heads or 0,
+            weights_data=None if weights is None else address(np.frombuffer(weights, np.uint8)),
         )
 
 
@@ -221,6 +230,14 @@ def address(array: npt.NDArray[Any]) -> int:
     return address
 
 
+def _weights(files: Files, manifest: Manifest) -> AbstractContextManager[memoryview | None]:
+    """The bytes of the weights of an archive, of the size that the library is told."""
+    if isinstance(files, Path):
+        return nullcontext()
+    manifest.check_file(files, WEIGHTS, contents=False)
+    return files.mapped(WEIGHTS)
+
+
 def _int64(values: Sequence[int] | Int64) -> Int64:
     return np.ascontiguousarray(values, np.int64)
 
@@ -248,7 +265,7 @@ class NativeEngine:
     """A bundle on the fused engine.
 
     Args:
-        directory: the bundle.
+        bundle: the bundle.
         manifest: its manifest, already checked.
         threads: threads that share the work of a batch; 0 for as many as there are cores.
         many: several threads will run batches at once: each then works for itself.
@@ -260,17 +277,19 @@ class NativeEngine:
         ResourceError: there is not enough memory.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest, threads: int = 0, many: bool = False) -> None:
+    def __init__(self, bundle: Files, manifest: Manifest, threads: int = 0, many: bool = False) -> None:
         file = find_library()
         if file is None:
             raise MissingLibrary(f"the fused engine cannot be used: {missing()}")
         self.library = library = _load(file)
-        model = _Model.of(directory, manifest)
         options = _Options(struct_size=ctypes.sizeof(_Options), threads=threads, many=many)
         opened = c_void_p()
         facts = _Facts(struct_size=ctypes.sizeof(_Facts))
         name = c_char_p()
-        check(library, library.txport_engine_create(byref(model), byref(options), byref(opened)))
+        files = files_of(bundle)
+        with _weights(files, manifest) as weights:
+            model = _Model.of(files, manifest, weights)
+            check(library, library.txport_engine_create(byref(model), byref(options), byref(opened)))
         self.handle = Handle(opened, library.txport_engine_close)
         check(library, library.txport_engine_get_facts(opened, byref(facts)))
         check(library, library.txport_engine_name(opened, byref(name)))

@@ -7,10 +7,10 @@ those of beam search.
 import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.interface import CROSS_IDS, cross_names
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
@@ -27,7 +27,7 @@ class OrtEngine:
     """A bundle on ONNX Runtime.
 
     Args:
-        directory: the bundle.
+        bundle: the bundle.
         manifest: its manifest, already checked.
         lowerings: the decoder steps to try; the first that the installed version loads is used. None for all of the
             bundle.
@@ -44,7 +44,7 @@ class OrtEngine:
 
     def __init__(
         self,
-        directory: Path,
+        bundle: Files,
         manifest: Manifest,
         lowerings: Sequence[Lowering] | None = None,
         threads: int = 0,
@@ -55,7 +55,7 @@ class OrtEngine:
         self.manifest = manifest
         names = {"cross_bias", CROSS_IDS, *cross_names(manifest.model.decoder_layers)}
         self._cross = [tensor for tensor in manifest.encoder.outputs if tensor.name in names]
-        self._session_of = partial(open_session, directory, threads=threads, providers=[CPU])
+        self._session_of = partial(open_session, bundle, threads=threads, providers=[CPU])
         self._encoder = self._session_of(manifest.encoder)
         opened = open_step(manifest, lowerings or manifest.lowerings, self._session_of)
         self.step_graph, self.step_session = opened

@@ -9,11 +9,11 @@ that no other thread may allocate meanwhile, and before 1.28 waits after each re
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
+from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.buffers import StepSizes
@@ -29,7 +29,7 @@ class OrtProgram:
     """A bundle's graphs on ONNX Runtime over a device's memory; see `txport.runtime.device.engine.Program`.
 
     Args:
-        directory: the bundle.
+        bundle: the bundle.
         manifest: its manifest, already checked.
         lowerings: the decoder steps to try; the first that the installed version loads is used.
         device: whose memory and stream.
@@ -44,13 +44,13 @@ class OrtProgram:
     always_logits = False
 
     def __init__(
-        self, directory: Path, manifest: Manifest, lowerings: Sequence[Lowering], device: Device, where: str = "cuda"
+        self, bundle: Files, manifest: Manifest, lowerings: Sequence[Lowering], device: Device, where: str = "cuda"
     ) -> None:
         self._device, self._where = device, where
         self._encoder_graph = manifest.encoder
         providers = providers_of(where, user_compute_stream=str(device.stream))
         # One thread: the host only launches kernels.
-        opened = partial(open_session, directory, threads=1, providers=providers)
+        opened = partial(open_session, bundle, threads=1, providers=providers)
         self._encoder = opened(manifest.encoder)
         self.step_graph, self._step = open_step(manifest, lowerings, opened)
         self.limits: Limits = manifest.limits

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime
-from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.archive import Archive, File, Files, files_of
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
+from txport.runtime.engines.external_data import moved
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
 from txport.runtime.workers import limited
 
@@ -77,12 +79,12 @@ def open_step(
 
 
 def open_session(
-    directory: Path, graph: Graph, *, threads: int, providers: Sequence[Provider], saved: Path | None = None
+    bundle: Files, graph: Graph, *, threads: int, providers: Sequence[Provider], saved: Path | None = None
 ) -> Any:
     """Load one graph of a bundle.
 
     Args:
-        directory: the bundle.
+        bundle: the bundle.
         graph: which of its graphs.
         threads: threads of each operator; 0 for as many as there are cores, or fewer where a quota says so.
         providers: of `providers_of`.
@@ -93,7 +95,8 @@ def open_session(
         MissingLibrary: ONNX Runtime cannot start the first provider.
         ResourceError: there is not enough memory.
     """
-    path = directory / graph.file
+    files = files_of(bundle)
+    path = files / graph.file
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # fatal: an exception says what an error is
     options.intra_op_num_threads = threads or limited()
@@ -120,8 +123,11 @@ def open_session(
         # VNNI this would only cost the time that it and AMX save.
         options.add_session_config_entry("session.x64quantprecision", "1")
     try:
+        model = str(files / graph.file) if isinstance(files, Path) else _in_archive(files, graph, options)
         # Without a fallback of its own, which would print on standard output.
-        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers), enable_fallback=0)
+        session = onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
+    except TxportError:
+        raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         raise _not_loaded(path, error) from error
     if session.get_providers()[0] != first:  # ONNX Runtime goes on without a provider that it cannot start
@@ -133,7 +139,29 @@ def open_session(
     return session
 
 
-def _not_loaded(path: Path, error: Exception) -> TxportError:
+def _in_archive(archive: Archive, graph: Graph, options: Any) -> bytes:
+    """The bytes of a graph of an archive; ONNX Runtime maps its weights if it is a file, and copies them if not.
+
+    Raises:
+        BundleError: another file has taken the place of the archive.
+        MissingLibrary: ONNX Runtime is too old for a bundle in memory.
+        ValueError: it is no ONNX model.
+    """
+    model = (archive / graph.file).read_bytes()
+    path = archive.path
+    if path is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+        return moved(model, path.name, archive.span(WEIGHTS)[0])
+    if not hasattr(options, "add_external_initializers_from_files_in_memory"):
+        raise MissingLibrary(
+            f"ONNX Runtime {onnxruntime.__version__} opens no bundle in memory: install a newer one, or give its file"
+        )
+    weights = archive.view(WEIGHTS)
+    options.add_external_initializers_from_files_in_memory([Path(WEIGHTS).name], [weights], [len(weights)])
+    return model
+
+
+def _not_loaded(path: File, error: Exception) -> TxportError:
     """Find the error for a session that does not open: the provider's fault, too little memory, or the graph's."""
     reason = reason_of(error)
     found = failure(f"ONNX Runtime {onnxruntime.__version__} does not load {path}: {reason}", BundleError)

@@ -8,12 +8,12 @@ installed.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, OptionalRole
 from txport.runtime.engine import Engine, Float32, Int64
@@ -53,15 +53,15 @@ class TeacherForcing:
     """The graphs of the optional roles, each loaded at its first use. Threads may share one.
 
     Args:
-        directory: the bundle.
+        bundle: the bundle.
         manifest: its manifest, already checked.
         engine: that runs the bundle.
         device: "cpu", or where the graphs run if the CUDA provider is installed.
         threads: threads of each operator on the CPU; 0 for as many as there are cores.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest, engine: Engine, device: str, threads: int) -> None:
-        self._directory = directory
+    def __init__(self, bundle: Files, manifest: Manifest, engine: Engine, device: str, threads: int) -> None:
+        self._bundle = bundle
         self._manifest = manifest
         self._threads = threads
         # ONNX Runtime on the CPU encodes for these graphs too; other engines keep what they encode to themselves.
@@ -164,7 +164,7 @@ class TeacherForcing:
         graph = self._manifest.optional_graph(role)
         if graph is None:
             raise BundleError(
-                f"{self._directory} has no graph of the role {role!r}, which {_NEEDED[role]}: "
+                f"{self._bundle} has no graph of the role {role!r}, which {_NEEDED[role]}: "
                 "export it again with tx-export --with-attention"
             )
         return graph
@@ -182,7 +182,7 @@ class TeacherForcing:
         with self._lock:
             if graph.name not in self._sessions:
                 providers: Sequence[Provider] = [CPU] if self._on_cpu else providers_of("cuda")
-                opened = open_session(self._directory, graph, threads=self._threads, providers=providers)
+                opened = open_session(self._bundle, graph, threads=self._threads, providers=providers)
                 self._sessions[graph.name] = opened
             return self._sessions[graph.name]
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from txport.runtime.bundle.archive import SUFFIX
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
 from txport.runtime.errors import EngineError, InputError, ResourceError, nearest
@@ -36,7 +37,8 @@ class Model:
 
     Attributes:
         name: by which clients may ask for it.
-        directory, manifest: of the bundle.
+        directory: the bundle, which may be one file.
+        manifest: the bundle's.
         sources, targets: its own names of languages by their codes; None where there is nothing to choose.
         loaded: the open bundle; none while it is not loaded.
         used: when it was used last, by `time.monotonic`.
@@ -56,7 +58,7 @@ class Model:
 
     @classmethod
     def read(cls, argument: str) -> "Model":
-        """The model of an argument: a bundle's directory, or NAME=DIRECTORY, where en-de says its languages, too.
+        """The model of an argument: a bundle's path, or NAME=PATH, where en-de says its languages, too.
 
         Raises:
             InputError: there is no such bundle.
@@ -64,10 +66,11 @@ class Model:
         """
         name, equals, place = argument.partition("=")
         directory = find_bundle(place if equals else argument)
-        if not directory.is_dir():
+        if not directory.exists():
             raise InputError(f"{directory} is not a directory: give a bundle, or NAME=BUNDLE")
         manifest = Manifest.load(directory)
-        name = name if equals else directory.resolve().name
+        if not equals:
+            name = directory.resolve().name.removesuffix(SUFFIX)
         return cls(name, directory, manifest, *sides(manifest.tokenizer, name))
 
     @property

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sentencepiece
+from txport.runtime.bundle.archive import File, Files, files_of
 from txport.runtime.bundle.tokenizer_schema import (
     FIRST_BYTE,
     TokenizerDescription,
@@ -90,7 +91,7 @@ class Pieces(Side):
         BundleError: the file is missing or is not a SentencePiece model.
     """
 
-    def __init__(self, model: Path, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, model: File, vocabulary: Vocabulary | None = None) -> None:
         self._processor, self._vocabulary = _load(model), vocabulary
         self.size = int(self._processor.get_piece_size())
 
@@ -130,7 +131,7 @@ class FromTokenizers(Side):
         MissingLibrary: the library is not installed.
     """
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: File) -> None:
         with needs("tokenizers"):
             import tokenizers
         try:
@@ -315,12 +316,12 @@ class IdsOnly(Tokenizer):
 
 
 def open_tokenizer(
-    directory: Path, description: TokenizerDescription, vocabularies: Vocabularies
+    bundle: Files, description: TokenizerDescription, vocabularies: Vocabularies
 ) -> TextTokenizer | IdsOnly:
     """The tokenizer that the field `tokenizer` of a manifest describes.
 
     Args:
-        directory: where its files lie, by the names in the description.
+        bundle: what has its files, by the names in the description.
         description: the field.
         vocabularies: the ids that the model has.
 
@@ -333,16 +334,17 @@ def open_tokenizer(
         return TextTokenizer(Bytes(), Bytes(), description, unk)
     if description.source is None or description.target is None:
         return IdsOnly(description)
-    source = _side(directory, description.kind, description.source, unk, vocabularies.source)
+    files = files_of(bundle)
+    source = _side(files, description.kind, description.source, unk, vocabularies.source)
     same = description.source == description.target and vocabularies.source == vocabularies.target
-    target = source if same else _side(directory, description.kind, description.target, unk, vocabularies.target)
+    target = source if same else _side(files, description.kind, description.target, unk, vocabularies.target)
     return TextTokenizer(source, target, description, unk)
 
 
-def _side(directory: Path, kind: str, files: TokenizerFiles, unk: int, size: int) -> Side:
-    path = directory / files.model
+def _side(bundle: Files, kind: str, files: TokenizerFiles, unk: int, size: int) -> Side:
+    path = bundle / files.model
     if kind == "sentencepiece" and files.vocabulary is not None:
-        return Pieces(path, load_vocabulary(directory / files.vocabulary, size, unk))
+        return Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk))
     side: FromTokenizers | Pieces = FromTokenizers(path) if kind == "tokenizers" else Pieces(path)
     if side.size > size:
         raise BundleError(
@@ -372,7 +374,7 @@ class TextStream:
         return added
 
 
-def _load(path: Path) -> sentencepiece.SentencePieceProcessor:
+def _load(path: File) -> sentencepiece.SentencePieceProcessor:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(path.read_bytes())

@@ -7,8 +7,8 @@ The id of a piece is its index. null marks an id that leaves no text: special to
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from txport.runtime.bundle.archive import File
 from txport.runtime.bundle.strict_json import load
 from txport.runtime.errors import BundleError
 
@@ -45,7 +45,7 @@ class Vocabulary:
         return [piece for piece in found if piece is not None]
 
 
-def load_vocabulary(path: Path, size: int, unk: int) -> Vocabulary:
+def load_vocabulary(path: File, size: int, unk: int) -> Vocabulary:
     """Read vocabulary.json.
 
     Args:

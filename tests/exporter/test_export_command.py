@@ -22,7 +22,8 @@ from txport.exporter import entry
 from txport.exporter.reference import answers
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
-from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.archive import write_archive
+from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.translator import Translator
 
 SCRIPTS = Path(sys.executable).parent
@@ -51,6 +52,21 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
     assert lines and all(line.startswith("tx-") for line in lines), result.stderr
     for word in words:
         assert word in lines[-1]
+
+
+def test_one_file_is_verified_but_not_written(random_checkpoint: Path, tmp_path: Path) -> None:
+    bundle, packed = tmp_path / "bundle", tmp_path / "model.txb"
+    options = ("--sentences", "4", "--singles", "1")
+    assert run("tx-export", random_checkpoint, "-o", bundle, *options, "--lowering", "scatter").returncode == 0
+    with packed.open("wb") as file:
+        write_archive(file, bundle, [NAME, *Manifest.load(bundle).files])
+    for arguments in ([], [random_checkpoint, *options], ["--engine", "ort"]):
+        done = run("tx-verify", packed, *arguments, "--no-write")
+        assert done.returncode == 0, done.stderr
+    refused(run("tx-verify", packed), 2, "is one file, which is not changed: give --no-write")
+    refused(run("tx-verify", packed, "--no-write", "--layers"), 2, "is one file, which is not changed")
+    refused(run("tx-build", packed), 2, f"{packed} is one file", f"needs a directory: unzip {packed} -d DIRECTORY")
+    refused(run("tx-push", packed, "someone/model"), 2, f"needs a directory: unzip {packed} -d DIRECTORY")
 
 
 def test_attention_is_added_and_verified(random_checkpoint: Path, tmp_path: Path) -> None:

@@ -219,6 +219,19 @@ def test_inspect() -> None:
     assert "ONNX Runtime" in done.stdout.decode() and "lowering ort" in done.stdout.decode()
 
 
+def test_one_file_is_taken_where_a_directory_is(tmp_path: Path) -> None:
+    packed = BUNDLE.with_suffix(".txb")
+    for command, *arguments in (("translate", "--json"), ("translate", "--engine", "ort"), ("inspect", "--check")):
+        found, expected = (run(command, bundle, *arguments, stdin=b"one\n") for bundle in (packed, BUNDLE))
+        assert found.returncode == 0, found.stderr
+        assert found.stdout == expected.stdout and found.stdout
+    done = run("triton", packed, "-o", tmp_path / "model")
+    assert done.returncode == 0 and str(packed) in (tmp_path / "model" / "config.pbtxt").read_text(), done.stderr
+    again = run("pack", BUNDLE, "-o", tmp_path / "again.txb")
+    assert (tmp_path / "again.txb").read_bytes() == packed.read_bytes(), again.stderr
+    assert_one_sentence(run("pack", packed, "-o", tmp_path / "x"), 2, "needs a directory: unzip")
+
+
 def test_languages(damaged: Path) -> None:
     manifest = Manifest.load(damaged)
     languages = Languages({"eng": 90, "deu": 91}, {"fra": 40, "ita": 41}, "eng", None, True)

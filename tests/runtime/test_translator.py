@@ -91,7 +91,7 @@ def test_arguments_of_other_kinds(toy: Translator, method: str, arguments: list[
 
 
 def test_a_bundle_that_is_no_path() -> None:
-    with pytest.raises(InputError, match="the bundle is of type NoneType: give the path of its directory"):
+    with pytest.raises(InputError, match="the bundle is of type NoneType: give its path, or the bytes of its file"):
         Translator(None)  # type: ignore[arg-type]
 
 

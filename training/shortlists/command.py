@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -22,7 +22,7 @@ MOST_LOSS = 0.1
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE_DIRECTORY)
 @click.option(
     "--source", type=click.Path(path_type=Path), help="Sentences of a corpus in the source language, one a line."
 )

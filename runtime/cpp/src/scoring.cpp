@@ -26,15 +26,14 @@ FloatMatrix mean_of(const FloatMatrix& matrix) {
 
 }  // namespace
 
-Scorer::Scorer(std::filesystem::path directory, const Manifest& manifest, const Tokenizer& tokenizer,
-               const Engine& engine, int threads)
-    : directory_(std::move(directory)),
+Scorer::Scorer(Bundle bundle, const Manifest& manifest, const Tokenizer& tokenizer, const Engine& engine, int threads)
+    : bundle_(std::move(bundle)),
       manifest_(manifest),
       tokenizer_(tokenizer),
-      forcing_(make_teacher_forcing(directory_, manifest, engine, threads)) {}
+      forcing_(make_teacher_forcing(bundle_, manifest, engine, threads)) {}
 
 void Scorer::check(const Options& options) const {
-  if (options.alignments || options.attention) check_has(directory_, manifest_, kDecoder);
+  if (options.alignments || options.attention) check_has(bundle_, manifest_, kDecoder);
 }
 
 void Scorer::check_source(const Ids& ids, const std::string& what) const {
@@ -74,7 +73,7 @@ std::vector<FloatMatrix> Scorer::embed(const Call& call, const std::vector<std::
   for (std::size_t i = 0; i < sentences.size(); ++i) {
     sources.push_back(call.needed(sentences[i], numbered("sentence", i)).request.source_ids);
   }
-  check_has(directory_, manifest_, kEncoderAttention);
+  check_has(bundle_, manifest_, kEncoderAttention);
   std::vector<FloatMatrix> found(sources.size());
   forcing_->memories(sources, [&](std::size_t index, FloatMatrix memory) {
     found[index] = pooled ? mean_of(memory) : std::move(memory);
@@ -149,7 +148,7 @@ Ids Scorer::target_of(const Answer& answer, const Sentence& sentence, const std:
 }
 
 std::vector<Score> Scorer::scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const {
-  check_has(directory_, manifest_, kDecoder);
+  check_has(bundle_, manifest_, kDecoder);
   std::vector<Score> found(targets.size());
   forcing_->read(sources, targets, false, [&](std::size_t i, const Reading& reading) {
     found[i].scores.assign(reading.log_probabilities.begin(), reading.log_probabilities.end());

@@ -25,8 +25,7 @@ using Answer = std::variant<std::string_view, Ids>;
 // must outlive it.
 class Scorer {
  public:
-  Scorer(std::filesystem::path directory, const Manifest& manifest, const Tokenizer& tokenizer, const Engine& engine,
-         int threads);
+  Scorer(Bundle bundle, const Manifest& manifest, const Tokenizer& tokenizer, const Engine& engine, int threads);
 
   // Throws BundleError: the bundle has no graph for these options.
   void check(const Options& options) const;
@@ -55,7 +54,7 @@ class Scorer {
              std::vector<Translation>& translations) const;
 
  private:
-  std::filesystem::path directory_;
+  Bundle bundle_;
   const Manifest& manifest_;
   const Tokenizer& tokenizer_;
   std::unique_ptr<TeacherForcing> forcing_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "arguments.hpp"
-#include "bundle/files.hpp"
 #include "bundle/golden.hpp"
 #include "cores.hpp"
 #include "engines/choice.hpp"
@@ -33,8 +32,8 @@ void share_cores(int& workers, int& threads) {
 
 }  // namespace
 
-Translator::Translator(const std::filesystem::path& bundle, TranslatorOptions options)
-    : directory_(bundle), options_(std::move(options)) {
+Translator::Translator(const Bundle& bundle, TranslatorOptions options)
+    : bundle_(bundle), options_(std::move(options)) {
   if (options_.threads < 0 || options_.workers < 0 || options_.batch.value_or(1) < 1 || options_.batch_tokens < 1) {
     throw InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more");
   }
@@ -162,8 +161,8 @@ std::vector<FloatMatrix> Translator::embed(const std::vector<std::string_view>& 
 }
 
 std::string Translator::self_check() const {
-  const std::filesystem::path path = directory_ / kGoldenName;
-  const std::vector<Case> cases = parse_golden(read_bundle_file(path), path.string());
+  const std::string path = bundle_.name(kGoldenName);
+  const std::vector<Case> cases = parse_golden(bundle_.read(kGoldenName), path);
   const Ids prefix = affixes(manifest_.tokenizer, {}).target_prefix;
   const std::int64_t most = engine_->limits().target;
   std::vector<Request> requests;
@@ -175,8 +174,8 @@ std::string Translator::self_check() const {
   const std::vector<Result> batch = decode_all(*engine_, requests, search);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto differs = [&](const std::string& what, const Ids& expected, const Ids& found) {
-      return "case " + std::to_string(i) + " of " + path.string() + " differs in the " + what + " with " +
-             engine_->name() + ": expected " + show(expected) + ", found " + show(found);
+      return "case " + std::to_string(i) + " of " + path + " differs in the " + what + " with " + engine_->name() +
+             ": expected " + show(expected) + ", found " + show(found);
     };
     Ids expected = cases[i].target_ids;
     expected.resize(std::min(expected.size(), static_cast<std::size_t>(most)));

@@ -55,7 +55,7 @@ class Translator {
   // Throws BundleError: the bundle is damaged, incomplete or of a newer format (hashes of all files but the weights are
   // compared here). InputError: an argument cannot be used. MissingLibrary, EngineError, ResourceError: the device
   // cannot be used.
-  Translator(const std::filesystem::path& bundle, TranslatorOptions options);
+  Translator(const Bundle& bundle, TranslatorOptions options);
   ~Translator() = default;
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
@@ -107,7 +107,7 @@ class Translator {
 
  private:
   friend class PieceStream;
-  std::filesystem::path directory_;
+  Bundle bundle_;
   TranslatorOptions options_;
   Manifest manifest_;
   std::unique_ptr<Tokenizer> tokenizer_;

@@ -156,3 +156,21 @@ TEST_CASE("C++ API: errors") {
   CHECK_THROWS_AS(translator.translate("one", options), txport::BundleError);
   CHECK_THROWS_AS(translator.embed({"one"}), txport::BundleError);
 }
+
+TEST_CASE("C++ API: a bundle in one file, and its bytes") {
+  const std::string packed = (kTests / "data" / "toy_bundle.txb").string();
+  const std::string data = contents(packed);
+  txport::TranslatorOptions how;
+  how.engine = "ort";
+  const txport::Translator from_file(packed, how);
+  const txport::Translator from_memory(txport::BundleBytes{data.data(), data.size()}, how);
+  for (const auto* translator : {&from_file, &from_memory}) {
+    CHECK(translator->manifest() == contents(kToyBundle / "manifest.json"));
+    CHECK(translator->translate("the cat sees a bird").text == "the dog one ori tree or tree and");
+    CHECK_NOTHROW(translator->self_check());
+  }
+  CHECK_THROWS_AS(txport::Translator(txport::BundleBytes{data.data(), data.size() - 1}), txport::BundleError);
+  CHECK_THROWS_AS(txport::Translator(txport::BundleBytes{data.data(), 0}), txport::BundleError);
+  CHECK_THROWS_WITH_AS(txport::Translator(txport::BundleBytes{}), "the argument bundle is NULL: give one",
+                       txport::InputError);
+}

@@ -119,6 +119,14 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   REQUIRE(create() == TXPORT_OK);
   txport_engine_close(engine);
   described.fields = right;
+  const std::string weights = contents(model.file().weights);
+  described.fields.weights = "of the application";
+  described.fields.weights_data = weights.data();
+  REQUIRE(create() == TXPORT_OK);
+  const auto from_memory = decode_all(*engine->engine, requests, {});
+  for (std::size_t i = 0; i < 2; ++i) CHECK(from_memory[i].ids() == expected[i].ids());
+  txport_engine_close(engine);
+  described.fields = right;
 
   const auto refused_as = [&](txport_code code, const char* words) {
     CAPTURE(std::string(words));
@@ -150,6 +158,8 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   with([](txport_model& fields) { fields.embedding_scale = HUGE_VAL; }, TXPORT_BUNDLE_ERROR, "embedding_scale");
   with([](txport_model& fields) { fields.weights_bytes -= 1; }, TXPORT_BUNDLE_ERROR, "beyond the");
   with([](txport_model& fields) { fields.weights_bytes += 1; }, TXPORT_BUNDLE_ERROR, "bytes instead of");
+  with([&](txport_model& fields) { fields.weights_data = weights.data() + 1; }, TXPORT_INPUT_ERROR,
+       "weights_data is at no multiple of 4 bytes");
   with([](txport_model& fields) { fields.parameter_count = 1; }, TXPORT_BUNDLE_ERROR, "misses the tensor");
   described.parameter(0).dimensions = 3;
   refused_as(TXPORT_INPUT_ERROR, "txport_parameter.dimensions is 3");

@@ -26,7 +26,7 @@ Shortlist open(const Numbers& numbers, std::size_t less = 0) {
   ModelSizes model;
   model.source_vocabulary = 3;
   model.target_vocabulary = 9;
-  return {kFile, model, 3};
+  return {kFile.parent_path(), kFile.filename().string(), model, 3};
 }
 
 std::string fault(std::size_t place, std::int32_t value, std::size_t less = 0) {

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from moved_rows import LIMITS, WALK, Turn, check_moves
 from toy import BUNDLE
 from txport.runtime import Translator
-from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.archive import Archive, write_archive
+from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.engine import log_probabilities
 from txport.runtime.engines import native
 from txport.runtime.engines.choice import choose, open_engine
@@ -50,6 +51,32 @@ def test_it_is_what_the_manifest_says(bundle: Path, engine: NativeEngine) -> Non
     assert engine.name.startswith("fused cpu (") and "float32 weights" in engine.name
     assert (engine.limits, engine.tokens) == (manifest.limits, manifest.tokens)
     assert engine.vocabulary == manifest.model.target_vocabulary and 1 < engine.poll <= MOST_STEPS
+
+
+@needs_library
+def test_weights_in_an_archive_are_those_of_the_file(bundle: Path, tmp_path: Path) -> None:
+    """From a part of a file, and from memory; the search and its candidates see the same numbers."""
+    manifest = Manifest.load(bundle)
+    with (tmp_path / "model.txb").open("wb") as file:
+        write_archive(file, bundle, [NAME, *manifest.files])
+    data = (tmp_path / "model.txb").read_bytes()
+    requests = [Request(tuple(case.source_ids), 20, scores=True) for case in load_golden(bundle).cases[:4]]
+    expected = decode_all(NativeEngine(bundle, manifest, threads=1), requests)
+    for files in (tmp_path / "model.txb", Archive(memoryview(data), "it")):
+        engine = NativeEngine(files, manifest, threads=1)
+        assert decode_all(engine, requests) == expected
+        with Translator(data if isinstance(files, Archive) else files, "cpu", "fused") as translator:
+            assert check_translator(translator, load_golden(files)) == []
+
+
+@needs_library
+def test_weights_in_memory_begin_where_numbers_may(bundle: Path, tmp_path: Path) -> None:
+    manifest = Manifest.load(bundle)
+    with (tmp_path / "model.txb").open("wb") as file:
+        write_archive(file, bundle, [NAME, *manifest.files])
+    data = np.frombuffer(b"1" + (tmp_path / "model.txb").read_bytes(), np.uint8)
+    with pytest.raises(InputError, match="at no multiple of 4 bytes"):
+        NativeEngine(Archive(data.data[1:], "it"), manifest)
 
 
 @needs_library

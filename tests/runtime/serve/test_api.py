@@ -316,3 +316,11 @@ def test_words_that_belong_together_are_said(attention_bundle: Path) -> None:
             words = sentence[slice(*found.source_words[source])], result.text[slice(*found.target_words[target])]
             expected.append(words)
     assert pairs == expected and pairs
+
+
+def test_a_bundle_in_one_file_is_served_by_its_name(tmp_path: Path, toy: "Translator") -> None:
+    shutil.copyfile(BUNDLE.with_suffix(".txb"), tmp_path / "en-de.txb")
+    with serving(str(tmp_path / "en-de.txb")) as server:
+        assert server.get("/languages")[1][0]["targets"] == ["de"]
+        status, answer = server.ask(q=TEXTS[0], source="en", target="de")
+        assert status == 200 and [answer["translatedText"]] == direct(toy, TEXTS[0])

@@ -39,7 +39,7 @@ typedef struct txport_parameter {
 typedef struct txport_model {
   size_t struct_size;    /* sizeof(txport_model) */
   size_t parameter_size; /* sizeof(txport_parameter) */
-  const char* weights;   /* the path of the file of weights */
+  const char* weights;   /* the path of the file of weights; the name for messages, with `weights_data` */
   int64_t weights_bytes; /* its size */
   const char* precision; /* of the weights: "float32", "float16" or "int8" */
   int64_t encoder_layers, decoder_layers, d_model, heads, head_dim, source_vocabulary, target_vocabulary;
@@ -51,14 +51,15 @@ typedef struct txport_model {
   double layer_norm_epsilon;
   const txport_parameter* parameters;
   int64_t parameter_count;
-  const char* norm_kind; /* "layer" or NULL: LayerNorm; "rms": RMSNorm, which has no bias */
-  int64_t encoder_heads; /* 0: as many as `heads`, which are the decoder's */
+  const char* norm_kind;    /* "layer" or NULL: LayerNorm; "rms": RMSNorm, which has no bias */
+  int64_t encoder_heads;    /* 0: as many as `heads`, which are the decoder's */
+  const void* weights_data; /* the bytes of the file, if they are in memory, from a multiple of 4 on; NULL: no */
 } txport_model;
 
 #define TXPORT_MODEL_INIT                                                                                             \
   {                                                                                                                   \
     sizeof(txport_model), sizeof(txport_parameter), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0                                                                                                       \
+        0, 0, 0, 0                                                                                                    \
   }
 
 /* How to open an engine. Begin with TXPORT_ENGINE_OPTIONS_INIT: every zero is the default. New fields come at the end,

@@ -174,9 +174,15 @@ TXPORT_API const char* txport_version(void) TXPORT_NOEXCEPT;
  */
 TXPORT_API const char* txport_message(void) TXPORT_NOEXCEPT;
 
-/* Open the directory that tx-export wrote. `options` may be NULL. On success, close *translator at the end. */
+/* Open the directory that tx-export wrote, or the file that tx-pack wrote. `options` may be NULL. On success, close
+ * *translator at the end. */
 TXPORT_API txport_code txport_open(const char* bundle, const txport_translator_options* options,
                                    txport_translator** translator) TXPORT_NOEXCEPT;
+/* Open the bytes of a file that tx-pack wrote, as from flash memory or a resource of the program. They begin at a
+ * multiple of 8, and must stay as they are until the translator, its streams and pending answers are closed. ONNX
+ * Runtime copies the weights, which it otherwise maps. Otherwise as txport_open. */
+TXPORT_API txport_code txport_open_memory(const void* bundle, size_t size, const txport_translator_options* options,
+                                          txport_translator** translator) TXPORT_NOEXCEPT;
 TXPORT_API void txport_close(txport_translator* translator) TXPORT_NOEXCEPT;
 
 /* The bundle's manifest.json as it was read, NUL-terminated; valid until the translator is closed. */

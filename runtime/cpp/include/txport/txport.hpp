@@ -497,29 +497,26 @@ class Pending : public std::future<Translation> {
   std::unique_ptr<txport_pending, detail::FreePending> handle_;
 };
 
+// The bytes of a file that tx-pack wrote.
+struct BundleBytes {
+  const void* data = nullptr;
+  std::size_t size = 0;
+};
+
 // A bundle, ready to translate. Threads may share one. Its end cancels what was submitted and has no answer.
 class Translator {
  public:
-  // Open the directory that tx-export wrote. Throws BundleError, InputError.
+  // Open the directory that tx-export wrote, or the file that tx-pack wrote. Throws BundleError, InputError.
   explicit Translator(const std::string& bundle, const TranslatorOptions& options = {})
-      : warning_(std::make_unique<Warning>(options.warning)) {
-    txport_translator_options asked = TXPORT_TRANSLATOR_OPTIONS_INIT;
-    asked.device = options.device.c_str();
-    asked.engine = options.engine.c_str();
-    asked.lowering = detail::null_if_empty(options.lowering);
-    asked.threads = options.threads;
-    asked.batch = options.batch;
-    asked.batch_tokens = options.batch_tokens;
-    asked.workers = options.workers == 0 ? -1 : options.workers;
-    if (options.warning) {
-      asked.warning = [](void* user, const char* message) { (*static_cast<Warning*>(user))(message); };
-      asked.warning_user = warning_.get();
-    }
-    txport_translator* handle = nullptr;
-    detail::check(txport_open(bundle.c_str(), &asked, &handle));
-    handle_.reset(handle);
-  }
+      : Translator(options, [&](const txport_translator_options* asked, txport_translator** handle) {
+          return txport_open(bundle.c_str(), asked, handle);
+        }) {}
 
+  // Open the bytes of such a file, which begin at a multiple of 8 and must outlive this and what it gives.
+  explicit Translator(BundleBytes bundle, const TranslatorOptions& options = {})
+      : Translator(options, [&](const txport_translator_options* asked, txport_translator** handle) {
+          return txport_open_memory(bundle.data, bundle.size, asked, handle);
+        }) {}
   // Translate sentences; the results are in their order. Throws InputError, BundleError.
   std::vector<Translation> translate(const std::vector<std::string>& sentences, const Options& options = {}) const {
     const detail::Listed<char> texts(sentences);
@@ -664,6 +661,27 @@ class Translator {
 
  private:
   using Warning = std::function<void(const std::string&)>;
+
+  template <typename Open>
+  Translator(const TranslatorOptions& options, const Open& open)
+      : warning_(std::make_unique<Warning>(options.warning)) {
+    txport_translator_options asked = TXPORT_TRANSLATOR_OPTIONS_INIT;
+    asked.device = options.device.c_str();
+    asked.engine = options.engine.c_str();
+    asked.lowering = detail::null_if_empty(options.lowering);
+    asked.threads = options.threads;
+    asked.batch = options.batch;
+    asked.batch_tokens = options.batch_tokens;
+    asked.workers = options.workers == 0 ? -1 : options.workers;
+    if (options.warning) {
+      asked.warning = [](void* user, const char* message) { (*static_cast<Warning*>(user))(message); };
+      asked.warning_user = warning_.get();
+    }
+    txport_translator* handle = nullptr;
+    detail::check(open(&asked, &handle));
+    handle_.reset(handle);
+  }
+
   std::unique_ptr<Warning> warning_;  // at an address that does not move with this object
   std::unique_ptr<txport_translator, detail::CloseTranslator> handle_;
 };

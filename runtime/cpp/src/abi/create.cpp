@@ -1,6 +1,7 @@
 // The fused engine of a model that the caller describes: nothing of the description is believed.
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -63,6 +64,9 @@ core::Parameters parameters_of(const txport_model& model) {
 }
 
 core::ModelFile model_of(const txport_model& model) {
+  if (reinterpret_cast<std::uintptr_t>(model.weights_data) % sizeof(float) != 0) {
+    throw core::InputError("txport_model.weights_data is at no multiple of 4 bytes: copy the weights to such a place");
+  }
   return {
       &given(model.weights, "txport_model.weights"),
       within(model.weights_bytes, 1, INT64_MAX, "txport_model.weights_bytes"),
@@ -71,7 +75,8 @@ core::ModelFile model_of(const txport_model& model) {
       {model.pad, model.unk, model.bos, model.eos},
       {model.batch, model.source, model.target},
       word(model.precision, {"float32", "float16", "int8"}, "txport_model.precision"),
-      parameters_of(model)};
+      parameters_of(model),
+      {std::shared_ptr<const void>(), static_cast<const std::byte*>(model.weights_data)}};
 }
 
 }  // namespace

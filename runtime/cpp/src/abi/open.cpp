@@ -17,15 +17,15 @@ txport_code txport_engine_open(const char* bundle, const txport_engine_options* 
                                txport_engine_handle** engine) noexcept {
   return txport::abi::guarded([&] {
     given(engine, "engine") = nullptr;
-    given(bundle, "bundle");
+    const txport::core::Bundle files(&given(bundle, "bundle"));
     const auto fields = txport::abi::read_options(options, sizeof(txport_engine_options), "txport_engine_options");
     txport::abi::within(fields.threads, 0, 4096, "threads");
-    const auto manifest = txport::core::Manifest::load(bundle);
+    const auto manifest = txport::core::Manifest::load(files);
     auto choice =
-        txport::core::choose(bundle, manifest,
+        txport::core::choose(files, manifest,
                              {unless_null(fields.device).value_or("auto"), unless_null(fields.engine).value_or("auto"),
                               unless_null(fields.lowering).value_or("")});
-    auto opened = txport::core::open_engine(bundle, manifest, choice, {fields.threads, fields.many != 0},
+    auto opened = txport::core::open_engine(files, manifest, choice, {fields.threads, fields.many != 0},
                                             txport::abi::listener(fields.warning, fields.warning_user));
     *engine = std::make_unique<txport_engine_handle>(txport_engine_handle{std::move(opened), manifest.model}).release();
     return TXPORT_OK;

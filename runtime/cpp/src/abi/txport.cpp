@@ -341,15 +341,28 @@ bool wait(const std::future<Answer>& answer, double seconds) {
   return true;
 }
 
+txport_translator* opened(const txport::core::Bundle& bundle, const txport_translator_options* options) {
+  std::shared_ptr<const Translator> translator(new Translator(bundle, options_of(options)), close);
+  return std::make_unique<txport_translator>(txport_translator{std::move(translator)}).release();
+}
+
 }  // namespace
 
 txport_code txport_open(const char* bundle, const txport_translator_options* options,
                         txport_translator** translator) noexcept {
   return guarded([&] {
     given(translator, "translator") = nullptr;
-    given(bundle, "bundle");
-    std::shared_ptr<const Translator> opened(new Translator(bundle, options_of(options)), close);
-    *translator = std::make_unique<txport_translator>(txport_translator{std::move(opened)}).release();
+    *translator = opened(txport::core::Bundle(&given(bundle, "bundle")), options);
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_open_memory(const void* bundle, size_t size, const txport_translator_options* options,
+                               txport_translator** translator) noexcept {
+  return guarded([&] {
+    given(translator, "translator") = nullptr;
+    const auto* bytes = &given(static_cast<const char*>(bundle), "bundle");
+    *translator = opened(txport::core::Bundle::of_memory({bytes, size}), options);
     return TXPORT_OK;
   });
 }

@@ -308,48 +308,32 @@ void check_own_hash(std::string_view data, const Json& value, const std::string&
   }
 }
 
-bool is_relative_to(const fs::path& path, const fs::path& directory) {
-  const auto [rest, unused] = std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
-  return rest == directory.end();
-}
-
-void check_file(const fs::path& directory, const std::string& name, const FileEntry& entry, bool contents) {
-  const fs::path path = directory / name;
+// The bytes of a manifest, or of the beginning of what is too large for one.
+std::string manifest_of(const Bundle& bundle) {
+  const std::string incomplete =
+      bundle.name() + " has no manifest.json: it is not a bundle, or an incomplete copy of one";
+  if (!bundle.is_directory()) {
+    if (!bundle.has(kManifestName)) throw BundleError(incomplete);
+    return std::string(bundle.view(kManifestName).substr(0, kLargestFile + 1));
+  }
+  std::error_code ignored;
+  if (!fs::is_directory(bundle.directory(), ignored)) {
+    throw BundleError(bundle.name() +
+                      " is not a directory: give the directory that tx-export wrote, or the file that tx-pack wrote");
+  }
   try {
-    if (!is_relative_to(fs::canonical(path), fs::canonical(directory))) {
-      throw BundleError(path.string() + " is a link that leaves the bundle: copy the bundle with cp -rL");
-    }
-    if (!fs::is_regular_file(path)) {
-      throw BundleError(path.string() + " is not a file: the bundle is damaged, copy or export it again");
-    }
-    check_size(path, fs::file_size(path), static_cast<std::uintmax_t>(entry.bytes));
-    if (contents && sha256_of(path) != entry.sha256) {
-      throw BundleError(path.string() + " was changed (its SHA-256 differs): copy or export the bundle again");
-    }
-  } catch (const std::system_error&) {  // of the file system, and of reading
-    throw BundleError(path.string() + " is missing or cannot be read: copy or export the bundle again");
+    return read_file(bundle.directory() / kManifestName, kLargestFile + 1);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::no_such_file_or_directory) throw BundleError(incomplete);
+    throw BundleError(bundle.name(kManifestName) + " cannot be read: " + error.code().message());
   }
 }
 
 }  // namespace
 
-Manifest Manifest::load(const fs::path& directory) {
-  std::error_code ignored;
-  if (!fs::is_directory(directory, ignored)) {
-    throw BundleError(directory.string() + " is not a directory: give the directory that tx-export wrote");
-  }
-  const fs::path path = directory / kManifestName;
-  std::string data;
-  try {
-    data = read_file(path, kLargestFile + 1);
-  } catch (const std::system_error& error) {
-    if (error.code() == std::errc::no_such_file_or_directory) {
-      throw BundleError(directory.string() + " has no manifest.json: it is not a bundle, or an incomplete copy of one");
-    }
-    throw BundleError(path.string() + " cannot be read: " + error.code().message());
-  }
-  Manifest manifest = parse(data, path.string());
-  manifest.check_files(directory, [](const std::string&) { return false; });
+Manifest Manifest::load(const Bundle& bundle) {
+  Manifest manifest = parse(manifest_of(bundle), bundle.name(kManifestName));
+  manifest.check_files(bundle, [](const std::string&) { return false; });
   return manifest;
 }
 
@@ -366,16 +350,20 @@ Manifest Manifest::parse(std::string_view data, const std::string& file) {
   return manifest;
 }
 
-void Manifest::check_files(const fs::path& directory, const std::function<bool(const std::string&)>& hashes) const {
-  for (const auto& [name, entry] : files) check_file(directory, name, entry, hashes(name));
+void Manifest::check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const {
+  for (const auto& [name, entry] : files) bundle.check(name, entry, hashes(name));
 }
 
-ModelFile Manifest::model_file(const fs::path& directory) const {
-  if (!parameters) {
-    throw EngineError("the fused engine cannot run " + directory.string() + ": " + kNoParameters);
-  }
-  return {
-      directory / kWeightsName, files.at(kWeightsName).bytes, model, tokens, limits(), precision.weights, *parameters};
+ModelFile Manifest::model_file(const Bundle& bundle) const {
+  if (!parameters) throw EngineError("the fused engine cannot run " + bundle.name() + ": " + kNoParameters);
+  return {bundle.name(kWeightsName),
+          files.at(kWeightsName).bytes,
+          model,
+          tokens,
+          limits(),
+          precision.weights,
+          *parameters,
+          bundle.lent(kWeightsName, files.at(kWeightsName).bytes)};
 }
 
 const Graph& Manifest::encoder() const {

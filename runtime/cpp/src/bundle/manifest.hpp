@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -15,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "bundle/bundle.hpp"
 #include "bundle/parameters.hpp"
 #include "engine.hpp"
 
@@ -122,11 +122,6 @@ struct TokenizerDescription {
   std::optional<Languages> languages;
 };
 
-struct FileEntry {
-  std::int64_t bytes = 0;
-  std::string sha256;
-};
-
 // The result of comparing the bundle with PyTorch at export; verification.json has the details.
 struct Verification {
   bool passed = false;
@@ -180,22 +175,22 @@ struct Manifest {
   std::string sha256;
   std::string text;  // the file as it was read
 
-  // Read and validate directory/manifest.json, and check that each listed file is there, of the listed size.
+  // Read and validate manifest.json, and check that each listed file is there, of the listed size.
   // Throws BundleError: there is no bundle, or it is of a newer format, damaged, incomplete or contradicts itself.
-  static Manifest load(const std::filesystem::path& directory);
+  static Manifest load(const Bundle& bundle);
 
   // Decode and validate the bytes of a manifest; `file` is its name in messages. Throws BundleError, as `load`, but
-  // for faults that only the directory shows.
+  // for faults that only the bundle shows.
   static Manifest parse(std::string_view data, const std::string& file = kManifestName);
 
-  // Check that every listed file is inside the directory, of the listed size and, where `hashes` says so for its name,
+  // Check that every listed file is inside the bundle, of the listed size and, where `hashes` says so for its name,
   // of the listed hash. Throws BundleError: the first fault that was found.
-  void check_files(const std::filesystem::path& directory, const std::function<bool(const std::string&)>& hashes) const;
+  void check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const;
 
   Limits limits() const { return {dimensions.batch.max, dimensions.source.max, dimensions.target.max}; }
 
   // The bundle as the fused engine reads it. Throws EngineError: it has no parameters.
-  ModelFile model_file(const std::filesystem::path& directory) const;
+  ModelFile model_file(const Bundle& bundle) const;
 
   // The graph of a loaded manifest: its rules say that there is one.
   const Graph& encoder() const;

@@ -6,8 +6,10 @@
 // projection.weight is missing, it is target_embedding.tokens.weight.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +65,7 @@ struct ModelFile {
   Limits limits;
   std::string precision;  // of the weights: float32, float16 or int8, with which activations and caches are int8, too
   Parameters parameters;
+  std::shared_ptr<const std::byte> data;  // the bytes; null: those of the file at the path
 };
 
 // The first size of a model that is not one, or an empty text.

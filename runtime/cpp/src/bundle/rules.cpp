@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "bundle/archive.hpp"
 #include "bundle/interface.hpp"
 #include "bundle/tokenizer_rules.hpp"
 #include "errors.hpp"
@@ -56,7 +57,7 @@ class Rules {
     if (manifest_.parameters) {
       require(manifest_.files.count(kWeightsName) == 1,
               "parameters are views of " + quote(kWeightsName) + ", which is not listed under files");
-      require_none(parameter_fault(manifest_.model_file({})));
+      require_none(parameter_fault(manifest_.model_file(Bundle(""))));
     }
   }
 
@@ -119,18 +120,6 @@ class Rules {
           entry.bytes >= 0 && is_hash(entry.sha256),
           "files[" + quote(name) + "] has a negative size or a sha256 that is not 64 lower-case hexadecimal digits");
     }
-  }
-
-  // Relative, POSIX, without empty, '.' or '..' parts, backslashes or control characters.
-  static bool is_inside(const std::string& name) {
-    for (std::size_t start = 0; start <= name.size();) {
-      const std::size_t end = std::min(name.find('/', start), name.size());
-      const std::string part = name.substr(start, end - start);
-      if (part.empty() || part == "." || part == "..") return false;
-      start = end + 1;
-    }
-    return std::none_of(name.begin(), name.end(),
-                        [](char c) { return c == '\\' || static_cast<unsigned char>(c) < 32; });
   }
 
   void check_tokenizer() const {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <string>
 
-#include "bundle/files.hpp"
 #include "errors.hpp"
 
 namespace txport::core {
@@ -47,9 +46,9 @@ std::string fault_of(const Numbers& words, const Numbers& starts, std::int64_t v
 
 }  // namespace
 
-Shortlist::Shortlist(const std::filesystem::path& file, const ModelSizes& model, std::int64_t eos) {
-  const std::string fault = read(read_bundle_file(file, kMost), model, eos);
-  if (!fault.empty()) throw BundleError(file.string() + " " + fault + ": make it again with tx-shortlist");
+Shortlist::Shortlist(const Bundle& bundle, const std::string& file, const ModelSizes& model, std::int64_t eos) {
+  const std::string fault = read(bundle.read(file, kMost), model, eos);
+  if (!fault.empty()) throw BundleError(bundle.name(file) + " " + fault + ": make it again with tx-shortlist");
 }
 
 std::string Shortlist::read(std::string_view data, const ModelSizes& model, std::int64_t eos) {
@@ -104,9 +103,9 @@ std::shared_ptr<const Ids> Shortlist::words(const Ids& source_ids, const Ids& mo
   return words;
 }
 
-std::unique_ptr<const Shortlist> open_shortlist(const std::filesystem::path& bundle, const Manifest& manifest) {
+std::unique_ptr<const Shortlist> open_shortlist(const Bundle& bundle, const Manifest& manifest) {
   if (!manifest.shortlist) return nullptr;
-  return std::make_unique<const Shortlist>(bundle / *manifest.shortlist, manifest.model, manifest.tokens.eos);
+  return std::make_unique<const Shortlist>(bundle, *manifest.shortlist, manifest.model, manifest.tokens.eos);
 }
 
 }  // namespace txport::core

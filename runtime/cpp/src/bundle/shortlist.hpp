@@ -2,7 +2,6 @@
 // that of runtime/bundle/shortlist.py.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -16,7 +15,7 @@ namespace txport::core {
 class Shortlist {
  public:
   // Throws BundleError: the file cannot be read, is damaged, or is for another model.
-  Shortlist(const std::filesystem::path& file, const ModelSizes& model, std::int64_t eos);
+  Shortlist(const Bundle& bundle, const std::string& file, const ModelSizes& model, std::int64_t eos);
 
   // Ascending: the ids among which the translation of these source ids is chosen; `more` are added.
   std::shared_ptr<const Ids> words(const Ids& source_ids, const Ids& more) const;
@@ -31,6 +30,6 @@ class Shortlist {
 };
 
 // The shortlist of a bundle; null if it has none. Throws as the class.
-std::unique_ptr<const Shortlist> open_shortlist(const std::filesystem::path& bundle, const Manifest& manifest);
+std::unique_ptr<const Shortlist> open_shortlist(const Bundle& bundle, const Manifest& manifest);
 
 }  // namespace txport::core

@@ -112,37 +112,41 @@ Choice on_cpu(const Manifest& manifest, const Asked& asked, const std::string& r
 }
 
 // The engines that fit.
-Choice tensorrt(const fs::path& directory, const Manifest& manifest, const std::string& lowering) {
+Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const std::string& lowering) {
 #ifdef TXPORT_WITH_TENSORRT
-  Built built = find_trt(directory, manifest);
+  if (!bundle.is_directory()) {
+    throw BundleError(bundle.name() +
+                      " has no TensorRT engines, which are in directories only: unzip it, and run tx-build");
+  }
+  Built built = find_trt(bundle.directory(), manifest);
   const std::string& has = built.record.lowering;
   if (!lowering.empty() && lowering != has) {
-    throw BundleError("the TensorRT engines of " + directory.string() + " that fit have the lowering " + has +
-                      ", not " + lowering + ": run tx-build " + directory.string() + " --lowering " + lowering);
+    throw BundleError("the TensorRT engines of " + bundle.name() + " that fit have the lowering " + has + ", not " +
+                      lowering + ": run tx-build " + bundle.name() + " --lowering " + lowering);
   }
   const std::string reason = "engines/" + built.directory.filename().string() + " fits " +
                              std::get<Gpu>(find_gpu()).title() + " and " + built.record.library.title();
   return {kTrt, "cuda", {has}, reason, std::move(built), nullptr};
 #else
-  (void)directory, (void)manifest, (void)lowering;
+  (void)bundle, (void)manifest, (void)lowering;
   throw MissingLibrary("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
 #endif
 }
 
 // TensorRT for the engine "auto", or why not.
-std::variant<Choice, std::string> fitting_engines(const fs::path& directory, const Manifest& manifest,
-                                                  const Asked& asked) {
+std::variant<Choice, std::string> fitting_engines(const Bundle& bundle, const Manifest& manifest, const Asked& asked) {
   if (asked.engine == kOrt) return "engine ort was requested";
-  if (engine_directories(directory).empty()) return "the bundle has no TensorRT engines";
+  if (!bundle.is_directory() || engine_directories(bundle.directory()).empty())
+    return "the bundle has no TensorRT engines";
   try {
-    return tensorrt(directory, manifest, asked.lowering);
+    return tensorrt(bundle, manifest, asked.lowering);
   } catch (const Error& error) {
     return error.what();
   }
 }
 
 // TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it.
-Choice fastest(const fs::path& directory, const Manifest& manifest, const Asked& asked, const Machine& machine) {
+Choice fastest(const Bundle& bundle, const Manifest& manifest, const Asked& asked, const Machine& machine) {
   const auto cpu = [&](const std::string& reason) {
     return on_cpu(manifest, asked, "auto is the CPU: " + reason, machine);
   };
@@ -150,7 +154,7 @@ Choice fastest(const fs::path& directory, const Manifest& manifest, const Asked&
   const auto gpu = machine.gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
   const std::string title = std::get<Gpu>(gpu).title();
-  auto found = fitting_engines(directory, manifest, asked);
+  auto found = fitting_engines(bundle, manifest, asked);
   if (auto* choice = std::get_if<Choice>(&found)) {
     choice->fallback = std::make_shared<Choice>(cpu("TensorRT cannot be used"));
     return std::move(*choice);
@@ -174,25 +178,25 @@ void try_out(const Engine& engine) {
   engine.synchronize();
 }
 
-std::unique_ptr<Engine> open_untried(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+std::unique_ptr<Engine> open_untried(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                      const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_FUSED
-  if (choice.engine == kFused) return open_fused(manifest.model_file(directory), share);
+  if (choice.engine == kFused) return open_fused(manifest.model_file(bundle), share);
 #endif
 #ifdef TXPORT_WITH_TENSORRT
   if (choice.engine == kTrt) return open_trt(manifest, *choice.built, warn);
 #endif
 #ifdef TXPORT_WITH_ORT
-  return open_ort(directory, manifest, choice, share, warn);
+  return open_ort(bundle, manifest, choice, share, warn);
 #else
-  (void)directory, (void)manifest, (void)choice, (void)share, (void)warn;
+  (void)bundle, (void)manifest, (void)choice, (void)share, (void)warn;
   throw MissingLibrary("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON");
 #endif
 }
 
-std::unique_ptr<Engine> open_chosen(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+std::unique_ptr<Engine> open_chosen(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
-  auto engine = open_untried(directory, manifest, choice, share, warn);
+  auto engine = open_untried(bundle, manifest, choice, share, warn);
   if (choice.device == "cuda") try_out(*engine);
   return engine;
 }
@@ -216,34 +220,34 @@ bool cuda_provider_is_here() {
 #endif
 }
 
-Choice choose(const fs::path& directory, const Manifest& manifest, const Asked& asked, const Machine& machine) {
+Choice choose(const Bundle& bundle, const Manifest& manifest, const Asked& asked, const Machine& machine) {
   check_words(asked);
   if (asked.engine == kFused) return forced(manifest, asked, machine);
   if (asked.engine == kTrt) {
     if (asked.device == "cpu") throw InputError("engine trt is for a GPU: leave out the device cpu");
     manifest.usable_lowerings(asked.lowering);  // refuses one that the bundle lacks
-    return tensorrt(directory, manifest, asked.lowering);
+    return tensorrt(bundle, manifest, asked.lowering);
   }
-  if (asked.device == "auto") return fastest(directory, manifest, asked, machine);
+  if (asked.device == "auto") return fastest(bundle, manifest, asked, machine);
   const std::string reason = "device " + asked.device + " was requested";
   if (asked.device == "cpu") return on_cpu(manifest, asked, reason, machine);
-  auto found = fitting_engines(directory, manifest, asked);
+  auto found = fitting_engines(bundle, manifest, asked);
   if (auto* choice = std::get_if<Choice>(&found)) return std::move(*choice);
   return on_ort(manifest, "cuda", asked.lowering, reason + "; " + std::get<std::string>(found));
 }
 
-std::unique_ptr<Engine> open_engine(const fs::path& directory, const Manifest& manifest, Choice& choice,
+std::unique_ptr<Engine> open_engine(const Bundle& bundle, const Manifest& manifest, Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
   while (choice.fallback != nullptr) {
     try {
-      return open_chosen(directory, manifest, choice, share, warn);
+      return open_chosen(bundle, manifest, choice, share, warn);
     } catch (const Error& error) {
       const std::string instead = choice.engine == kFused ? "ONNX Runtime" : "the CPU";
       if (warn) warn(std::string(error.what()) + "; " + instead + " is used instead");
     }
     choice = Choice(*choice.fallback);
   }
-  return open_chosen(directory, manifest, choice, share, warn);
+  return open_chosen(bundle, manifest, choice, share, warn);
 }
 
 }  // namespace txport::core

@@ -57,14 +57,13 @@ struct Machine {
 // special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on. Throws InputError: a word is unknown,
 // or they contradict each other. BundleError: the bundle lacks the lowering, or a TensorRT engine that fits.
 // MissingLibrary: the device needs a GPU or a library that is not here.
-Choice choose(const std::filesystem::path& directory, const Manifest& manifest, const Asked& asked,
-              const Machine& machine = {});
+Choice choose(const Bundle& bundle, const Manifest& manifest, const Asked& asked, const Machine& machine = {});
 
 // Load the bundle's graphs, its engines or its parameters. If a GPU that "auto" chose, or the fused engine, cannot be
 // used, `warn` is called and what comes after it takes its place, in `choice` too; later `warn` is called, in the
 // thread of a call, with what went wrong in the background. Throws BundleError: the library does not load them.
 // MissingLibrary, EngineError: the device cannot be used.
-std::unique_ptr<Engine> open_engine(const std::filesystem::path& directory, const Manifest& manifest, Choice& choice,
+std::unique_ptr<Engine> open_engine(const Bundle& bundle, const Manifest& manifest, Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 // The step of beam search, opened when it is first needed.
 class LazyBeams {
  public:
-  LazyBeams(fs::path directory, const Manifest& manifest, int threads)
-      : directory_(std::move(directory)), tokens_(manifest.tokens), threads_(threads) {
+  LazyBeams(Bundle bundle, const Manifest& manifest, int threads)
+      : bundle_(std::move(bundle)), tokens_(manifest.tokens), threads_(threads) {
     if (const Graph* found = manifest.optional_graph(kBeams)) buffers_.emplace(manifest.encoder(), *found);
   }
 
@@ -33,7 +33,7 @@ class LazyBeams {
     std::call_once(opened_, [this] {
       if (!buffers_) return;
       try {
-        session_.emplace(open_on_cpu(directory_, buffers_->step(), threads_));
+        session_.emplace(open_on_cpu(bundle_, buffers_->step(), threads_));
         steps_.emplace(OrtSteps{*buffers_, *session_, tokens_});
       } catch (const BundleError&) {
         steps_.reset();
@@ -43,7 +43,7 @@ class LazyBeams {
   }
 
  private:
-  const fs::path directory_;
+  const Bundle bundle_;
   const SpecialTokens tokens_;
   const int threads_;
   std::optional<OrtBuffers> buffers_;
@@ -54,13 +54,13 @@ class LazyBeams {
 
 class OrtEngine : public Engine {
  public:
-  OrtEngine(const fs::path& directory, const Manifest& manifest, OrtSessions sessions, int threads)
+  OrtEngine(const Bundle& bundle, const Manifest& manifest, OrtSessions sessions, int threads)
       : limits_(manifest.limits()),
         vocabulary_(manifest.model.target_vocabulary),
         sessions_(std::move(sessions)),
         buffers_(manifest.encoder(), sessions_.step_graph),
         steps_{buffers_, sessions_.step, manifest.tokens},
-        beams_(directory, manifest, threads) {}
+        beams_(bundle, manifest, threads) {}
 
   const std::string& name() const override { return sessions_.name; }
   const Limits& limits() const override { return limits_; }
@@ -114,19 +114,19 @@ class OrtEngine : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> open_ort(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+std::unique_ptr<Engine> open_ort(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                  const CpuShare& share, const std::function<void(const std::string&)>& warn) {
   if (choice.device == "cuda") {
 #ifdef TXPORT_WITH_CUDA
-    return open_ort_cuda(directory, manifest, choice, warn);
+    return open_ort_cuda(bundle, manifest, choice, warn);
 #else
     (void)warn;
     throw MissingLibrary(
         "this build of txport has no CUDA: configure it with -DTXPORT_WITH_CUDA=ON, or use device cpu");
 #endif
   }
-  return std::make_unique<OrtEngine>(directory, manifest,
-                                     open_sessions(directory, manifest, choice, share.threads, nullptr), share.threads);
+  return std::make_unique<OrtEngine>(bundle, manifest, open_sessions(bundle, manifest, choice, share.threads, nullptr),
+                                     share.threads);
 }
 
 std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths) {

@@ -16,7 +16,7 @@ namespace txport::core {
 // A bundle on ONNX Runtime, with the first of the chosen lowerings that the installed version loads. `warn` is called,
 // in the thread of a call, with what went wrong in the background.
 // Throws BundleError: ONNX Runtime does not load it. MissingLibrary, EngineError: it cannot run on that device.
-std::unique_ptr<Engine> open_ort(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
+std::unique_ptr<Engine> open_ort(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                  const CpuShare& share, const std::function<void(const std::string&)>& warn);
 
 // What the encoder makes of sentences, as Engine::encode, in host memory; null for an engine that is not ONNX Runtime's

@@ -88,9 +88,9 @@ class OrtProgram : public Program {
 
 }  // namespace
 
-std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const fs::path& directory, const Manifest& manifest,
+std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const Bundle& bundle, const Manifest& manifest,
                                     const Choice& choice, const std::function<void(const std::string&)>& warn) {
-  OrtSessions sessions = open_sessions(directory, manifest, choice, 1, device->stream());
+  OrtSessions sessions = open_sessions(bundle, manifest, choice, 1, device->stream());
   std::string name = sessions.name;
   std::string lowering = sessions.step_graph.lowering;
   auto program =
@@ -99,13 +99,13 @@ std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const fs::pa
                                        std::move(device), std::move(program), warn});
 }
 
-std::unique_ptr<Engine> open_ort_cuda(const fs::path& directory, const Manifest& manifest, const Choice& choice,
+std::unique_ptr<Engine> open_ort_cuda(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                       const std::function<void(const std::string&)>& warn) {
   if (!has_cuda_provider()) {
     throw MissingLibrary("device " + choice.device +
                          " needs an ONNX Runtime with its CUDA provider, which this one lacks: use device cpu");
   }
-  return open_ort_on(cuda_device(), directory, manifest, choice, warn);
+  return open_ort_on(cuda_device(), bundle, manifest, choice, warn);
 }
 
 }  // namespace txport::core

@@ -17,12 +17,11 @@ namespace txport::core {
 // steps cannot be captured.
 // Throws BundleError: ONNX Runtime does not load it. MissingLibrary: there is no GPU, or this ONNX Runtime has no CUDA
 // provider.
-std::unique_ptr<Engine> open_ort_cuda(const std::filesystem::path& directory, const Manifest& manifest,
-                                      const Choice& choice, const std::function<void(const std::string&)>& warn);
+std::unique_ptr<Engine> open_ort_cuda(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
+                                      const std::function<void(const std::string&)>& warn);
 
 // The same over any device: with `choice.device` cpu, one whose memory is the host's, as in tests.
-std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const std::filesystem::path& directory,
-                                    const Manifest& manifest, const Choice& choice,
-                                    const std::function<void(const std::string&)>& warn);
+std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const Bundle& bundle, const Manifest& manifest,
+                                    const Choice& choice, const std::function<void(const std::string&)>& warn);
 
 }  // namespace txport::core

@@ -17,6 +17,7 @@
 #include <cpuid.h>
 #endif
 
+#include "bundle/external_data.hpp"
 #include "cores.hpp"
 #include "device/gpu.hpp"
 #include "engines/onnxruntime.hpp"
@@ -176,18 +177,33 @@ Ort::SessionOptions session_options(const How& how) {
   return options;
 }
 
-Ort::Session open_session(const fs::path& directory, const Graph& graph, const How& how) {
-  const fs::path path = directory / graph.file;
+// A session of a graph of an archive: ONNX Runtime maps its weights if that is a file, and copies them if not.
+Ort::Session session_of(const Bundle& bundle, const Graph& graph, Ort::SessionOptions options) {
+  std::string model(bundle.view(graph.file));
+  const Bundle::Place weights = bundle.place(kWeightsName);
+  if (weights.path.empty()) {
+    const std::string_view bytes = bundle.view(kWeightsName);
+    options.AddExternalInitializersFromFilesInMemory({fs::path(kWeightsName).filename().string()},
+                                                     {const_cast<char*>(bytes.data())}, {bytes.size()});
+  } else {
+    options.AddConfigEntry("session.model_external_initializers_file_folder_path", weights.path.parent_path().c_str());
+    model = moved_external_data(model, weights.path.filename().string(), weights.start);
+  }
+  return {environment(), model.data(), model.size(), options};
+}
+
+Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& how) {
+  const std::string path = bundle.name(graph.file);
   try {
-    Ort::Session session(environment(), path.c_str(), session_options(how));
+    Ort::Session session = bundle.is_directory() ? Ort::Session(environment(), path.c_str(), session_options(how))
+                                                 : session_of(bundle, graph, session_options(how));
     if (fits(session, graph)) return session;
   } catch (const Ort::Exception& error) {
     const std::string why = reason(error);
     if (is_cuda_failure(why) && !is_out_of_memory(why)) throw no_cuda(why_no_cuda(cuda_provider(), why));
-    throw_failure<BundleError>("ONNX Runtime " + onnxruntime_version() + " does not load " + path.string() + ": " +
-                               why);
+    throw_failure<BundleError>("ONNX Runtime " + onnxruntime_version() + " does not load " + path + ": " + why);
   }
-  throw BundleError(path.string() + " has other inputs or outputs than the manifest says: export the bundle again");
+  throw BundleError(path + " has other inputs or outputs than the manifest says: export the bundle again");
 }
 
 }  // namespace
@@ -249,17 +265,17 @@ bool has_cuda_provider() {
   return std::find(providers.begin(), providers.end(), "CUDAExecutionProvider") != providers.end();
 }
 
-OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, const Choice& choice, int threads,
+OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const Choice& choice, int threads,
                           void* stream) {
   environment();
   const How how{choice.device, threads, stream};
   auto encoder =
-      std::async(std::launch::async, open_session, std::cref(directory), std::cref(manifest.encoder()), std::cref(how));
+      std::async(std::launch::async, open_session, std::cref(bundle), std::cref(manifest.encoder()), std::cref(how));
   std::exception_ptr failure;
   for (const std::string& lowering : choice.lowerings) {
     const Graph& graph = manifest.step(lowering);
     try {
-      Ort::Session step = open_session(directory, graph, how);
+      Ort::Session step = open_session(bundle, graph, how);
       Ort::Session opened = encoder.get();
       return {"ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering,
               std::move(opened), std::move(step), graph};
@@ -272,9 +288,9 @@ OrtSessions open_sessions(const fs::path& directory, const Manifest& manifest, c
   std::rethrow_exception(failure);
 }
 
-Ort::Session open_on_cpu(const fs::path& directory, const Graph& graph, int threads) {
+Ort::Session open_on_cpu(const Bundle& bundle, const Graph& graph, int threads) {
   environment();
-  return open_session(directory, graph, {"cpu", threads, nullptr});
+  return open_session(bundle, graph, {"cpu", threads, nullptr});
 }
 
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding) {

@@ -44,11 +44,11 @@ struct OrtSessions {
 // CUDA provider works on; of use for device cuda only.
 // Throws BundleError: ONNX Runtime does not load one, or it contradicts the manifest. ResourceError: for want of
 // memory. MissingLibrary: this ONNX Runtime has no CUDA provider, or one that does not start.
-OrtSessions open_sessions(const std::filesystem::path& directory, const Manifest& manifest, const Choice& choice,
-                          int threads, void* stream);
+OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const Choice& choice, int threads,
+                          void* stream);
 
 // Open one more graph of a bundle on the CPU. Throws as `open_sessions`.
-Ort::Session open_on_cpu(const std::filesystem::path& directory, const Graph& graph, int threads);
+Ort::Session open_on_cpu(const Bundle& bundle, const Graph& graph, int threads);
 
 // Run a session over what is bound. Throws EngineError: ONNX Runtime failed. MissingLibrary: its CUDA provider does not
 // find cuDNN. ResourceError: for want of memory.

@@ -63,8 +63,8 @@ using Named = std::map<std::string, Ort::Value>;
 
 class OrtTeacherForcing : public TeacherForcing {
  public:
-  OrtTeacherForcing(fs::path directory, Manifest manifest, const Engine& engine, int threads)
-      : directory_(std::move(directory)), manifest_(std::move(manifest)), engine_(engine), threads_(threads) {}
+  OrtTeacherForcing(Bundle bundle, Manifest manifest, const Engine& engine, int threads)
+      : bundle_(std::move(bundle)), manifest_(std::move(manifest)), engine_(engine), threads_(threads) {}
 
   void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
             const std::function<void(std::size_t, Reading)>& take) const override {
@@ -113,7 +113,7 @@ class OrtTeacherForcing : public TeacherForcing {
   }
 
  private:
-  const fs::path directory_;
+  const Bundle bundle_;
   const Manifest manifest_;
   const Engine& engine_;
   const int threads_;
@@ -201,7 +201,7 @@ class OrtTeacherForcing : public TeacherForcing {
     const std::lock_guard lock(mutex_);
     const auto found = sessions_.find(graph.name);
     if (found != sessions_.end()) return found->second;
-    return sessions_.emplace(graph.name, open_on_cpu(directory_, graph, threads_)).first->second;
+    return sessions_.emplace(graph.name, open_on_cpu(bundle_, graph, threads_)).first->second;
   }
 };
 
@@ -209,9 +209,9 @@ class OrtTeacherForcing : public TeacherForcing {
 
 }  // namespace
 
-void check_has(const fs::path& directory, const Manifest& manifest, const std::string& role) {
+void check_has(const Bundle& bundle, const Manifest& manifest, const std::string& role) {
   if (manifest.optional_graph(role) == nullptr) {
-    throw BundleError(directory.string() + " has no graph of the role " + quote(role) + ", which " + users_of(role) +
+    throw BundleError(bundle.name() + " has no graph of the role " + quote(role) + ", which " + users_of(role) +
                       ": export it again with tx-export --with-attention");
   }
 #ifndef TXPORT_WITH_ORT
@@ -220,12 +220,12 @@ void check_has(const fs::path& directory, const Manifest& manifest, const std::s
 #endif
 }
 
-std::unique_ptr<TeacherForcing> make_teacher_forcing(const fs::path& directory, const Manifest& manifest,
+std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const Manifest& manifest,
                                                      const Engine& engine, int threads) {
 #ifdef TXPORT_WITH_ORT
-  return std::make_unique<OrtTeacherForcing>(directory, manifest, engine, threads);
+  return std::make_unique<OrtTeacherForcing>(bundle, manifest, engine, threads);
 #else
-  (void)directory, (void)manifest, (void)engine, (void)threads;
+  (void)bundle, (void)manifest, (void)engine, (void)threads;
   return nullptr;
 #endif
 }

@@ -43,11 +43,11 @@ class TeacherForcing {
 
 // Throws BundleError: a bundle has no graph of this role, kDecoder or kEncoderAttention. MissingLibrary: this build of
 // txport cannot run it.
-void check_has(const std::filesystem::path& directory, const Manifest& manifest, const std::string& role);
+void check_has(const Bundle& bundle, const Manifest& manifest, const std::string& role);
 
 // Of a bundle and the engine that runs it, which must outlive this; `threads`: of each operator, 0 for as many as there
 // are cores. Null in a build without ONNX Runtime.
-std::unique_ptr<TeacherForcing> make_teacher_forcing(const std::filesystem::path& directory, const Manifest& manifest,
+std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const Manifest& manifest,
                                                      const Engine& engine, int threads);
 
 // Rows of about one length, the longest targets first, as many in a batch as there may be: of rows, and of `numbers`

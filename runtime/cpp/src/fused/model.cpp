@@ -187,8 +187,9 @@ Model::Model(const ModelFile& file, Team& team)
       activation(activation_of(file.parameters.architecture.activation)),
       encoder(size_of(file.sizes.encoder_layers)),
       decoder(size_of(file.sizes.decoder_layers)) {
-  const MappedFile mapped(file.weights, size_of(file.bytes));
-  const Tensors tensors(file, mapped.data());
+  std::optional<MappedFile> mapped;
+  if (file.data == nullptr) mapped.emplace(file.weights, size_of(file.bytes));
+  const Tensors tensors(file, mapped ? mapped->data() : file.data.get());
   const std::size_t count = size_of(file.sizes.encoder_heads);
   encoder_heads = {count, tensors["encoder.0.attention.query.weight"].rows / count};
   encoder_all = encoder_heads.count * encoder_heads.width();

@@ -4,7 +4,6 @@
 
 #include <optional>
 
-#include "bundle/files.hpp"
 #include "errors.hpp"
 #include "text/byte_level.hpp"
 #include "text/pieces.hpp"
@@ -16,15 +15,14 @@ namespace txport::core {
 
 namespace {
 
-namespace fs = std::filesystem;
 using sentencepiece::SentencePieceProcessor;
 
 constexpr std::size_t kLargestModel = std::size_t{256} << 20;
 
-std::unique_ptr<SentencePieceProcessor> load_model(const fs::path& path) {
+std::unique_ptr<SentencePieceProcessor> load_model(const Bundle& bundle, const std::string& file) {
   auto processor = std::make_unique<SentencePieceProcessor>();
-  if (!processor->LoadFromSerializedProto(read_bundle_file(path, kLargestModel)).ok()) {
-    throw BundleError(path.string() + " is not a SentencePiece model: copy or export the bundle again");
+  if (!processor->LoadFromSerializedProto(bundle.read(file, kLargestModel)).ok()) {
+    throw BundleError(bundle.name(file) + " is not a SentencePiece model: copy or export the bundle again");
   }
   return processor;
 }
@@ -32,12 +30,12 @@ std::unique_ptr<SentencePieceProcessor> load_model(const fs::path& path) {
 // One side's SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226) and its vocabulary, if it has one.
 class SentencePieces : public Side {
  public:
-  SentencePieces(const fs::path& directory, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk)
-      : model_(load_model(directory / files.model)) {
+  SentencePieces(const Bundle& bundle, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk)
+      : model_(load_model(bundle, files.model)) {
     if (files.vocabulary) {
-      vocabulary_.emplace(directory / *files.vocabulary, vocabulary, unk);
+      vocabulary_.emplace(bundle, *files.vocabulary, vocabulary, unk);
     } else if (model_->GetPieceSize() > vocabulary) {
-      throw BundleError((directory / files.model).string() + " has " + std::to_string(model_->GetPieceSize()) +
+      throw BundleError(bundle.name(files.model) + " has " + std::to_string(model_->GetPieceSize()) +
                         " pieces, more than the vocabulary of " + std::to_string(vocabulary) +
                         ": it belongs to another model, export the bundle again");
     }
@@ -86,24 +84,23 @@ class SentencePieces : public Side {
   }
 };
 
-std::shared_ptr<const Side> open_side(const fs::path& directory, const std::string& kind, const TokenizerSide& files,
+std::shared_ptr<const Side> open_side(const Bundle& bundle, const std::string& kind, const TokenizerSide& files,
                                       std::int64_t vocabulary, std::int64_t unk) {
   if (kind == "tokenizers") {
-    const fs::path path = directory / files.model;
-    return read_byte_level(read_bundle_file(path, kLargestModel), path.string(), vocabulary);
+    return read_byte_level(bundle.read(files.model, kLargestModel), bundle.name(files.model), vocabulary);
   }
-  return std::make_shared<SentencePieces>(directory, files, vocabulary, unk);
+  return std::make_shared<SentencePieces>(bundle, files, vocabulary, unk);
 }
 
 // A model for each side, perhaps the same one.
 class TwoSides : public Tokenizer {
  public:
-  TwoSides(const fs::path& directory, const Manifest& manifest) {
+  TwoSides(const Bundle& bundle, const Manifest& manifest) {
     const TokenizerSide& source = *manifest.tokenizer.source;
     const TokenizerSide& target = *manifest.tokenizer.target;
     const auto& model = manifest.model;
     const auto open = [&](const TokenizerSide& files, std::int64_t vocabulary) {
-      return open_side(directory, manifest.tokenizer.kind, files, vocabulary, manifest.tokens.unk);
+      return open_side(bundle, manifest.tokenizer.kind, files, vocabulary, manifest.tokens.unk);
     };
     const bool same = source.model == target.model && source.vocabulary == target.vocabulary &&
                       model.source_vocabulary == model.target_vocabulary;
@@ -167,12 +164,12 @@ class IdsOnly : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& directory, const Manifest& manifest) {
+std::unique_ptr<Tokenizer> open_tokenizer(const Bundle& bundle, const Manifest& manifest) {
   const std::string& kind = manifest.tokenizer.kind;
   if (kind == "bytes") return std::make_unique<ByteTokenizer>();
   if (kind == "none") return std::make_unique<IdsOnly>("this bundle has no tokenizer: give it ids (translate_ids)");
   try {
-    return std::make_unique<TwoSides>(directory, manifest);
+    return std::make_unique<TwoSides>(bundle, manifest);
   } catch (const InputError& error) {
     return std::make_unique<IdsOnly>(error.what());  // a tokenizer.json that there is in Python only; ids are as good
   }

@@ -1,7 +1,6 @@
 // Text to ids and back: SentencePiece, or nothing at all for models that work on ids.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,7 +31,7 @@ class Tokenizer {
 };
 
 // The tokenizer of a bundle whose manifest was checked. Throws BundleError: a file contradicts the manifest.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& directory, const Manifest& manifest);
+std::unique_ptr<Tokenizer> open_tokenizer(const Bundle& bundle, const Manifest& manifest);
 
 // Turns ids that arrive one by one into pieces of text whose concatenation is the text of all ids.
 class TextStream {

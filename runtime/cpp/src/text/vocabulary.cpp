@@ -1,29 +1,28 @@
 #include "text/vocabulary.hpp"
 
-#include "bundle/files.hpp"
 #include "bundle/manifest.hpp"
 #include "bundle/strict_json.hpp"
 #include "errors.hpp"
 
 namespace txport::core {
 
-Vocabulary::Vocabulary(const std::filesystem::path& path, std::int64_t size, std::int64_t unk) : unk_(unk) {
-  const Json json = parse(read_bundle_file(path), path.string());
-  check_format_version(json, path.string());
-  const Value value(json, path.string());
+Vocabulary::Vocabulary(const Bundle& bundle, const std::string& file, std::int64_t size, std::int64_t unk) : unk_(unk) {
+  const std::string path = bundle.name(file);
+  const Json json = parse(bundle.read(file), path);
+  check_format_version(json, path);
+  const Value value(json, path);
   value.fields({"format_version", "pieces"});
   for (const Value& item : value["pieces"].items()) {
     const auto id = static_cast<std::int64_t>(pieces_.size());
     pieces_.push_back(item.is_null() ? std::nullopt : std::optional(item.text()));
     if (pieces_.back() && !ids_.emplace(*pieces_.back(), id).second) {
-      throw BundleError(path.string() + " has the piece " + quote(*pieces_.back()) + " twice, the second time at " +
+      throw BundleError(path + " has the piece " + quote(*pieces_.back()) + " twice, the second time at " +
                         std::to_string(id) + ": export again");
     }
   }
   if (static_cast<std::int64_t>(pieces_.size()) > size) {
-    throw BundleError(path.string() + " has " + std::to_string(pieces_.size()) +
-                      " pieces, more than the vocabulary of " + std::to_string(size) +
-                      ": it belongs to another model, export the bundle again");
+    throw BundleError(path + " has " + std::to_string(pieces_.size()) + " pieces, more than the vocabulary of " +
+                      std::to_string(size) + ": it belongs to another model, export the bundle again");
   }
 }
 

@@ -5,12 +5,12 @@
 // A piece's id is its index. null marks ids that produce no text: special tokens, languages, padding.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "bundle/bundle.hpp"
 #include "engine.hpp"
 
 namespace txport::core {
@@ -20,7 +20,7 @@ class Vocabulary {
  public:
   // Read the file of a model that has `size` ids on this side; `unk` is the id of every piece that is not there.
   // Throws BundleError: it is missing, damaged, of a newer format, has a piece twice, or has more than `size`.
-  Vocabulary(const std::filesystem::path& path, std::int64_t size, std::int64_t unk);
+  Vocabulary(const Bundle& bundle, const std::string& file, std::int64_t size, std::int64_t unk);
 
   Ids ids(const std::vector<std::string>& pieces) const;
   // Those without a piece, and those that are no ids at all, are passed over.

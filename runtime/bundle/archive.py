@@ -1,0 +1,332 @@
+"""A bundle in one file: an uncompressed zip archive (PKWARE APPNOTE 6.3), of which members are mapped, not unpacked.
+
+There is one archive of given files: `write_archive` says where each byte lies, and a reader takes nothing else. Members
+are in the order of their names. Each starts at a page, so that tensors keep the alignment that they have in the file of
+weights. Any program that reads zip archives opens it. The C++ runtime reads it by the same rules.
+"""
+
+import hashlib
+import mmap
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn, TypeAlias
+
+from txport.runtime.errors import BundleError
+from txport.runtime.files import sha256
+
+PAGE = 4096
+SUFFIX = ".txb"  # that tx-serve leaves out of a model's name; nothing else depends on it
+_LOCAL = 30  # bytes of its header before the name
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_WIDE_END = struct.Struct("<4sQ2H2I4Q4sIQI")  # of zip64: the record, and its locator
+# Fields of 32 bits that have this value stand in an extra field, the first one, of 64 bits each.
+_WIDE = 0xFFFFFFFF
+_ZIP64, _ALIGNMENT = 1, 0xD935  # extra fields; the second as Android's zipalign writes it
+_UTF8 = 0x0800
+_MIDNIGHT, _FIRST_DAY = 0, 0x21  # 1980-01-01
+_UNIX = 3 << 8
+_UNIX_FILE = 0o100644 << 16
+_LARGEST_DIRECTORY = 16 << 20
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Facts of a member in the directory of an archive.
+
+    Attributes:
+        name: path in the bundle, in UTF-8.
+        size: bytes.
+        crc: CRC-32, which other programs check; a bundle's own hashes say more.
+    """
+
+    name: bytes
+    size: int
+    crc: int
+
+    def local(self, start: int) -> bytes:
+        """The header before the data, from byte `start` of the archive to the next page."""
+        wide = _wide(self.size, self.size)
+        padding = -(start + _LOCAL + len(self.name) + len(wide) + 6) % PAGE
+        extra = wide + struct.pack("<3H", _ALIGNMENT, 2 + padding, PAGE) + bytes(padding)
+        return b"PK\3\4" + self._common(wide, extra) + self.name + extra
+
+    def central(self, start: int) -> bytes:
+        """Its place in the directory; `start` is that of the local header."""
+        extra = _wide(self.size, self.size, start)
+        made_by = struct.pack("<H", _UNIX | _version(extra))
+        rest = struct.pack("<3H2I", 0, 0, 0, _UNIX_FILE, min(start, _WIDE))
+        return b"PK\1\2" + made_by + self._common(extra, extra) + rest + self.name + extra
+
+    def _common(self, wide: bytes, extra: bytes) -> bytes:
+        """The fields that both headers have."""
+        size = min(self.size, _WIDE)
+        facts = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
+        return struct.pack("<5H3I2H", *facts, len(self.name), len(extra))
+
+
+def _wide(*values: int) -> bytes:
+    """The extra field for those values that need more than 32 bits, if there are any."""
+    wide = [value for value in values if value >= _WIDE]
+    return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide) if wide else b""
+
+
+def _version(wide: bytes) -> int:
+    """The version of the format that a program needs to read a header with this extra field."""
+    return 45 if wide else 20
+
+
+def _tail(central: bytes, count: int, start: int) -> bytes:
+    """The bytes after the last member: the directory, which begins at byte `start`, and the end."""
+    wide = b""
+    if start >= _WIDE:
+        counts = count, count, len(central), start
+        record = b"PK\6\6", _WIDE_END.size - 20 - 12, _UNIX | 45, 45, 0, 0, *counts
+        wide = _WIDE_END.pack(*record, b"PK\6\7", 0, start + len(central), 1)
+    return central + wide + _END.pack(b"PK\5\6", 0, 0, count, count, len(central), min(start, _WIDE), 0)
+
+
+def write_archive(file: BinaryIO, directory: Path, names: Sequence[str]) -> None:
+    """Write the archive of some files of a directory; the same files give the same bytes.
+
+    Raises:
+        OSError: a file cannot be read, or the archive not written.
+    """
+    central = b""
+    at = 0
+    for name in sorted(names, key=str.encode):
+        entry = _entry(directory, name)
+        header = entry.local(at)
+        central += entry.central(at)
+        at += len(header) + entry.size
+        file.write(header)
+        with (directory / name).open("rb") as member:
+            shutil.copyfileobj(member, file, _CHUNK)
+    file.write(_tail(central, len(names), at))
+
+
+def _entry(directory: Path, name: str) -> _Entry:
+    size = crc = 0
+    with (directory / name).open("rb") as member:
+        while chunk := member.read(_CHUNK):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return _Entry(name.encode(), size, crc)
+
+
+class Archive:
+    """A bundle in one file, or in memory.
+
+    Args:
+        data: the bytes of the archive; they must stay as they are.
+        name: of the archive, in messages.
+        file: the file whose bytes they are, mapped; None for a bundle in memory.
+
+    Raises:
+        BundleError: it is not an archive as `write_archive` writes it.
+    """
+
+    def __init__(self, data: mmap.mmap | memoryview, name: str, file: "_File | None" = None) -> None:
+        self._data, self._name, self._file = memoryview(data), name, file
+        self._spans = dict(self._read())
+
+    @classmethod
+    def open(cls, path: Path) -> "Archive":
+        """Map a file.
+
+        Raises:
+            BundleError: it cannot be read, or is not such an archive.
+        """
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError:  # it is empty
+            raise BundleError(f"{path} is no bundle: give a directory of tx-export or a file of tx-pack") from None
+        return cls(data, str(path), _File(path.resolve(), status))
+
+    def __truediv__(self, name: str) -> "Member":
+        return Member(self, name)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def view(self, name: str) -> memoryview:
+        """The bytes of a member, which are not copied.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        start, size = self.span(name)
+        return self._data[start : start + size]
+
+    def span(self, name: str) -> tuple[int, int]:
+        """Start and size of the bytes of a member; raises FileNotFoundError."""
+        if name not in self._spans:
+            raise FileNotFoundError(f"{self}/{name}")
+        return self._spans[name]
+
+    @property
+    def path(self) -> Path | None:
+        """Path of the file that is mapped; None for a bundle in memory.
+
+        Raises:
+            BundleError: another file is there by now.
+        """
+        if self._file is not None and not self._file.unchanged():
+            raise BundleError(f"{self} was replaced or changed since it was opened: open it again")
+        return None if self._file is None else self._file.path
+
+    @contextmanager
+    def mapped(self, name: str) -> Iterator[memoryview]:
+        """Yield the bytes of a member by a mapping of their own, so that what is read stays resident no longer.
+
+        Raises:
+            BundleError: another file is there by now.
+        """
+        start, size = self.span(name)
+        if (path := self.path) is None:
+            yield self.view(name)
+            return
+        before = start % mmap.ALLOCATIONGRANULARITY
+        with path.open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), before + size, access=mmap.ACCESS_READ, offset=start - before)
+        with mapping, memoryview(mapping) as whole, whole[before:] as view:
+            yield view
+
+    def _read(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Check all of the archive but the members' bytes; name and span of each member."""
+        entries = self._entries()
+        parts = list[bytes]()
+        at = 0
+        for entry in entries:
+            header = entry.local(at)
+            if self._data[at : at + len(header)] != header:
+                self._refuse("a member's header is not what the directory says")
+            parts.append(entry.central(at))
+            at += len(header)
+            if entry.size > len(self._data) - at:
+                self._refuse("a member is larger than the archive")
+            yield entry.name.decode(), (at, entry.size)
+            at += entry.size
+        if self._data[at:] != _tail(b"".join(parts), len(entries), at):
+            self._refuse("its directory does not fit its members")
+
+    def _entries(self) -> list[_Entry]:
+        """Names, sizes and sums of the directory, from the end of the archive; what else it says is not looked at."""
+        end = len(self._data) - _END.size
+        signature, *_, count, size, start, _ = _END.unpack(self._data[end:] if end >= 0 else bytes(_END.size))
+        if signature != b"PK\5\6":
+            raise BundleError(f"{self} is no bundle: give a directory of tx-export or a file of tx-pack")
+        if start == _WIDE and end >= _WIDE_END.size:
+            start = _WIDE_END.unpack(self._data[end - _WIDE_END.size : end])[9]
+        if size > _LARGEST_DIRECTORY or start + size > end:
+            self._refuse("its directory does not lie in it")
+        entries = list[_Entry]()
+        at = start
+        for _ in range(count):
+            entry, at = self._entry(at, start + size)
+            if entries and entries[-1].name >= entry.name:
+                self._refuse("its names are not in ascending order")
+            entries.append(entry)
+        return entries
+
+    def _entry(self, at: int, end: int) -> tuple[_Entry, int]:
+        """The entry at a byte of the directory, which has an end, and where the next one is."""
+        if at + _CENTRAL.size > end:
+            self._refuse("its directory is too short")
+        fields = _CENTRAL.unpack_from(self._data, at)
+        crc, size, name_length, extra_length = fields[7], fields[9], fields[10], fields[11]
+        extra = at + _CENTRAL.size + name_length
+        if extra + extra_length > end:
+            self._refuse("its directory is too short")
+        name = bytes(self._data[at + _CENTRAL.size : extra])
+        if size == _WIDE and extra_length >= 12:
+            size = struct.unpack_from("<Q", self._data, extra + 4)[0]
+        try:
+            inside = is_inside(name.decode())
+        except UnicodeDecodeError:
+            inside = False
+        if not inside:
+            self._refuse("a name is not a plain path inside the bundle")
+        return _Entry(name, size, crc), extra + extra_length
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise BundleError(f"{self} is not as tx-pack writes it, {reason}: copy it or make it again")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that was mapped, and what it was then."""
+
+    path: Path
+    status: os.stat_result
+
+    def unchanged(self) -> bool:
+        """Whether it is still the same file."""
+        try:
+            now = self.path.stat()
+        except OSError:
+            return False
+        return os.path.samestat(now, self.status) and now.st_mtime_ns == self.status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of an archive, as far as a bundle's files are used as `pathlib.Path`."""
+
+    archive: Archive
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.archive}/{self.name}"
+
+    def read_bytes(self) -> bytes:
+        """Its bytes; raises FileNotFoundError."""
+        return bytes(self.view())
+
+    def view(self) -> memoryview:
+        """Its bytes, which are not copied; raises FileNotFoundError."""
+        return self.archive.view(self.name)
+
+
+def is_inside(name: str) -> bool:
+    """Relative, POSIX, without empty, '.' or '..' parts, backslashes or control characters."""
+    parts = name.split("/")
+    return not (set(parts) & {"", ".", ".."} or "\\" in name or any(ord(character) < 32 for character in name))
+
+
+Files: TypeAlias = Path | Archive
+File: TypeAlias = Path | Member
+
+
+def files_of(bundle: Files) -> Files:
+    """The files of a bundle: its directory, or its archive, opened.
+
+    Raises:
+        BundleError: it is a file, but no archive of a bundle.
+    """
+    return Archive.open(bundle) if isinstance(bundle, Path) and bundle.is_file() else bundle
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a path, which exists, is meant as a bundle, and not as a checkpoint."""
+    return path.is_file() or (path / "manifest.json").exists()
+
+
+def hash_of(file: File) -> str:
+    """The 64 lower-case hexadecimal digits of a file's SHA-256; raises OSError."""
+    return sha256(file) if isinstance(file, Path) else hashlib.sha256(file.view()).hexdigest()
+
+
+def size_of(file: File) -> int:
+    """Bytes of a file; raises OSError."""
+    return file.stat().st_size if isinstance(file, Path) else file.archive.span(file.name)[1]

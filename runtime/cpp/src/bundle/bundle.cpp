@@ -1,0 +1,147 @@
+#include "bundle/bundle.hpp"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "bundle/archive.hpp"
+#include "bundle/hash.hpp"
+#include "errors.hpp"
+
+namespace txport::core {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_relative_to(const fs::path& path, const fs::path& directory) {
+  const auto [rest, unused] = std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
+  return rest == directory.end();
+}
+
+// What tells a file from another one at its path.
+struct Identity {
+  explicit Identity(const fs::path& path) {
+    if (::stat(path.c_str(), &status) != 0) status = {};
+  }
+  bool operator==(const Identity& other) const {
+    return status.st_dev == other.status.st_dev && status.st_ino == other.status.st_ino &&
+           status.st_mtim.tv_sec == other.status.st_mtim.tv_sec &&
+           status.st_mtim.tv_nsec == other.status.st_mtim.tv_nsec;
+  }
+  struct stat status {};
+};
+
+// Give back the pages that lie in a view of a mapping.
+void give_back(std::string_view view) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t before = (page - reinterpret_cast<std::uintptr_t>(view.data()) % page) % page;
+  if (view.size() <= before) return;
+  const std::size_t size = (view.size() - before) / page * page;
+  ::madvise(const_cast<char*>(view.data()) + before, size, MADV_DONTNEED);
+}
+
+}  // namespace
+
+struct Bundle::Archive {
+  // A file, mapped.
+  explicit Archive(const fs::path& path)
+      : file(fs::canonical(path)),
+        identity(Identity(file)),
+        mapped(std::in_place, file, static_cast<std::size_t>(identity->status.st_size)),
+        members(read_archive(
+            {reinterpret_cast<const char*>(mapped->data()), static_cast<std::size_t>(identity->status.st_size)},
+            path.string())) {}
+  Archive(std::string_view data, const std::string& name) : members(read_archive(data, name)) {}
+
+  fs::path file;  // empty for bytes in memory
+  std::optional<Identity> identity;
+  std::optional<MappedFile> mapped;
+  std::map<std::string, std::string_view> members;
+};
+
+Bundle::Bundle(const fs::path& path) : name_(path.string()) {
+  std::error_code fault;
+  if (!fs::is_regular_file(path, fault)) {
+    directory_ = path;
+    return;
+  }
+  if (fs::file_size(path, fault) == 0) {
+    throw BundleError(name_ + " is no bundle: give a directory of tx-export or a file of tx-pack");
+  }
+  archive_ = std::make_shared<const Archive>(path);
+}
+
+Bundle Bundle::of_memory(std::string_view data) {
+  if (reinterpret_cast<std::uintptr_t>(data.data()) % 8 != 0) {
+    throw InputError("the bundle in memory begins at no multiple of 8 bytes: copy it to such a place");
+  }
+  Bundle bundle;
+  bundle.name_ = "the bundle in memory";
+  bundle.archive_ = std::make_shared<const Archive>(data, bundle.name_);
+  return bundle;
+}
+
+std::string Bundle::read(const std::string& file, std::size_t most) const {
+  if (!archive_) return read_bundle_file(directory_ / file, most);
+  const std::string_view bytes = view(file);
+  if (bytes.size() <= most) return std::string(bytes);
+  throw BundleError(name(file) + " is larger than " + std::to_string(most) + " bytes: export the bundle again");
+}
+
+bool Bundle::has(const std::string& file) const {
+  std::error_code ignored;
+  return archive_ ? archive_->members.count(file) == 1 : fs::exists(directory_ / file, ignored);
+}
+
+std::string_view Bundle::view(const std::string& file) const {
+  const auto found = archive_->members.find(file);
+  if (found != archive_->members.end()) return found->second;
+  throw BundleError(name(file) + " is missing or cannot be read: copy or export the bundle again");
+}
+
+void Bundle::check(const std::string& file, const FileEntry& entry, bool contents) const {
+  const fs::path path = directory_ / file;
+  try {
+    if (!archive_ && !is_relative_to(fs::canonical(path), fs::canonical(directory_))) {
+      throw BundleError(path.string() + " is a link that leaves the bundle: copy the bundle with cp -rL");
+    }
+    if (!archive_ && !fs::is_regular_file(path)) {
+      throw BundleError(path.string() + " is not a file: the bundle is damaged, copy or export it again");
+    }
+    check_size(name(file), archive_ ? view(file).size() : fs::file_size(path),
+               static_cast<std::uintmax_t>(entry.bytes));
+    if (contents && (archive_ ? sha256(view(file)) : sha256_of(path)) != entry.sha256) {
+      throw BundleError(name(file) + " was changed (its SHA-256 differs): copy or export the bundle again");
+    }
+  } catch (const std::system_error&) {  // of the file system, and of reading
+    throw BundleError(path.string() + " is missing or cannot be read: copy or export the bundle again");
+  }
+}
+
+std::shared_ptr<const std::byte> Bundle::lent(const std::string& file, std::int64_t size) const {
+  if (!archive_) return nullptr;
+  const std::string_view bytes = view(file);
+  check_size(name(file), bytes.size(), static_cast<std::uintmax_t>(size));
+  return {reinterpret_cast<const std::byte*>(bytes.data()), [archive = archive_, bytes](const std::byte*) {
+            if (archive->mapped) give_back(bytes);
+          }};
+}
+
+Bundle::Place Bundle::place(const std::string& file) const {
+  const std::string_view bytes = view(file);
+  if (!archive_->mapped) return {};
+  if (!(Identity(archive_->file) == *archive_->identity)) {
+    throw BundleError(name_ + " was replaced or changed since it was opened: open it again");
+  }
+  const auto* first = reinterpret_cast<const char*>(archive_->mapped->data());
+  return {archive_->file, static_cast<std::size_t>(bytes.data() - first)};
+}
+
+}  // namespace txport::core
