@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = {
     "tx-translate": ("runtime", "translate", "manifest.json"),
     "tx-inspect": ("runtime", "inspect", "manifest.json"),
+    "tx-pack": ("runtime", "pack", "manifest.json"),
     "tx-import": ("models", "import_", "config.json"),
     "tx-evaluate": ("training", "evaluate", "config.json"),
     "tx-distill": ("training", "distill", "manifest.json"),
@@ -27,6 +28,7 @@ COMMANDS = {
 }
 MORE = {
     "tx-import": ["--from", "marian", "-o", "{0}/out"],
+    "tx-pack": ["-o", "{0}/out"],
     "tx-evaluate": ["--source", "{0}/x", "--reference", "{0}/x"],
     "tx-distill": ["--source", "{0}/x", "-o", "{0}/out"],
     "tx-shortlist": ["--table", "{0}/x", "--no-check"],

@@ -193,7 +193,8 @@ Json bench(const Arguments& arguments, Clock::time_point start) {
 }
 
 void declare(CLI::App& app, Arguments& arguments) {
-  app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote.")->required();
+  app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote, or the file that tx-pack wrote.")
+      ->required();
   app.add_option("-o,--output", arguments.output, "Write the JSON to this file. [default: standard output]");
   at_least(app.add_option("--batch", arguments.batch, "Sentences of a call."), 1)->capture_default_str();
   at_least(app.add_option("--source", arguments.source, "Source tokens of a sentence."), 1)->capture_default_str();

@@ -349,7 +349,8 @@ void add(CLI::App& app, const std::string& flag, Options::List& option, const ch
 
 void declare(CLI::App& app, Arguments& arguments) {
   TranslatorOptions& opening = arguments.opening;
-  app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote.")->required();
+  app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote, or the file that tx-pack wrote.")
+      ->required();
   app.add_option("files", arguments.files, "Files to translate, one after the other. [default: -, standard input]");
   app.add_option("-o,--output", arguments.output, "File to write, whole or not at all. [default: standard output]");
   app.add_option("--errors", arguments.errors,

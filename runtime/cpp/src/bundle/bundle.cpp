@@ -95,10 +95,7 @@ std::string Bundle::read(const std::string& file, std::size_t most) const {
   throw BundleError(name(file) + " is larger than " + std::to_string(most) + " bytes: export the bundle again");
 }
 
-bool Bundle::has(const std::string& file) const {
-  std::error_code ignored;
-  return archive_ ? archive_->members.count(file) == 1 : fs::exists(directory_ / file, ignored);
-}
+bool Bundle::has(const std::string& file) const { return archive_->members.count(file) == 1; }
 
 std::string_view Bundle::view(const std::string& file) const {
   const auto found = archive_->members.find(file);

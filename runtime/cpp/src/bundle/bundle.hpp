@@ -43,15 +43,13 @@ class Bundle {
   // Check where a listed file is, its size and, if asked, its hash.
   void check(const std::string& file, const FileEntry& entry, bool contents) const;
 
-  // Whether there is such a file, which may not be readable.
+  // Of one that is no directory: whether there is such a file, and its bytes.
   bool has(const std::string& file) const;
-
-  // The bytes of a file of one that is no directory.
   std::string_view view(const std::string& file) const;
 
   // Those, which must be so many, for a while: pages of a file that were read are then given back. Null for a
   // directory.
-  std::shared_ptr<const std::byte> lent(const std::string& file, std::int64_t bytes) const;
+  std::shared_ptr<const std::byte> lent(const std::string& file, std::int64_t size) const;
 
   // A file that is part of another one: the path of that, which is empty if there is none, and the first byte in it.
   // Throws BundleError: another file has taken its place.

@@ -22,7 +22,7 @@ struct Mover {
   const std::string& location;
   std::uint64_t start;
 
-  std::string entry(std::string_view key, std::string_view value) const {
+  static std::string entry(std::string_view key, std::string_view value) {
     return field_of(kExternalData, field_of(kKey, key) + field_of(kValue, value));
   }
 
