@@ -370,14 +370,6 @@ void Manifest::check_files(const fs::path& directory, const std::function<bool(c
   for (const auto& [name, entry] : files) check_file(directory, name, entry, hashes(name));
 }
 
-ModelFile Manifest::model_file(const fs::path& directory) const {
-  if (!parameters) {
-    throw EngineError("the fused engine cannot run " + directory.string() + ": " + kNoParameters);
-  }
-  return {
-      directory / kWeightsName, files.at(kWeightsName).bytes, model, tokens, limits(), precision.weights, *parameters};
-}
-
 const Graph& Manifest::encoder() const {
   const Graph* graph = find(kEncoder, "standard");
   if (graph == nullptr) throw std::logic_error("a manifest without an encoder was not checked");
