@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import torch
 from numpy_runner import random_model
 from safetensors.torch import load_file, save_file
+from small_disk import small_disk
 from txport.exporter import entry
 from txport.exporter.reference import answers
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
@@ -229,19 +229,8 @@ def test_kill_in_the_middle_leaves_nothing_that_looks_like_a_bundle(random_check
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "the next run clears what was left"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a small file system (root)")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
-def test_full_disk(random_checkpoint: Path, small_disk: Path) -> None:
-    result = run("tx-export", str(random_checkpoint), "-o", str(small_disk / "bundle"), "--no-verify")
-    refused(result, 2, "disk is full", str(small_disk / "bundle"))
-    assert os.listdir(small_disk) == []
+def test_full_disk(random_checkpoint: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        result = run("tx-export", str(random_checkpoint), "-o", str(disk / "bundle"), "--no-verify")
+        refused(result, 2, "disk is full", str(disk / "bundle"))
+        assert os.listdir(disk) == []

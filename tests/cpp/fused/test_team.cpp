@@ -76,6 +76,7 @@ long sleeps() {
   ::getrusage(RUSAGE_THREAD, &usage);
   return usage.ru_nvcsw;
 }
+#endif
 
 // Until another thread says so, or it will not.
 bool comes(const std::function<bool()>& done) {
@@ -86,7 +87,6 @@ bool comes(const std::function<bool()>& done) {
   }
   return true;
 }
-#endif
 
 volatile float least = std::numeric_limits<float>::denorm_min();  // NOLINT: read at run time
 

@@ -47,7 +47,7 @@ class DefaultArithmetic {
  public:
   DefaultArithmetic() {
     std::fegetenv(&before_);
-    std::fesetenv(FE_DFL_ENV);
+    set_default_arithmetic();
   }
   ~DefaultArithmetic() { std::fesetenv(&before_); }
   DefaultArithmetic(const DefaultArithmetic&) = delete;

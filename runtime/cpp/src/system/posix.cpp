@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cfenv>
 #include <csignal>
 #include <cstdlib>
 #include <system_error>
@@ -66,9 +67,9 @@ struct SignalsBlocked::Mask {
 };
 
 SignalsBlocked::SignalsBlocked() : before_(std::make_unique<Mask>()) {
-  sigset_t all;
-  ::sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, fault);
+  sigset_t all;  // macOS has macros for these
+  sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, fault);
   ::pthread_sigmask(SIG_SETMASK, &all, &before_->signals);
 }
 
@@ -78,6 +79,8 @@ unsigned forks() {
   [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); });
   return fork_count.load(std::memory_order_relaxed);
 }
+
+void set_default_arithmetic() { std::fesetenv(FE_DFL_ENV); }
 
 void* allocate(std::size_t alignment, std::size_t bytes) {
   void* memory = std::aligned_alloc(alignment, bytes);

@@ -33,6 +33,9 @@ class SignalsBlocked {
 // How often this process is the child of a fork; Windows has none. Counts from the first call on.
 unsigned forks();
 
+// Set the calling thread's rounding, and what it does with numbers near zero, as IEEE 754 has them.
+void set_default_arithmetic();
+
 // Memory that begins at a multiple of a power of two and has a multiple of it in bytes; null if there is none. From
 // 2 MiB on in huge pages where the system has them (Linux).
 void* allocate(std::size_t alignment, std::size_t bytes);

@@ -3,8 +3,10 @@
 #define NOMINMAX
 #include <malloc.h>
 #include <windows.h>
+#include <xmmintrin.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <system_error>
 #include <thread>
 
@@ -42,6 +44,13 @@ SignalsBlocked::SignalsBlocked() = default;
 SignalsBlocked::~SignalsBlocked() = default;
 
 unsigned forks() { return 0; }
+
+// fesetenv(FE_DFL_ENV) of mingw changes neither MXCSR nor the x87 unit, which logarithms are computed with.
+void set_default_arithmetic() {
+  constexpr unsigned kDefault = 0x1F80;
+  std::fesetround(FE_TONEAREST);
+  _mm_setcsr(kDefault);
+}
 
 void* allocate(std::size_t alignment, std::size_t bytes) { return ::_aligned_malloc(bytes, alignment); }
 
