@@ -17,7 +17,6 @@ import pytest
 import torch
 from numpy_runner import random_model
 from safetensors.torch import load_file, save_file
-from small_disk import small_disk
 from txport.exporter import entry
 from txport.exporter.reference import answers
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
@@ -229,8 +228,7 @@ def test_kill_in_the_middle_leaves_nothing_that_looks_like_a_bundle(random_check
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "the next run clears what was left"
 
 
-def test_full_disk(random_checkpoint: Path, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        result = run("tx-export", str(random_checkpoint), "-o", str(disk / "bundle"), "--no-verify")
-        refused(result, 2, "disk is full", str(disk / "bundle"))
-        assert os.listdir(disk) == []
+def test_full_disk(random_checkpoint: Path, small_disk: Path) -> None:
+    result = run("tx-export", str(random_checkpoint), "-o", str(small_disk / "bundle"), "--no-verify")
+    refused(result, 2, "disk is full", str(small_disk / "bundle"))
+    assert os.listdir(small_disk) == []

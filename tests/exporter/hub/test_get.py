@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from hub_server import COMMIT, Hub, hub
-from small_disk import small_disk
 from tiny_marian import tiny_marian
 from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import Manifest
@@ -181,15 +180,14 @@ def test_a_download_that_fails_is_told_and_the_next_one_fetches_the_rest(place: 
         ("TMPDIR", "someone/ready"),
     ],
 )
-def test_a_full_disk(place: Place, bundle: Path, full: str, name: str, tmp_path: Path) -> None:
+def test_a_full_disk(place: Place, bundle: Path, full: str, name: str, small_disk: Path, tmp_path: Path) -> None:
     """Where files are fetched to, where a model is imported or an archive unpacked, and where a bundle is kept."""
     shutil.copytree(bundle, place.hub.root / "someone/ready")
     archive = shutil.make_archive(str(tmp_path / "ready"), "zip", bundle)
     source = ["--source", archive] if (full, name) == ("TMPDIR", "someone/ready") else []
-    with small_disk(tmp_path / "disk", 24) as disk:
-        place.environment[full] = str(disk)
-        done = place.run("tx-get", name, *source, check=False)
-        left = [path for path in disk.rglob("*") if path.is_file()]
+    place.environment[full] = str(small_disk)
+    done = place.run("tx-get", name, *source, check=False)
+    left = [path for path in small_disk.rglob("*") if path.is_file()]
     assert done.returncode == 2 and "the disk is full" in done.stderr, done.stderr
     assert done.stderr.splitlines()[-1].startswith("tx-get: ") and "arning" not in done.stderr
     assert full == "HF_HOME" or left == []  # the hub goes on with what it has
