@@ -49,7 +49,7 @@ FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /de
 endif
 
 .PHONY: help venv constraints demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
-.PHONY: wheel wheels release clean
+.PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
@@ -66,6 +66,7 @@ help:
 	@echo 'make gpu-kit   the same for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make fused     build the fused CPU engine for Python, by a compiler from PyPI if none is here; make demo does it too'
 	@echo 'make wheels    wheels with that engine for x86-64 and ARM64, any Linux (build/wheels); make release checks them and the rest'
+	@echo 'make other-systems   the same for Windows and macOS, which have not run it; the tests of the engine for Windows run where Wine is'
 	@echo 'make test-processors   tests of export and verification with PyTorch held to older instruction sets, before a release'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
@@ -213,6 +214,24 @@ wheels: $(RELEASE_VENV)/.ready
 	@$(foreach machine,$(MACHINES),$(call machine_wheel,$(machine)) &&) true
 	@for wheel in $(WHEELS)/*.whl; do $(RELEASE_VENV)/bin/auditwheel show $$wheel | tr '\n' ' ' | grep -oE 'txport\S+ is consistent with the following platform tag: "manylinux_2_[0-9]+_\w+"' \
 	  && test $$(stat -c %s $$wheel) -le $(MOST_WHEEL_BYTES) || { echo "$$wheel is no manylinux wheel of at most $(MOST_WHEEL_BYTES) bytes"; exit 2; }; done
+
+# The engine and its tests for Windows and macOS, and wheels, which no such system has run: they are not part of a release.
+OTHER_SYSTEMS := x86_64-windows-gnu aarch64-macos.11.0 x86_64-macos.11.0
+WINE := $(firstword $(wildcard /usr/bin/wine64 /usr/lib/wine/wine64 /usr/bin/wine))
+# $(call engine_for,TARGET)
+engine_for = { TARGET=$(1) PYTHON=$(PYTHON) runtime/cpp/engine.sh $(CPP)/engine-$(1) -DTXPORT_TESTS=ON; } && \
+  { $(call pack,$$(echo $(CURDIR)/$(CPP)/engine-$(1)/*txport_engine.d*[bl]),$(CPP)/wheel-$(1)); }
+
+other-systems: PACK_PYTHON := $(RELEASE_VENV)/bin/python
+other-systems: $(RELEASE_VENV)/.ready
+	@$(foreach target,$(OTHER_SYSTEMS),echo '== The fused engine for $(target)' && $(call engine_for,$(target)) &&) true
+	@ls $(CPP)/wheel-*/*.whl
+ifeq ($(WINE),)
+	@echo 'The tests for Windows were not run: there is no Wine (apt install wine64). Those for macOS never are.'
+else
+	@echo '== The tests of the fused engine for Windows, under Wine'
+	@WINEPREFIX=$(CURDIR)/$(CPP)/wine WINEDEBUG=-all $(WINE) $(CPP)/engine-x86_64-windows-gnu/tests/txport_engine_tests.exe
+endif
 
 # What is to be uploaded, checked: one version and a date for it in CHANGELOG.md, wheels, source that builds without git, README.
 RELEASE := build/release

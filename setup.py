@@ -1,4 +1,4 @@
-"""Build of wheels: one that carries the fused engine's library is for one kind of machine.
+"""Build of wheels: one that carries the fused engine's library is for one kind of machine and of system.
 
 `make wheel` names the library in `TXPORT_WHEEL_ENGINE`; without it the wheel is pure Python and runs everywhere.
 """
@@ -14,12 +14,20 @@ from setuptools.command.build_py import build_py
 
 ENGINE = os.environ.get("TXPORT_WHEEL_ENGINE")
 MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of ELF
+APPLE = {0x01000007: "x86_64", 0x0100000C: "arm64"}  # cputype of Mach-O, of 64 bits
 # All that a wheel of manylinux may need of the system besides its loader (PEP 600).
 SYSTEM = {b"libc.so.6", b"libm.so.6", b"libpthread.so.0", b"libdl.so.2", b"librt.so.1"}
 
 
 def platform(library: bytes) -> str:
-    """The tag of the machines that have what an ELF library needs: glibc from the newest symbol that it asks for."""
+    """The tag of the machines that have what a library needs: glibc from the newest symbol that ELF asks for.
+
+    Windows has all that it may ask for from 10 on, macOS from 11 on, for which `make other-systems` compiles.
+    """
+    if library[:2] == b"MZ":
+        return "win_amd64"
+    if library[:4] == b"\xcf\xfa\xed\xfe":
+        return f"macosx_11_0_{APPLE[int.from_bytes(library[4:8], 'little')]}"
     machine = MACHINES[int.from_bytes(library[18:20], "little")]
     needed = set(re.findall(rb"\0(lib[\w+-]+\.so[.\d]+)(?=\0)", library))
     foreign = {name for name in needed - SYSTEM if not name.startswith(b"libtxport_engine")}
@@ -35,7 +43,7 @@ class Build(build_py):
     def run(self) -> None:
         super().run()
         if ENGINE and not self.editable_mode:
-            shutil.copyfile(ENGINE, Path(self.build_lib, "txport/runtime/engines/libtxport_engine.so"))
+            shutil.copyfile(ENGINE, Path(self.build_lib, "txport/runtime/engines", Path(ENGINE).name))
 
 
 class Wheel(bdist_wheel):

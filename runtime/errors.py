@@ -4,7 +4,6 @@ Each message is one sentence that names the file, the value and the way out. Com
 `exit_code`: 2 for bad use, bad input or a failure, 1 for a check that was made and failed.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -49,8 +48,10 @@ class CheckFailed(TxportError):
 
 def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> str:
     """The way out for a name that does not exist: the one that was probably meant, or `otherwise` and all of them."""
+    from difflib import get_close_matches  # 1 MB, for mistakes only
+
     known = list(names)
-    near = difflib.get_close_matches(name, known, 1)
+    near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known)}"
 
 

@@ -55,16 +55,16 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise InputError(f"{path} exists and is not a file: choose another path")
-    with _reported(path, ours=True):
+    with file_errors(path, ours=True):
         remove_leftovers(path.parent, path.name)
     with _locked_sibling(path, lambda sibling: sibling.touch(exist_ok=False)) as sibling:
-        with _reported(path, ours=True):
+        with file_errors(path, ours=True):
             file = sibling.open("wb")
-        with _reported(path, ours=False), file:
+        with file_errors(path, ours=False), file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        with _reported(path, ours=True):
+        with file_errors(path, ours=True):
             os.replace(sibling, path)
             synchronise(path.parent)
 
@@ -102,13 +102,13 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
     """
     target = Path(os.path.abspath(target)).resolve()
     _check_target(target, replace, marker)
-    with _reported(target, ours=True):
+    with file_errors(target, ours=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
     with _locked_sibling(target, Path.mkdir) as directory:
-        with _reported(target, ours=False):
+        with file_errors(target, ours=False):
             yield directory
-        with _reported(target, ours=True):
+        with file_errors(target, ours=True):
             _sync_tree(directory)
             _check_target(target, replace, marker)
             _publish(directory, target, replace)
@@ -123,7 +123,7 @@ def make_directory(path: Path) -> None:
     """
     if os.path.lexists(path) and not path.is_dir():
         raise InputError(f"{path} exists and is not a directory: choose another path")
-    with _reported(path, ours=True):
+    with file_errors(path, ours=True):
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -141,7 +141,7 @@ def _check_target(target: Path, replace: bool, marker: str | None) -> None:
 
 
 @contextmanager
-def _reported(target: Path, *, ours: bool) -> Iterator[None]:
+def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
     """Turn an error of the file system's into one sentence; native writers wrap ENOSPC in errors of their own.
 
     Args:
@@ -180,7 +180,7 @@ def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path
         sibling = target.with_name(f".{target.name}{_TEMPORARY}{secrets.token_hex(8)}")
         lock = None
         try:
-            with _reported(target, ours=True):
+            with file_errors(target, ours=True):
                 make(sibling)
                 # Until it is locked another process may take it for a leftover and remove it: then take another name.
                 with suppress(FileNotFoundError):

@@ -1,5 +1,6 @@
 """The version of txport, one for Python and C++ (`runtime/cpp/VERSION`)."""
 
-from importlib.metadata import version
+from pathlib import Path
 
-VERSION = version("txport")
+# Not by importlib.metadata, which has a parser of e-mail: 2 MB.
+VERSION = Path(__file__).with_name("cpp").joinpath("VERSION").read_text(encoding="ascii").strip()

@@ -89,7 +89,10 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
 def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
     _, wheel = built
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
-    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".html"}
+    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".html", ""}
+    assert [name for name in wheel if not Path(name).suffix and name.startswith("txport/")] == [
+        "txport/runtime/cpp/VERSION"
+    ]
     assert not [name for name in wheel if re.search(r"(^|/)tests?(_|/|\.)", name)]
 
 
@@ -151,6 +154,9 @@ def test_a_library_says_what_it_needs_of_a_machine() -> None:
     assert scope["platform"](head + b"\x3e\0" + names) == "manylinux_2_28_x86_64"
     assert scope["platform"](head + b"\xb7\0" + b"\0libc.so.6\0GLIBC_2.4\0") == "manylinux_2_17_aarch64"
     assert scope["platform"](head + b"\x3e\0" + names + b"libmd.so.0\0") == "linux_x86_64"
+    assert scope["platform"](b"MZ" + bytes(62)) == "win_amd64"
+    assert scope["platform"](bytes.fromhex("cffaedfe0c000001") + bytes(24)) == "macosx_11_0_arm64"
+    assert scope["platform"](bytes.fromhex("cffaedfe07000001") + bytes(24)) == "macosx_11_0_x86_64"
 
 
 def test_the_source_archive_can_be_built_from(built: tuple[list[str], list[str]]) -> None:

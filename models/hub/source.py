@@ -6,10 +6,11 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from warnings import catch_warnings, simplefilter
 
 from txport.runtime.bundle.manifest import NAME
-from txport.runtime.errors import InputError
-from txport.runtime.files import scratch_directory
+from txport.runtime.errors import InputError, ResourceError
+from txport.runtime.files import file_errors, scratch_directory
 from txport.runtime.libraries import needs
 
 # It says that a model is SMaLL-100, whose other files are as M2M100's; nobody runs it.
@@ -29,6 +30,7 @@ def open_source(source: str, revision: str, *, offline: bool) -> Iterator[Path]:
 
     Raises:
         InputError: there is no such source, it cannot be fetched, or an archive is damaged or would write elsewhere.
+        ResourceError: the disk is full.
         MissingLibrary: huggingface_hub is needed and not installed.
     """
     path = Path(source)
@@ -36,7 +38,8 @@ def open_source(source: str, revision: str, *, offline: bool) -> Iterator[Path]:
         yield path
     elif path.is_file():
         with scratch_directory() as directory:
-            _unpack(path, directory)
+            with file_errors(directory, ours=False):
+                _unpack(path, directory)
             yield _only_directory(directory)
     else:
         yield fetch(source, revision, offline=offline)
@@ -76,7 +79,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
     """The files of a repository that are needed of it; arguments and errors as of `open_source`."""
     with needs("hub"):
         import huggingface_hub as hub
-        from huggingface_hub.constants import HF_HUB_OFFLINE
+        from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
         from huggingface_hub.errors import LocalEntryNotFoundError
         from huggingface_hub.utils.logging import set_verbosity_error
         from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -91,11 +94,15 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
             allowed = list(_MODEL_FILES)
             # Where weights are there in two forms, in the one that is no pickle.
             ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
-        return Path(
-            hub.snapshot_download(
-                source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
+        with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
+            simplefilter("ignore", UserWarning)  # of a disk with too little room, for each file
+            return Path(
+                hub.snapshot_download(
+                    source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
+                )
             )
-        )
+    except ResourceError:
+        raise
     except Exception as error:  # of the network, of the hub, of the disk: each library has its own
         if offline and isinstance(error, LocalEntryNotFoundError):
             raise InputError(

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# engine.sh FOLDER [CMAKE_OPTION ...]: builds FOLDER/libtxport_engine.so, the fused CPU engine alone, for Python.
+# engine.sh FOLDER [CMAKE_OPTION ...]: builds FOLDER/libtxport_engine.so, the fused CPU engine alone, for Python; for other
+# systems txport_engine.dll or libtxport_engine.dylib.
 #
 # Takes the machine's C++ compiler, cmake and ninja. What is missing of them comes from PyPI, into tools/ beside FOLDER, by the
 # interpreter PYTHON (python3): cmake, ninja, and ziglang, a compiler for every target. TARGET=aarch64-linux-gnu.2.17 names one
-# of those: then ziglang compiles in any case. Google Highway is HIGHWAY_ROOT, or comes by highway.sh, or is installed. The
-# library needs nothing but glibc. A second call compiles only what was changed. Fails with one sentence.
+# of those (x86_64-windows-gnu, aarch64-macos.11.0): then ziglang compiles in any case. Google Highway is HIGHWAY_ROOT, or comes by highway.sh, or is installed. The
+# library needs nothing but the system's C library. A second call compiles only what was changed. Fails with one sentence.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
@@ -15,7 +16,7 @@ log=$folder.log
 target=${TARGET:-}
 
 fail() {
-  rm -f "$folder"/libtxport_engine.so*
+  rm -f "$folder"/libtxport_engine.so* "$folder"/txport_engine.dll "$folder"/libtxport_engine.dylib
   echo "The fused engine cannot be built: $1. FUSED=0 does without it, several times slower" >&2
   exit 2
 }
@@ -47,7 +48,14 @@ if [ -n "$target" ]; then
     "$beside/tools/zig" "$beside/tools/bin/python" "$target" > "$folder.c++"
   chmod +x "$folder.c++"
   compiler=("-DCMAKE_CXX_COMPILER=$folder.c++")
-  if [ "${target%%-*}" != "$(uname -m)" ]; then compiler+=(-DCMAKE_SYSTEM_NAME=Linux "-DCMAKE_SYSTEM_PROCESSOR=${target%%-*}"); fi
+  case $target in
+    *-windows-*) system=Windows ;;
+    *-macos*) system=Darwin ;;
+    *) system=Linux ;;
+  esac
+  if [ "$system-${target%%-*}" != "$(uname -s)-$(uname -m)" ]; then
+    compiler+=("-DCMAKE_SYSTEM_NAME=$system" "-DCMAKE_SYSTEM_PROCESSOR=${target%%-*}")
+  fi
 fi
 
 highway=${HIGHWAY_ROOT:-$beside/highway}
@@ -56,4 +64,4 @@ if [ -e "$highway/hwy/highway.h" ]; then set -- "-DHIGHWAY_ROOT=$(cd "$highway" 
 cmake -S "$here" -B "$folder" -G Ninja -DTXPORT_ENGINE_ONLY=ON "${compiler[@]}" "$@" >> "$log" 2>&1 || fail "cmake fails, see $log"
 grep -q 'Fused engine: compiled' "$log" || fail "the source of Google Highway 1.2 cannot be had by apt or curl: unpack it and set HIGHWAY_ROOT"
 echo '== Build the fused engine'
-cmake --build "$folder" --target txport_engine >> "$log" 2>&1 || { tail -40 "$log"; fail "its compiler fails, see $log"; }
+cmake --build "$folder" >> "$log" 2>&1 || { tail -40 "$log"; fail "its compiler fails, see $log"; }

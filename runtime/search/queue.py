@@ -4,7 +4,6 @@ A request takes the next free row of the running batch. Requests of one search s
 searches take turns, step by step, in the queue's thread.
 """
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -33,7 +32,9 @@ class Pending(Future[Any]):
     """An answer to come: a `Future` that may be awaited, too. To cancel it frees the row that works on it."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wrap_future(self).__await__()
+        from asyncio import wrap_future  # 4 MB, which whoever awaits has already
+
+        return wrap_future(self).__await__()
 
 
 def answered(result: object) -> Pending:

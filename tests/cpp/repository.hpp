@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <random>
 #include <string>
 
 #include "bundle/files.hpp"
@@ -41,8 +42,10 @@ std::string fault_of(const std::function<void()>& body) {
 class Scratch {
  public:
   Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "txport-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
+    std::random_device random;
+    do {
+      path_ = std::filesystem::temp_directory_path() / ("txport-" + std::to_string(random()));
+    } while (!std::filesystem::create_directory(path_));
   }
   ~Scratch() { std::filesystem::remove_all(path_); }
   Scratch(const Scratch&) = delete;

@@ -328,11 +328,16 @@ def consumer(folder: Path, *options: object) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "main.cpp").write_text(readme_example())
     shutil.copyfile(PROJECT, folder / "CMakeLists.txt")
-    highway = Path(os.environ["ONNXRUNTIME_ROOT"]).with_name("highway")
-    root = [f"-DHIGHWAY_ROOT={highway}"] if highway.exists() and "HIGHWAY_ROOT" not in os.environ else []
-    check("cmake", "-S", folder, "-B", folder / "build", "-G", "Ninja", *root, *options)
+    check("cmake", "-S", folder, "-B", folder / "build", *options, env=builder())
     check("cmake", "--build", folder / "build")
     return folder / "build" / "app"
+
+
+def builder() -> dict[str, str]:
+    """The environment of somebody who has Highway and ninja."""
+    highway = Path(os.environ["ONNXRUNTIME_ROOT"]).with_name("highway")
+    here = {"HIGHWAY_ROOT": str(highway)} if highway.exists() else {}
+    return {**here, "CMAKE_GENERATOR": "Ninja", **os.environ}
 
 
 def readme_example() -> str:
@@ -365,11 +370,30 @@ def test_find_package_from_a_moved_prefix(tmp_path: Path, bundle: Path) -> None:
 QUICKLY = "-DCMAKE_BUILD_TYPE=Unoptimised"
 
 
+# In a small process: another one begins with the peak of the one that starts it.
+PEAK = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], input=b"It cost $12.50.", capture_output=True, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6)
+"""
+
+
 @needs_own_compiler
 def test_a_folder_of_the_project_and_a_static_library(tmp_path: Path, bundle: Path) -> None:
+    """By the commands of the page, which states the sizes."""
+    page = (PROJECT.parent / "README.md").read_text()
+    clone, *commands = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)[0].splitlines(keepends=True)
+    assert clone == 'git clone "$REPOSITORY" app/txport\n'
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "txport").symlink_to(SOURCE.parents[1])
-    assert translates(consumer(tmp_path / "app", "-DBUILD_SHARED_LIBS=OFF", QUICKLY), bundle)
+    check("bash", "-ec", "".join(commands), cwd=tmp_path, env=builder())
+    program = tmp_path / "app" / "build" / "app"
+    assert translates(program, bundle)
+    says = dict(re.findall(r"^\| (the program|resident).* \| ([\d.]+) \|", page, re.MULTILINE))
+    assert program.stat().st_size / 1e6 == pytest.approx(float(says["the program"]), rel=0.1)
+    weights = (bundle / WEIGHTS).stat().st_size / 1e6
+    peak = float(check(sys.executable, "-SEc", PEAK, program, bundle))
+    assert weights < peak < float(says["resident"])  # its weights are smaller than those of the page
     prefix = installed(tmp_path / "app" / "build", tmp_path)
     assert list(prefix.rglob("libtxport.a"))
     assert translates(consumer(tmp_path / "other", f"-DCMAKE_PREFIX_PATH={prefix}"), bundle)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -243,18 +242,6 @@ def test_kill_in_the_middle_leaves_nothing_that_looks_like_a_bundle(random_check
     done = run("tx-export", random_checkpoint, "-o", bundle, "--no-verify", "--lowering", "scatter", "--sentences", "4")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "the next run clears what was left"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a small file system (root)")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
 
 
 def test_full_disk(random_checkpoint: Path, small_disk: Path) -> None:

@@ -1,25 +1,18 @@
 #include "cores.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <thread>
+
+#include "system/system.hpp"
 
 namespace txport::core {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-int affinity() {
-  cpu_set_t usable;
-  if (::sched_getaffinity(0, sizeof(usable), &usable) == 0) return CPU_COUNT(&usable);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 // Cores of one group, in the files of cgroups(7), of version 2 or 1; 0 if it is not limited, or not there.
 int limit_of(const fs::path& group, bool version_2) {

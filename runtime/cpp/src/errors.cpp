@@ -21,7 +21,12 @@ bool is_out_of_memory(const std::string& message) {
 }
 
 void throw_io_failure(const std::string& what, int code) {
-  constexpr std::array kExhausted{ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EIO};
+#ifdef EDQUOT
+  constexpr int kQuota = EDQUOT;
+#else
+  constexpr int kQuota = ENOSPC;  // Windows has no other word for it
+#endif
+  constexpr std::array kExhausted{ENOSPC, kQuota, ENOMEM, EMFILE, ENFILE, EIO};
   if (std::find(kExhausted.begin(), kExhausted.end(), code) != kExhausted.end()) throw ResourceError(what);
   throw InputError(what);
 }

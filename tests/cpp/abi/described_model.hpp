@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bundle/parameters.hpp"
+#include "system/system.hpp"
 #include "txport/engine.h"
 
 class DescribedModel {
@@ -15,7 +17,7 @@ class DescribedModel {
     const auto& [layers, decoder_layers, d_model, heads, head_dim, source, target, copies, encoder_heads] = file_.sizes;
     const auto& architecture = file_.parameters.architecture;
     fields = TXPORT_MODEL_INIT;
-    fields.weights = file_.weights.c_str();
+    fields.weights = weights_.c_str();
     fields.weights_bytes = file_.bytes;
     fields.precision = file_.precision.c_str();
     fields.encoder_layers = layers;
@@ -49,6 +51,7 @@ class DescribedModel {
 
  private:
   const txport::core::ModelFile file_;
+  const std::string weights_ = txport::core::text_of(file_.weights);
   std::vector<txport_parameter> parameters_;
 
   static txport_parameter fields_of(const txport::core::Parameter& tensor) {

@@ -2,8 +2,10 @@
 // the same ids whatever runs beside a sentence.
 
 #include <doctest/doctest.h>
+#ifndef _WIN32
 #include <sys/wait.h>
 #include <unistd.h>
+#endif
 
 #include <array>
 #include <map>
@@ -558,6 +560,7 @@ TEST_CASE("rows that move go on as before, with each instruction set") {
   }
 }
 
+#ifndef _WIN32
 TEST_CASE("a process that was forked works alone, and its engine can be closed") {
   const RandomModel model({}, 3);
   std::mt19937 random(1);
@@ -575,6 +578,8 @@ TEST_CASE("a process that was forked works alone, and its engine can be closed")
   CHECK(status == 0);
   CHECK(answers(*engine, sources) == expected);
 }
+
+#endif
 
 TEST_CASE("what the engine cannot do is said in one sentence") {
   const RandomModel model({}, 3);

@@ -169,6 +169,31 @@ def test_a_download_that_fails_is_told_and_the_next_one_fetches_the_rest(place: 
     assert place.hub.ranges(f"{MODEL}/config.json") == []
 
 
+@pytest.mark.parametrize(
+    ("full", "name"),
+    [
+        ("HF_HOME", MODEL),
+        ("TMPDIR", MODEL),
+        ("TXPORT_CACHE", MODEL),
+        ("HF_HOME", "someone/ready"),
+        ("TXPORT_CACHE", "someone/ready"),
+        ("TMPDIR", "someone/ready"),
+    ],
+)
+def test_a_full_disk(place: Place, bundle: Path, full: str, name: str, small_disk: Path, tmp_path: Path) -> None:
+    """Where files are fetched to, where a model is imported or an archive unpacked, and where a bundle is kept."""
+    shutil.copytree(bundle, place.hub.root / "someone/ready")
+    archive = shutil.make_archive(str(tmp_path / "ready"), "zip", bundle)
+    source = ["--source", archive] if (full, name) == ("TMPDIR", "someone/ready") else []
+    place.environment[full] = str(small_disk)
+    done = place.run("tx-get", name, *source, check=False)
+    left = [path for path in small_disk.rglob("*") if path.is_file()]
+    assert done.returncode == 2 and "the disk is full" in done.stderr, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("tx-get: ") and "arning" not in done.stderr
+    assert full == "HF_HOME" or left == []  # the hub goes on with what it has
+    assert not Name(name).directory.exists()
+
+
 def test_offline_and_unknown_names(place: Place) -> None:
     done = place.run("tx-get", MODEL, "--offline", check=False)
     assert done.stderr == (

@@ -16,7 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
+#if defined(_WIN32) && defined(TXPORT_BUILD)
+#define TXPORT_API __declspec(dllexport)
+#elif defined(_WIN32)
 #define TXPORT_API
 #else
 #define TXPORT_API __attribute__((visibility("default")))

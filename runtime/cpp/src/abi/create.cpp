@@ -13,6 +13,7 @@
 #include "abi/options.hpp"
 #include "bundle/parameters.hpp"
 #include "fused/engine.hpp"
+#include "system/system.hpp"
 #include "txport/engine.h"
 
 namespace {
@@ -68,7 +69,7 @@ core::ModelFile model_of(const txport_model& model) {
     throw core::InputError("txport_model.weights_data is at no multiple of 4 bytes: copy the weights to such a place");
   }
   return {
-      &given(model.weights, "txport_model.weights"),
+      core::path_of(&given(model.weights, "txport_model.weights")),
       within(model.weights_bytes, 1, INT64_MAX, "txport_model.weights_bytes"),
       {model.encoder_layers, model.decoder_layers, model.d_model, model.heads, model.head_dim, model.source_vocabulary,
        model.target_vocabulary, false, model.encoder_heads == 0 ? model.heads : model.encoder_heads},

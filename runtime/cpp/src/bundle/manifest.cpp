@@ -355,15 +355,9 @@ void Manifest::check_files(const Bundle& bundle, const std::function<bool(const 
 }
 
 ModelFile Manifest::model_file(const Bundle& bundle) const {
-  if (!parameters) throw EngineError("the fused engine cannot run " + bundle.name() + ": " + kNoParameters);
-  return {bundle.name(kWeightsName),
-          files.at(kWeightsName).bytes,
-          model,
-          tokens,
-          limits(),
-          precision.weights,
-          *parameters,
-          bundle.lent(kWeightsName, files.at(kWeightsName).bytes)};
+  ModelFile file = model_file(fs::path(bundle.name()));
+  file.data = bundle.lent(kWeightsName, file.bytes);
+  return file;
 }
 
 const Graph& Manifest::encoder() const {

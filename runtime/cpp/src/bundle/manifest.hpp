@@ -191,6 +191,8 @@ struct Manifest {
 
   // The bundle as the fused engine reads it. Throws EngineError: it has no parameters.
   ModelFile model_file(const Bundle& bundle) const;
+  // Of a directory.
+  ModelFile model_file(const std::filesystem::path& directory) const;
 
   // The graph of a loaded manifest: its rules say that there is one.
   const Graph& encoder() const;

@@ -57,7 +57,7 @@ class Rules {
     if (manifest_.parameters) {
       require(manifest_.files.count(kWeightsName) == 1,
               "parameters are views of " + quote(kWeightsName) + ", which is not listed under files");
-      require_none(parameter_fault(manifest_.model_file(Bundle(""))));
+      require_none(parameter_fault(manifest_.model_file(std::filesystem::path())));
     }
   }
 

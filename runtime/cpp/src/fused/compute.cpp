@@ -7,14 +7,13 @@
 
 #if HWY_ARCH_X86_64
 #include <cpuid.h>
-#else
-#include <sys/auxv.h>
 #endif
 
 #include <limits>
 
 #include "fused/decoder-inl.hpp"
 #include "fused/encoder-inl.hpp"
+#include "system/system.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
@@ -69,9 +68,7 @@ Extensions extensions_of_this_processor() {
 #else
 Extensions extensions_of_this_processor() {
   Extensions here;
-#if HWY_ARCH_ARM_A64 && defined(HWCAP2_I8MM)
-  here.i8mm = (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
-#endif
+  here.i8mm = has_smmla();
   return here;
 }
 #endif
@@ -79,7 +76,7 @@ Extensions extensions_of_this_processor() {
 #if HWY_ARCH_ARM_A64 && HWY_STATIC_TARGET != HWY_NEON
 // Highway's NEON, which asks for AES, has SDOT here, too; what every arm64 has is its NEON_WITHOUT_AES.
 __attribute__((constructor)) void ask_for_sdot() {
-  if ((::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) hwy::DisableTargets(HWY_NEON);
+  if (!has_sdot()) hwy::DisableTargets(HWY_NEON);
 }
 #endif
 

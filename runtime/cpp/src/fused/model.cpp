@@ -8,6 +8,7 @@
 
 #include "bundle/files.hpp"
 #include "errors.hpp"
+#include "system/system.hpp"
 
 namespace txport::core::fused {
 
@@ -25,7 +26,7 @@ std::size_t size_of(std::int64_t size) { return static_cast<std::size_t>(size); 
 
 // Weights that no instruction set, or not all of them, can use.
 void refuse_unsound(const ModelFile& file) {
-  throw BundleError(file.weights.string() +
+  throw BundleError(text_of(file.weights) +
                     " has weights that are not numbers, or int8 weights of -128: export the bundle again");
 }
 

@@ -117,7 +117,7 @@ HWY_INLINE float FindLargest(const float* logits, std::size_t size, std::size_t 
 #undef TXPORT_SMMLA
 #if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
 #define TXPORT_SDOT 1
-#if defined(HWCAP2_I8MM) && (HWY_COMPILER_CLANG || HWY_COMPILER_GCC_ACTUAL >= 1000)
+#if HWY_COMPILER_CLANG || HWY_COMPILER_GCC_ACTUAL >= 1000
 #define TXPORT_SMMLA 1
 #endif
 #endif

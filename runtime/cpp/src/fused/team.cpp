@@ -1,16 +1,16 @@
 #include "fused/team.hpp"
 
 #include <hwy/cache_control.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cfenv>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <string>
 #include <system_error>
 #include <thread>
+
+#include "system/system.hpp"
 
 namespace txport::core::fused {
 
@@ -41,30 +41,13 @@ void wait_until(const Done& done) {
   }
 }
 
-// Signals are the application's: its own threads take them. Faults of a thread stay its own.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, fault);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
 // Rounding and numbers near zero as IEEE 754 has them, whatever the application has set (torch.set_flush_denormal,
 // libraries of -ffast-math): what comes out must not depend on which thread computed it.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {
     std::fegetenv(&before_);
-    std::fesetenv(FE_DFL_ENV);
+    set_default_arithmetic();
   }
   ~DefaultArithmetic() { std::fesetenv(&before_); }
   DefaultArithmetic(const DefaultArithmetic&) = delete;
@@ -73,13 +56,6 @@ class DefaultArithmetic {
  private:
   std::fenv_t before_{};
 };
-
-// How often this process is the child of a fork.
-std::atomic<unsigned>& forks() {
-  static std::atomic<unsigned> count{0};
-  [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks().fetch_add(1); });
-  return count;
-}
 
 }  // namespace
 
@@ -118,7 +94,8 @@ struct Team::Worker {
     thread.join();
   }
 
-  void work() {
+  void work(std::size_t rank) {
+    name_this_thread("txport/" + std::to_string(rank));
     const DefaultArithmetic arithmetic;
     for (std::uint32_t done = 0;; ++done) {
       const auto called = [&] { return calls.value.load(std::memory_order_acquire) != done; };
@@ -134,17 +111,16 @@ struct Team::Worker {
   }
 };
 
-Team::Team(std::size_t size) : born_(forks().load()) {
-  const SignalsBlocked blocked;  // threads inherit it
+Team::Team(std::size_t size) : born_(forks()) {
+  const SignalsBlocked blocked;  // signals are the application's: its own threads take them
   for (std::size_t i = 1; i < std::min(size, kMostThreads); ++i) {
     auto made = std::make_unique<Worker>();
     Worker* worker = made.get();
     try {
-      worker->thread = std::thread([worker] { worker->work(); });
+      worker->thread = std::thread([worker, i] { worker->work(i); });
     } catch (const std::system_error&) {  // limits of the user or of the container
       break;
     }
-    ::pthread_setname_np(worker->thread.native_handle(), ("txport/" + std::to_string(i)).c_str());
     workers_.push_back(std::move(made));
     idle_.push_back(worker);
   }
@@ -155,7 +131,7 @@ Team::~Team() {
   for (auto& worker : workers_) static_cast<void>(is_forked() ? worker.release() : nullptr);
 }
 
-bool Team::is_forked() const { return forks().load(std::memory_order_relaxed) != born_; }
+bool Team::is_forked() const { return forks() != born_; }
 
 Team::Lease::Lease(Team& team, std::size_t most) : team_(team) {
   if (most <= 1 || team.workers_.empty() || team.is_forked()) return;

@@ -1,13 +1,11 @@
 #include "fused/workspace.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "fused/model.hpp"
+#include "system/system.hpp"
 
 namespace txport::core::fused {
 
@@ -67,9 +65,8 @@ void lay_out(TeamBuffers& team, const Model& model, const WorkspaceSize& size, C
 Block::Block(std::size_t bytes, bool zero) : bytes_(bytes) {
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : Cursor::kAlignment;
   const std::size_t size = std::max<std::size_t>((bytes + alignment - 1) / alignment, 1) * alignment;
-  data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, size)));
+  data_.reset(static_cast<std::byte*>(allocate(alignment, size)));
   if (data_ == nullptr) throw std::bad_alloc();
-  if (alignment == kHugePage) ::madvise(data_.get(), size, MADV_HUGEPAGE);
   if (zero) std::memset(data_.get(), 0, bytes);
 }
 

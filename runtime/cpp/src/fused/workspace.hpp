@@ -3,13 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "fused/candidates.hpp"
 #include "fused/row.hpp"
+#include "system/system.hpp"
 
 namespace txport::core::fused {
 
@@ -28,7 +28,7 @@ class Block {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  std::unique_ptr<std::byte, void (*)(void*)> data_{nullptr, std::free};
+  std::unique_ptr<std::byte, void (*)(void*)> data_{nullptr, release};
   std::size_t bytes_ = 0;
 };
 
