@@ -123,7 +123,7 @@ def open_session(
         # VNNI this would only cost the time that it and AMX save.
         options.add_session_config_entry("session.x64quantprecision", "1")
     try:
-        model = str(files / graph.file) if isinstance(files, Path) else _in_archive(files, graph, options)
+        model = _in_archive(files, graph, options) if isinstance(files, Archive) else str(path)
         # Without a fallback of its own, which would print on standard output.
         session = onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
     except TxportError:

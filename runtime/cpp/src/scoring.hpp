@@ -1,7 +1,6 @@
 // What a model says of given sentences and translations: scores, embeddings, attention and alignments.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>

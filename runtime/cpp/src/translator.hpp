@@ -1,7 +1,6 @@
 // Text in, text out: the one class that an application needs, behind the C ABI.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>

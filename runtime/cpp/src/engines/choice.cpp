@@ -22,8 +22,6 @@ namespace txport::core {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kFused = "fused";
 constexpr const char* kOrt = "ort";
 constexpr const char* kTrt = "trt";

@@ -1,7 +1,6 @@
 // Which library runs a bundle, on which device, and why.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>

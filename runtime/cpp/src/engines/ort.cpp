@@ -17,8 +17,6 @@ namespace txport::core {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 // The step of beam search, opened when it is first needed.
 class LazyBeams {
  public:

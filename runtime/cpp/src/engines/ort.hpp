@@ -1,7 +1,6 @@
 // The engine on ONNX Runtime, by its CPU provider or its CUDA provider.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>

@@ -19,8 +19,6 @@ namespace txport::core {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::int64_t kShortestTarget = 32;
 
 // A session with its tensors bound.

@@ -1,7 +1,6 @@
 // ONNX Runtime's CUDA provider as programs of the device layer: it runs on the device's own buffers and stream.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>

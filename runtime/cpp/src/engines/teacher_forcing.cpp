@@ -18,8 +18,6 @@ namespace txport::core {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 // The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
 constexpr std::size_t kMostNumbers = std::size_t{1} << 24;
 

@@ -4,7 +4,6 @@
 // to the next. txport.runtime.engines.teacher_forcing is the same in Python.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
