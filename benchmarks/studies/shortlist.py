@@ -71,8 +71,8 @@ def main(
         clock = time.process_time if count == 1 else time.perf_counter
         for batch in batches:
             listed = requests_of(manifest, batch, source, target, frequent, candidates)
-            union = np.unique(np.concatenate([request.words for request in listed])).size
-            mean = np.mean([len(request.words) for request in listed])
+            lists = [request.words for request in listed if request.words is not None]
+            union, mean = np.unique(np.concatenate(lists)).size, np.mean([words.size for words in lists])
             whole = [Request(request.source_ids, target) for request in listed]
             times = [
                 (seconds(engine, whole, clock), seconds(engine, listed, clock)) for _ in range(rounds + 1)
