@@ -50,12 +50,12 @@ std::filesystem::path path_of(const std::string& text);
 std::string text_of(const std::filesystem::path& path);
 
 // A file that is read. All throw std::system_error.
-class InputFile {
+class OpenFile {
  public:
-  explicit InputFile(const std::filesystem::path& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  explicit OpenFile(const std::filesystem::path& path);
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
 
   std::uintmax_t size() const;
   // Read some bytes; 0 at the end.
