@@ -17,7 +17,7 @@ constexpr std::size_t kChunk = 1 << 16;  // larger ones cost page faults
 
 void read_chunks(const std::filesystem::path& path, std::size_t most,
                  const std::function<void(std::string_view)>& take) {
-  const SystemFile file(path);
+  const OpenFile file(path);
   std::vector<char> buffer(kChunk);
   while (most > 0) {
     const std::size_t count = file.read(buffer.data(), std::min(buffer.size(), most));
@@ -46,7 +46,7 @@ std::string read_bundle_file(const std::filesystem::path& path, std::size_t most
 
 MappedFile::MappedFile(const std::filesystem::path& path, std::size_t bytes) : bytes_(bytes) {
   try {
-    const SystemFile file(path);
+    const OpenFile file(path);
     check_size(path, file.size(), bytes);  // of what is mapped: another file may be at the path by now
     data_ = file.map(bytes);
   } catch (const std::system_error&) {

@@ -116,19 +116,19 @@ std::filesystem::path path_of(const std::string& text) { return text; }
 
 std::string text_of(const std::filesystem::path& path) { return path.string(); }
 
-SystemFile::SystemFile(const std::filesystem::path& path) : handle_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+OpenFile::OpenFile(const std::filesystem::path& path) : handle_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (handle_ < 0) fail(path.string());
 }
 
-SystemFile::~SystemFile() { ::close(static_cast<int>(handle_)); }
+OpenFile::~OpenFile() { ::close(static_cast<int>(handle_)); }
 
-std::uintmax_t SystemFile::size() const {
+std::uintmax_t OpenFile::size() const {
   struct stat status {};
   if (::fstat(static_cast<int>(handle_), &status) != 0) fail("fstat");
   return static_cast<std::uintmax_t>(status.st_size);
 }
 
-std::size_t SystemFile::read(char* data, std::size_t most) const {
+std::size_t OpenFile::read(char* data, std::size_t most) const {
   while (true) {
     const ssize_t count = ::read(static_cast<int>(handle_), data, most);
     if (count >= 0) return static_cast<std::size_t>(count);
@@ -136,7 +136,7 @@ std::size_t SystemFile::read(char* data, std::size_t most) const {
   }
 }
 
-void* SystemFile::map(std::size_t bytes) const {
+void* OpenFile::map(std::size_t bytes) const {
   void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, static_cast<int>(handle_), 0);
   if (data == MAP_FAILED) fail("mmap");
   return data;

@@ -50,12 +50,12 @@ std::filesystem::path path_of(const std::string& text);
 std::string text_of(const std::filesystem::path& path);
 
 // A file that is read. All throw std::system_error.
-class SystemFile {
+class OpenFile {
  public:
-  explicit SystemFile(const std::filesystem::path& path);
-  ~SystemFile();
-  SystemFile(const SystemFile&) = delete;
-  SystemFile& operator=(const SystemFile&) = delete;
+  explicit OpenFile(const std::filesystem::path& path);
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
 
   std::uintmax_t size() const;
   // Read some bytes; 0 at the end.

@@ -67,22 +67,22 @@ std::string text_of(const std::filesystem::path& path) {
   return {text.begin(), text.end()};
 }
 
-SystemFile::SystemFile(const std::filesystem::path& path)
+OpenFile::OpenFile(const std::filesystem::path& path)
     : handle_(reinterpret_cast<std::intptr_t>(::CreateFileW(path.c_str(), GENERIC_READ,
                                                             FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
                                                             nullptr, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr))) {
   if (handle_of(handle_) == INVALID_HANDLE_VALUE) fail(text_of(path));
 }
 
-SystemFile::~SystemFile() { ::CloseHandle(handle_of(handle_)); }
+OpenFile::~OpenFile() { ::CloseHandle(handle_of(handle_)); }
 
-std::uintmax_t SystemFile::size() const {
+std::uintmax_t OpenFile::size() const {
   LARGE_INTEGER size{};
   if (::GetFileSizeEx(handle_of(handle_), &size) == 0) fail("GetFileSizeEx");
   return static_cast<std::uintmax_t>(size.QuadPart);
 }
 
-std::size_t SystemFile::read(char* data, std::size_t most) const {
+std::size_t OpenFile::read(char* data, std::size_t most) const {
   constexpr std::size_t kMost = std::size_t{1} << 30;
   DWORD count = 0;
   if (::ReadFile(handle_of(handle_), data, static_cast<DWORD>(std::min(most, kMost)), &count, nullptr) == 0) {
@@ -91,7 +91,7 @@ std::size_t SystemFile::read(char* data, std::size_t most) const {
   return count;
 }
 
-void* SystemFile::map(std::size_t bytes) const {
+void* OpenFile::map(std::size_t bytes) const {
   HANDLE mapping = ::CreateFileMappingW(handle_of(handle_), nullptr, PAGE_READONLY, 0, 0, nullptr);
   if (mapping == nullptr) fail("CreateFileMappingW");
   void* data = ::MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, bytes);
