@@ -224,7 +224,8 @@ def test_one_file_is_taken_where_a_directory_is(tmp_path: Path) -> None:
     for command, *arguments in (("translate", "--json"), ("translate", "--engine", "ort"), ("inspect", "--check")):
         found, expected = (run(command, bundle, *arguments, stdin=b"one\n") for bundle in (packed, BUNDLE))
         assert found.returncode == 0, found.stderr
-        assert found.stdout == expected.stdout and found.stdout
+        # A lowering that ONNX Runtime is too old for is named by its file.
+        assert found.stdout == expected.stdout.replace(f"{BUNDLE}/".encode(), f"{packed}/".encode()) and found.stdout
     done = run("triton", packed, "-o", tmp_path / "model")
     assert done.returncode == 0 and str(packed) in (tmp_path / "model" / "config.pbtxt").read_text(), done.stderr
     again = run("pack", BUNDLE, "-o", tmp_path / "again.txb")
