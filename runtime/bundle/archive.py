@@ -133,7 +133,9 @@ class Archive:
     """
 
     def __init__(self, data: mmap.mmap | memoryview, name: str, file: "_File | None" = None) -> None:
-        self._data, self._name, self._file = memoryview(data), name, file
+        self._data = memoryview(data)
+        self._name = name
+        self._file = file
         self._spans = dict(self._read())
 
     @classmethod
@@ -244,7 +246,9 @@ class Archive:
         if at + _CENTRAL.size > end:
             self._refuse("its directory is too short")
         fields = _CENTRAL.unpack_from(self._data, at)
-        crc, size, name_length, extra_length = fields[7], fields[9], fields[10], fields[11]
+        crc = fields[7]
+        size = fields[9]
+        name_length, extra_length = fields[10:12]
         extra = at + _CENTRAL.size + name_length
         if extra + extra_length > end:
             self._refuse("its directory is too short")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 _BYTES, _SIZES = 2, {1: 8, 5: 4}  # wire types: with a length, and of fixed sizes
 _INITIALIZERS = (7, 5)  # ModelProto.graph, GraphProto.initializer
-_EXTERNAL_DATA, _KEY, _VALUE = 13, 1, 2  # TensorProto.external_data, of StringStringEntryProto
+_EXTERNAL_DATA = 13  # of TensorProto, of StringStringEntryProto
+_KEY, _VALUE = 1, 2
 
 
 def moved(model: bytes, location: str, start: int) -> bytes:

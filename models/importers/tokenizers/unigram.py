@@ -13,7 +13,12 @@ from typing import Any
 
 from txport.models.importers.tokenizers.pieces import proto_field, proto_number
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # ModelProto.SentencePiece.Type
+# ModelProto.SentencePiece.Type
+_NORMAL = 1
+_UNKNOWN = 2
+_CONTROL = 3
+_USER_DEFINED = 4
+_BYTE = 6
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 # What SentencePiece does without being told: it drops spaces that repeat, or are at the ends.
 _SPACES = ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {"type": "WhitespaceSplit"})

@@ -9,6 +9,7 @@ from toy import BUNDLE
 from txport.runtime.engines.external_data import moved
 
 onnx = pytest.importorskip("onnx", reason="needs onnx, which parses what was written: pip install 'txport[export]'")
+message = pytest.importorskip("google.protobuf.message", reason="comes with onnx: pip install 'txport[export]'")
 GRAPHS = sorted((BUNDLE / "onnx").glob("*.onnx"))
 
 
@@ -23,15 +24,21 @@ def _places(model: bytes) -> list[tuple[str, dict[str, str]]]:
     return [*found, ("rest", {"model": parsed.SerializeToString(deterministic=True).hex()})]
 
 
+def _expected(model: bytes, location: str, start: int) -> list[tuple[str, dict[str, str]]]:
+    """The places of a model that was moved, by onnx."""
+    places = _places(model)
+    for _, place in places[:-1]:
+        if place:
+            place |= {"location": location, "offset": str(int(place["offset"]) + start)}
+    return places
+
+
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda path: path.name)
 def test_only_file_and_offset_change(graph: Path) -> None:
     model = graph.read_bytes()
-    expected = _places(model)
-    external = [place for _, place in expected[:-1] if place]
-    assert bool(external) == graph.name.startswith("decoder_step")  # the toy encoder's weights are too small
-    for place in external:
-        place |= {"location": "modell é.txb", "offset": str(int(place["offset"]) + 8192)}
-    assert _places(moved(model, "modell é.txb", 8192)) == expected
+    external = any(place for _, place in _places(model)[:-1])
+    assert external == graph.name.startswith("decoder_step")  # the toy encoder's weights are too small
+    assert _places(moved(model, "modell é.txb", 8192)) == _expected(model, "modell é.txb", 8192)
 
 
 def test_data_without_an_offset_begins_at_the_start() -> None:
@@ -42,9 +49,30 @@ def test_data_without_an_offset_begins_at_the_start() -> None:
     assert found[0] == ("w", {"location": "model.txb", "offset": "4096"})
 
 
-@given(st.binary(max_size=64))
-def test_what_is_no_model_is_a_value_error(data: bytes) -> None:
+@given(graph=st.sampled_from(GRAPHS), share=st.floats(0, 1))
+def test_a_model_that_was_cut_is_refused_where_protobuf_refuses_it(graph: Path, share: float) -> None:
+    model = graph.read_bytes()
+    cut = model[: int(share * len(model))]
     try:
+        onnx.ModelProto.FromString(cut)
+    except message.DecodeError:
+        with pytest.raises(ValueError, match="longer than its message|no end"):
+            moved(cut, "x", 1)
+    else:
+        assert _places(moved(cut, "x", 1)) == _expected(cut, "x", 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x0b", "wire type 3"),
+        (b"\x0f", "wire type 7"),
+        (b"\x80" * 11, "no end"),
+        (b"\x08", "no end"),
+        (b"\x09abc", "longer than its message"),
+        (b"\x3a\x02\x2a\x05", "longer than its message"),  # an initializer beyond the graph that it is of
+    ],
+)
+def test_what_is_no_model_is_a_value_error(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         moved(data, "x", 1)
-    except ValueError:
-        pass
