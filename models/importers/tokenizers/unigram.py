@@ -11,7 +11,7 @@ import re
 import struct
 from typing import Any
 
-from txport.models.importers.tokenizers.pieces import proto_field, proto_number
+from txport.runtime.protobuf import field, number_field
 
 # ModelProto.SentencePiece.Type
 _NORMAL = 1
@@ -41,14 +41,12 @@ def sentencepiece_of(data: bytes) -> bytes | None:
         kind = _CONTROL if added.get(piece) else _USER_DEFINED if piece in added else _NORMAL
         kind = _BYTE if fallback and _BYTE_PIECE.fullmatch(piece) else kind
         kind = _UNKNOWN if i == unknown else kind
-        content = proto_field(1, piece.encode()) + struct.pack("<Bf", 2 << 3 | 5, score) + proto_number(3, kind)
-        parts.append(proto_field(1, content))
-    absent = b"".join(proto_number(each, -1) for each in (41, 42, 43))  # bos, eos and pad: they are added around ids
-    trainer = proto_number(3, 1) + proto_number(35, fallback) + proto_number(40, unknown) + absent
-    rules = (
-        proto_field(1, b"tokenizer.json") + proto_field(2, charsmap) + b"".join(proto_number(i, 1) for i in (3, 4, 5))
-    )
-    return b"".join(parts) + proto_field(2, trainer) + proto_field(3, rules)
+        content = field(1, piece.encode()) + struct.pack("<Bf", 2 << 3 | 5, score) + number_field(3, kind)
+        parts.append(field(1, content))
+    absent = b"".join(number_field(each, -1) for each in (41, 42, 43))  # bos, eos and pad: they are added around ids
+    trainer = number_field(3, 1) + number_field(35, fallback) + number_field(40, unknown) + absent
+    rules = field(1, b"tokenizer.json") + field(2, charsmap) + b"".join(number_field(i, 1) for i in (3, 4, 5))
+    return b"".join(parts) + field(2, trainer) + field(3, rules)
 
 
 def _parts(step: Any) -> list[dict[str, Any]]:
