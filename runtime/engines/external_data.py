@@ -6,7 +6,7 @@ the graph then names that one, and so they are mapped just as well.
 
 from collections.abc import Callable
 
-from txport.runtime.protobuf import field, fields
+from txport.runtime.bundle.protobuf import field, fields
 
 _INITIALIZERS = (7, 5)  # ModelProto.graph, GraphProto.initializer
 _EXTERNAL_DATA = 13  # of TensorProto, of StringStringEntryProto

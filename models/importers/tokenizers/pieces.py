@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable
 
 import sentencepiece
+from txport.runtime.bundle.protobuf import field, fields
 from txport.runtime.errors import CheckpointError
-from txport.runtime.protobuf import field, fields
 
 _UNUSED = 5  # ModelProto.SentencePiece.Type
 _NORMALIZER_SPEC, _RULE_TSV = 3, 6  # fields of ModelProto, and of NormalizerSpec

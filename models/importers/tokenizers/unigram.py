@@ -11,7 +11,7 @@ import re
 import struct
 from typing import Any
 
-from txport.runtime.protobuf import field, number_field
+from txport.runtime.bundle.protobuf import field, number_field
 
 # ModelProto.SentencePiece.Type
 _NORMAL = 1
