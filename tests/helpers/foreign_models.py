@@ -3,18 +3,24 @@
 import copy
 import io
 import json
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import sentencepiece
 import torch
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.reference import answers, pad
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions, write_imported
+from txport.runtime.engines.native import missing
+from txport.runtime.translator import Translator
 
 LONGEST, MADE, INPUTS = 12, 16, 200
 CROSS = ("encoder_attn", "multihead_attn", "context_attn", "EncDecAttention")  # what toolkits call cross-attention
@@ -144,10 +150,30 @@ def assert_same_ids(
     prefix: Sequence[int] = (),
     **options: Any,
 ) -> None:
-    """Greedy ids of all sources are those of Hugging Face's `generate` with `options`; ours begin with `prefix`."""
+    """Greedy ids of all sources are those of Hugging Face's `generate` with `options`; ours begin with `prefix`.
+
+    By PyTorch, and with TXPORT_WHOLE_GRID=1 by a bundle of it, in every lowering and by the fused engine.
+    """
     expected = generate(theirs, sources, **options)
     assert_varied(expected, checkpoint.config.eos_id)
     assert identical(greedy(checkpoint, sources, prefix), expected) == INPUTS
+    if not os.environ.get("TXPORT_WHOLE_GRID"):
+        return
+    with TemporaryDirectory() as place:
+        bundle = Path(place, "bundle")
+        export_bundle(checkpoint.directory, bundle, ExportOptions(verify=False, max_source=20, max_target=MADE))
+        own = [] if checkpoint.tokenizer.target_prefix else list(prefix)  # else a bundle begins so by itself
+        for name, translator in translators(bundle):
+            made = translator.translate_ids(sources, max_length=MADE, prefix=own)
+            assert [each.ids for each in made] == expected, name
+
+
+def translators(bundle: Path) -> Iterator[tuple[str, Translator]]:
+    """One of each lowering, and of the fused engine where it is built, by name."""
+    for lowering in LOWERINGS:
+        yield lowering, Translator(bundle, "cpu", "ort", lowering=lowering, workers=0)
+    if not missing():
+        yield "fused", Translator(bundle, "cpu", "fused", workers=0)
 
 
 def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:

@@ -20,15 +20,14 @@ from foreign_models import (
     padded,
     random_sources,
     shake,
+    translators,
     until_end,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.models.checkpoint import Checkpoint
-from txport.runtime.engines.native import missing
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import Bytes, open_tokenizer
 from txport.runtime.translator import Translator
@@ -108,13 +107,11 @@ def test_ids_and_beams_of_every_lowering_and_of_the_fused_engine(name: str, tmp_
     sources = random_sources(range(3, 60), [EOS])
     expected, few = generate(model, sources), sources if os.environ.get("TXPORT_WHOLE_GRID") else sources[:40]
     hypotheses = beams_of(model, few)
-    engines = [("ort", lowering) for lowering in LOWERINGS] + ([] if missing() else [("fused", None)])
-    for engine, lowering in engines:
-        translator = Translator(tmp_path / "bundle", "cpu", engine, lowering=lowering, workers=0)
+    for engine, translator in translators(tmp_path / "bundle"):
         made = translator.translate_ids(sources, max_length=MADE)
-        assert [each.ids for each in made] == expected, (engine, lowering)
+        assert [each.ids for each in made] == expected, engine
         made = translator.translate_ids(few, beam=4, max_length=MADE, length_penalty=1.0, renormalize=False)
-        assert [each.ids for each in made] == hypotheses, (engine, lowering)
+        assert [each.ids for each in made] == hypotheses, engine
 
 
 def test_both_layouts_of_names(tmp_path: Path) -> None:
