@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from warnings import catch_warnings, simplefilter
+from warnings import catch_warnings, filterwarnings
 
 from txport.runtime.bundle.manifest import NAME
 from txport.runtime.errors import InputError, ResourceError
@@ -95,7 +95,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
             # Where weights are there in two forms, in the one that is no pickle.
             ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
         with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
-            simplefilter("ignore", UserWarning)  # of a disk with too little room, for each file
+            filterwarnings("ignore", "Not enough free disk space")  # said for each file; the error says it once
             return Path(
                 hub.snapshot_download(
                     source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
