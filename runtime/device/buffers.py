@@ -6,6 +6,7 @@ transfers it.
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from txport.runtime.device.device import Buffer, Device
 from txport.runtime.errors import EngineError
 
 ALIGNMENT = 256  # of every tensor that a library binds
+# Uploads of the state that may wait for the device at once: new buffers, rows that move into them and rows that are
+# placed there upload without a step between.
+_UPLOADS = 4
 RING = 64  # the most steps of one group, whose tokens the device keeps
 
 
@@ -91,29 +95,53 @@ def state_offsets(rows: int, id_type: str) -> tuple[dict[str, int], int]:
     return offsets, at
 
 
-class HostBlock:
-    """A copy of the block of small tensors in page-locked memory of the host.
+class HostMemory:
+    """Page-locked memory of the host.
 
     Attributes:
-        token_ids, positions, target_limits: `id_type [rows]`.
-        finished: bool `[rows]`.
-        ring: `id_type [slots, rows]`, the tokens of a group of steps.
-        steps: how many they are.
-        used: after the last copy to the block or from it.
+        array: uint8 `[size]`.
+        used: after the last copy to it or from it.
     """
 
-    def __init__(self, device: Device, rows: int, id_type: str, slots: int) -> None:
-        self.offsets, at = state_offsets(rows, id_type)
-        self.steps, self.used = 0, device.create_event()
-        self.array = device.host_buffer(at + slots * rows * np.dtype(id_type).itemsize, self.used)
+    def __init__(self, device: Device, size: int) -> None:
+        self.used = device.create_event()
+        self.array = device.host_buffer(size, self.used)
+
+
+class HostBlock:
+    """A copy of the block of small tensors.
+
+    Attributes:
+        array: uint8, all of it.
+        token_ids, positions, target_limits: `id_type [rows]`.
+        finished: bool `[rows]`.
+    """
+
+    def __init__(self, array: npt.NDArray[Any], rows: int, id_type: str) -> None:
+        self.array = array
+        offsets, _ = state_offsets(rows, id_type)
 
         def view(name: str, kind: str) -> npt.NDArray[Any]:
-            start = self.offsets[name]
-            return self.array[start : start + rows * np.dtype(kind).itemsize].view(kind)
+            start = offsets[name]
+            return array[start : start + rows * np.dtype(kind).itemsize].view(kind)
 
         self.token_ids, self.positions = view("token_ids", id_type), view("positions", id_type)
         self.target_limits, self.finished = view("target_limits", id_type), view("finished", "bool")
-        self.ring = self.array[at:].view(id_type).reshape(slots, rows)
+
+
+class Poll(HostBlock):
+    """What the host sees after a group of steps, in page-locked memory.
+
+    Attributes:
+        memory: all of it.
+        ring: `id_type [RING, rows]` behind the block, the tokens of the group.
+        steps: how many they are.
+    """
+
+    def __init__(self, memory: HostMemory, rows: int, id_type: str) -> None:
+        super().__init__(memory.array, rows, id_type)
+        self.memory, self.steps = memory, 0
+        self.ring = memory.array[state_offsets(rows, id_type)[1] :].view(id_type).reshape(RING, rows)
 
 
 class StepBuffers:
@@ -144,11 +172,14 @@ class StepBuffers:
         model = manifest.model
         self.float_type, self.vocabulary = manifest.precision.type, model.target_vocabulary
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
-        # What the host uploads, and what it sees of two groups of steps: of one while the device works on the other.
-        self.host = HostBlock(device, sizes.rows, id_type, 0)
-        self.polls = [HostBlock(device, sizes.rows, id_type, RING) for _ in range(2)]
-        self._state_bytes, self._ring_row = self.host.array.nbytes, sizes.rows * np.dtype(id_type).itemsize
-        plan = _plan(manifest, sizes, id_type, self.polls[0].array.nbytes)
+        self.offsets, self._state_bytes = state_offsets(sizes.rows, id_type)
+        self._ring_row = sizes.rows * np.dtype(id_type).itemsize
+        size = self._state_bytes + RING * self._ring_row
+        self.host = HostBlock(np.zeros(self._state_bytes, np.uint8), sizes.rows, id_type)
+        self._uploads = deque(HostMemory(device, self._state_bytes) for _ in range(_UPLOADS))
+        # Two, so that the host can read one group of steps while the device works on the next.
+        self.polls = [Poll(HostMemory(device, size), sizes.rows, id_type) for _ in range(2)]
+        plan = _plan(manifest, sizes, id_type, size)
         self._allocated: list[int] = []
         try:
             at = {name: self._allocate(size) for name, size in plan.items()}
@@ -189,7 +220,7 @@ class StepBuffers:
 
     def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
         """The address of each input and output by name; an output that aliases an input has its address."""
-        addresses = {name: self.state + offset for name, offset in self.host.offsets.items()}
+        addresses = {name: self.state + offset for name, offset in self.offsets.items()}
         for whole in (self.caches, *self.sources):
             addresses |= whole.tensors()
         addresses |= {"cross_bias": self.bias, "cache_positions": at["cache_positions"]}
@@ -206,31 +237,35 @@ class StepBuffers:
         self.upload_state()
 
     def upload_state(self) -> None:
-        """Copy ids, positions, limits and flags from the host to the device."""
-        self.device.upload(self.state, self.host.array)
-        self.host.used.record()
+        """Copy ids, positions, limits and flags from the host, whose block may change at once, to the device."""
+        memory = self._uploads[0]
+        self._uploads.rotate(-1)
+        memory.used.synchronize()
+        memory.array[:] = self.host.array
+        self.device.upload(self.state, memory.array)
+        memory.used.record()
 
     def keep_tokens(self, slot: int) -> None:
         """Copy the tokens of the last step to a slot of the ring."""
         target = Buffer(self.state + self._state_bytes + slot * self._ring_row)
         self.device.copy(target, Buffer(self.state), self._ring_row)
 
-    def download_state(self, poll: HostBlock, steps: int) -> None:
+    def download_state(self, poll: Poll, steps: int) -> None:
         """Copy ids, positions, flags and the tokens of so many steps to the host; they are there after its event."""
         self.device.download(poll.array[: self._state_bytes + steps * self._ring_row], self.state)
         poll.steps = steps
-        poll.used.record()
+        poll.memory.used.record()
 
-    def adopt(self, poll: HostBlock) -> None:
+    def adopt(self, poll: Poll) -> None:
         """Take what a step writes into the block that is uploaded."""
-        written = self.host.offsets["target_limits"]
+        written = self.offsets["target_limits"]
         self.host.array[:written] = poll.array[:written]
 
     def settle(self) -> None:
         """Wait for what was enqueued; a device that has failed works on nothing."""
-        for block in (self.host, *self.polls):
+        for memory in (*self._uploads, *(poll.memory for poll in self.polls)):
             with suppress(EngineError):
-                block.used.synchronize()
+                memory.used.synchronize()
 
     def free(self) -> None:
         """Free all memory; the buffers cannot be used afterwards."""

@@ -75,7 +75,7 @@ class DeviceState:
         assert self._read < self._groups, "nothing to read"
         poll = self._buffers.polls[self._read % 2]
         with self._pool.waiting():
-            poll.used.synchronize()
+            poll.memory.used.synchronize()
         self._read += 1
         self._buffers.adopt(poll)
         return StepOutput(poll.ring[: poll.steps, self._rows].astype(np.int64), poll.finished[self._rows])

@@ -117,9 +117,10 @@ class MemoryDevice : public Device, public HostStream {
   void upload(std::byte* to, const void* from, std::size_t bytes) override {
     const auto* start = static_cast<const std::byte*>(from);
     const bool pinned = heap_.is_pinned(from, bytes);  // read when the stream gets there
-    enqueue([this, to, start, bytes, pinned, data = std::vector<std::byte>(start, start + (pinned ? 0 : bytes))] {
+    enqueue([this, to, start, bytes, pinned, data = std::vector<std::byte>(start, start + bytes)] {
       heap_.check(to, bytes);
-      std::memcpy(to, pinned ? start : data.data(), bytes);
+      require(!pinned || std::equal(data.begin(), data.end(), start), "page-locked memory changed under an upload");
+      std::memcpy(to, data.data(), bytes);
     });
   }
   void download(void* to, const std::byte* from, std::size_t bytes) override {

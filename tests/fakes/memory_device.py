@@ -67,9 +67,14 @@ class MemoryDevice:
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
         assert array.flags.c_contiguous
         target, source = self.view(address, array.nbytes), array.reshape(-1).view(np.uint8)
-        if not any(start <= source.ctypes.data < start + len(whole) for start, whole in self.pinned):
-            source = source.copy()  # pageable memory is staged before the call returns
-        self.enqueue(lambda: np.copyto(target, source))
+        pinned = any(start <= source.ctypes.data < start + len(whole) for start, whole in self.pinned)
+        staged = source.copy()  # pageable memory, before the call returns
+
+        def work() -> None:
+            assert not pinned or np.array_equal(source, staged), "page-locked memory changed under an upload"
+            np.copyto(target, staged)
+
+        self.enqueue(work)
 
     def download(self, array: npt.NDArray[Any], address: int) -> None:
         assert array.flags.c_contiguous
@@ -167,9 +172,13 @@ class MemoryEvent:
         self.place = self.device.enqueued
 
     def synchronize(self) -> None:
-        self.device.waits += 1
-        self.device.behind.append(self.device.enqueued - self.place)
-        self.device.run(self.place)
+        device = self.device
+        device._check()
+        if device.enqueued - len(device.queue) >= self.place:
+            return  # all of it is done
+        device.waits += 1
+        device.behind.append(device.enqueued - self.place)
+        device.run(self.place)
 
 
 class HashProgram:

@@ -181,9 +181,11 @@ TEST_CASE("a device that has failed is not used any more") {
   const auto memory = made.engine->encode({5, 6}, {2});
   const auto state = made.engine->allocate(1, 2, 32, {});
   made.heap->fail();
-  state->place({0}, *memory, {0}, {10});
-  state->step(1);
-  CHECK(fault_of<EngineError>([&] { state->read(); }).find("CUDA failed in") == 0);
+  CHECK(fault_of<EngineError>([&] {
+          state->place({0}, *memory, {0}, {10});
+          state->step(1);
+          state->read();
+        }).find("CUDA failed in") == 0);
   const std::string expected = "the GPU failed before (CUDA failed in cuStreamSynchronize: an illegal address)";
   CHECK(fault_of<EngineError>([&] { state->step(1); }).find(expected) == 0);
   CHECK(fault_of<EngineError>([&] { made.engine->encode({5, 6}, {2}); }).find(expected) == 0);

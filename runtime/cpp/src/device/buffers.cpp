@@ -115,10 +115,14 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
       layout_(static_cast<std::size_t>(sizes.batch), graph.id_type),
       tensors_(tensors_of(graph.graph, graph.id_type, sizes)),
       caches_(tensors_, is_cache),
-      sources_(source_stacks(tensors_)) {
+      sources_(source_stacks(tensors_)),
+      host_(layout_.bytes) {
   try {
     place_tensors(graph);
-    host_ = pinned(layout_.bytes);
+    for (Upload& upload : uploads_) {
+      upload.block = pinned(layout_.bytes);
+      upload.done = device_.create_event();
+    }
     for (Poll& poll : polls_) {
       poll.block = pinned(layout_.bytes_with(kRingSteps));
       poll.done = device_.create_event();
@@ -173,17 +177,23 @@ Buffer DeviceBuffers::bias(std::size_t row) const {
   return {tensor.address + row * tensor.row_bytes(), tensor.row_bytes()};
 }
 
-void DeviceBuffers::reset(std::int64_t pad) const {
+void DeviceBuffers::reset(std::int64_t pad) {
   for (std::size_t row = 0; row < layout_.rows; ++row) {
-    layout_.set_id(host_, layout_.token_ids, row, pad);
-    layout_.set_id(host_, layout_.positions, row, 0);
-    layout_.set_id(host_, layout_.target_limits, row, 1);
+    layout_.set_id(host(), layout_.token_ids, row, pad);
+    layout_.set_id(host(), layout_.positions, row, 0);
+    layout_.set_id(host(), layout_.target_limits, row, 1);
     host_[layout_.finished + row] = std::byte{1};
   }
   upload_state();
 }
 
-void DeviceBuffers::upload_state() const { device_.upload(state_, host_, layout_.bytes); }
+void DeviceBuffers::upload_state() {
+  Upload& upload = uploads_[upload_++ % kUploads];
+  upload.done->synchronize();
+  std::memcpy(upload.block, host(), layout_.bytes);
+  device_.upload(state_, upload.block, layout_.bytes);
+  upload.done->record();
+}
 
 void DeviceBuffers::step(std::size_t slot) const {
   bound_();
@@ -208,9 +218,12 @@ std::byte* DeviceBuffers::pinned(std::size_t bytes) {
   return pinned_.back();
 }
 
-// The last batch may have left before the device was done with the steps that it had begun.
+// The last batch may have left before the device was done with what it had begun.
 void DeviceBuffers::wait() const noexcept {
   try {
+    for (const Upload& upload : uploads_) {
+      if (upload.done != nullptr) upload.done->synchronize();
+    }
     for (const Poll& poll : polls_) {
       if (poll.done != nullptr) poll.done->synchronize();
     }

@@ -109,15 +109,16 @@ class DeviceBuffers {
   // The bias of this row and the rows after it, and that of a row without a source.
   Buffer bias(std::size_t row) const;
   Buffer masked() const { return {masked_}; }
-  // The host's copy of the block, in page-locked memory: the device's while no step is under way.
-  std::byte* host() const { return host_; }
+  // The host's copy of the block: the device's while no step is under way.
+  std::byte* host() { return host_.data(); }
+  const std::byte* host() const { return host_.data(); }
   // Two, so that the host can read one group while the device works on the next.
   std::array<Poll, 2>& polls() { return polls_; }
 
   // Every row finished, as if it had never been placed.
-  void reset(std::int64_t pad) const;
-  // Copy ids, positions, limits and flags from the host to the device.
-  void upload_state() const;
+  void reset(std::int64_t pad);
+  // Copy ids, positions, limits and flags from the host to the device; the host's copy may change at once.
+  void upload_state();
   // Enqueue one step, as the library does it, and a copy of its tokens to a slot of the ring.
   void step(std::size_t slot) const;
   // How groups of steps are launched from now on.
@@ -126,6 +127,14 @@ class DeviceBuffers {
   void launch(std::size_t count, Poll& poll) const;
 
  private:
+  // What the device reads of the host when the stream gets there. So many may wait for that at once: new buffers, rows
+  // that move into them and rows that are placed there upload without a step between.
+  static constexpr std::size_t kUploads = 4;
+  struct Upload {
+    std::byte* block = nullptr;  // page-locked
+    std::unique_ptr<Event> done;
+  };
+
   Device& device_;
   const StepSizes sizes_;
   const StateLayout layout_;
@@ -137,7 +146,9 @@ class DeviceBuffers {
   std::byte* masked_ = nullptr;
   std::byte* state_ = nullptr;
   std::byte* aside_ = nullptr;  // where a step writes its state if it may not write it in place
-  std::byte* host_ = nullptr;
+  std::vector<std::byte> host_;
+  std::array<Upload, kUploads> uploads_;
+  std::size_t upload_ = 0;  // the next of them
   std::array<Poll, 2> polls_;
   std::function<void()> bound_;
   std::unique_ptr<StepGroups> groups_;
