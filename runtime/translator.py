@@ -26,10 +26,11 @@ from txport.runtime.libraries import needs
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import AttentionMaps, Piece, Score, Translation, best_of, empty, translations_of
 from txport.runtime.scoring import Answer, Scorer
-from txport.runtime.search.decoding import check_streams, decode_all, stream
+from txport.runtime.search.decoding import check_streams, stream
 from txport.runtime.search.queue import Load, Pending, Queue, answered
 from txport.runtime.search.requests import Result, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS
+from txport.runtime.search.shared import SharedBatches
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.text.requests import Call, Sentence
 from txport.runtime.text.search_options import Model
@@ -90,10 +91,12 @@ class Translator:
         self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         many = self._workers > 1
         opened = open_engine(files, self.manifest, choice, threads, many=many)
-        most = opened.limits.batch
-        if batch is not None and batch > most:
-            raise InputError(f"the batch {batch} is not between 1 and {most}, the most of this bundle")
+        limit = opened.limits.batch
+        if batch is not None and batch > limit:
+            raise InputError(f"the batch {batch} is not between 1 and {limit}, the most of this bundle")
         self._batch, self._batch_tokens = batch, batch_tokens
+        most = max(1, cores() // (threads or cores()))
+        self._shared = SharedBatches(rows=batch, batch_tokens=batch_tokens, workers=self._workers, most=most)
         self._files = files
         self._lock = Lock()  # of the queue's making
         self._queue: Queue | None = None
@@ -383,13 +386,7 @@ class Translator:
         return [empty(call.options) if sentence is None else next(translations) for sentence in asked]
 
     def _translations(self, sentences: Sequence[Sentence], options: Options) -> list[Translation]:
-        results = decode_all(
-            self.engine,
-            [sentence.request for sentence in sentences],
-            rows=self._batch,
-            batch_tokens=self._batch_tokens,
-            workers=self._workers,
-        )
+        results = self._shared.decode(self.engine, [sentence.request for sentence in sentences])
         return self._built(sentences, results, options)
 
     def _built(self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options) -> list[Translation]:

@@ -60,26 +60,23 @@ class Calibration:
         changed = 0
         regret = 0.0
         for answer in self.answers:
-            logits = self._logits(graphs, answer)
-            for row, target in enumerate(answer.batch.targets):
-                ours, expected = logits[row, : len(target)], answer.logits[row, : len(target)]
+            lengths = np.array([len(target) for target in answer.batch.targets])
+            _, cross = graphs.encode(answer.batch.source_ids, answer.batch.source_lengths)
+            for step, outputs in enumerate(self._steps(graphs, cross, answer)):
+                running = lengths > step
+                ours: Logits = outputs["logits"][running].astype(np.float32)
+                expected = answer.logits[running, step]
                 if not np.isfinite(ours).all():
                     return Loss(math.inf, 1.0, math.inf)
                 differences = (ours - expected)[expected > MIN_COMPARED_LOGIT]
                 squares += float(np.square(differences).sum())
                 values += differences.size
-                steps = np.arange(len(target))
-                lost = expected[steps, expected.argmax(-1)] - expected[steps, ours.argmax(-1)]
-                tokens += len(target)
+                rows = np.arange(len(ours))
+                lost = expected.max(-1) - expected[rows, ours.argmax(-1)]
+                tokens += len(ours)
                 changed += int((lost > 0).sum())
                 regret = max(regret, float(lost.max()))
         return Loss(math.sqrt(squares / max(1, values)), changed / max(1, tokens), regret)
-
-    def _logits(self, graphs: TeacherForced, answer: Answer) -> Logits:
-        """float32 `[b, longest target, vocabulary]`; rows beyond their target hold what id 0 gives."""
-        _, cross = graphs.encode(answer.batch.source_ids, answer.batch.source_lengths)
-        steps = [outputs["logits"].astype(np.float32) for outputs in self._steps(graphs, cross, answer)]
-        return np.stack(steps, axis=1)
 
     def _steps(self, graphs: TeacherForced, cross: Values, answer: Answer) -> Iterator[Values]:
         targets = answer.batch.targets

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer, default_limit
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import ids_only
+from txport.runtime.engines.native import missing
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.options import Options
 from txport.runtime.results import Translation, looped
@@ -337,6 +338,16 @@ def test_threads_change_no_ids(bundle: Path, threads: int, workers: int) -> None
     expected_ids = [result.ids for result in Translator(bundle).translate(texts)]
     other = Translator(bundle, threads=threads, workers=workers)
     assert [result.ids for result in other.translate(texts)] == expected_ids
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
+@pytest.mark.parametrize("threads", [0, 1])
+def test_calls_of_many_threads_share_a_batch_and_have_the_answers_of_one(bundle: Path, threads: int) -> None:
+    """Scores too, bit by bit."""
+    calls = [[f"It cost ${n}.{n % 100:02}.", f"{n} km"][: 1 + n % 2] for n in range(60)]
+    with Translator(bundle, engine="fused", threads=threads) as translator, ThreadPoolExecutor(12) as pool:
+        expected = [translator.translate(call, scores=True) for call in calls]
+        assert list(pool.map(lambda call: translator.translate(call, scores=True), calls)) == expected
 
 
 def test_processes_open_a_bundle_each(toy: Translator) -> None:

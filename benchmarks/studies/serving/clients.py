@@ -1,8 +1,9 @@
-"""Clients with one sentence each: through the queue, by a call of each client's own, and all sentences in one call.
+"""Clients with one sentence each, and all their sentences in one call.
 
 `python -m txport.benchmarks.studies.serving.clients BUNDLE`
 
-The three ways take turns round by round, over one engine. Timed: from the moment at which all clients are ready to the
+Clients submit to the queue ("submit"), or call, and share a batch with the others ("calls") or decode alone ("alone").
+The ways take turns round by round, over one engine. Timed: from the moment at which all clients are ready to the
 last answer. Not timed: loading, the making of threads, tokenization, rounds of warm-up. Sources are random ids, of
 lengths from 4 to 60 as sentences have them, and each answer is as long as its source, since random weights end none.
 """
@@ -10,6 +11,7 @@ lengths from 4 to 60 as sentences have them, and each answer is as long as its s
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from threading import Barrier
 
@@ -22,8 +24,9 @@ from txport.runtime.engines.native import NativeEngine
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.queue import Queue
 from txport.runtime.search.requests import Request, Result
+from txport.runtime.search.shared import SharedBatches
 
-WAYS = ("one call", "submit", "own calls")
+WAYS = ("one call", "submit", "calls", "alone")
 
 
 def requests_of(manifest: Manifest, count: int) -> list[Request]:
@@ -51,8 +54,9 @@ def by_clients(ask: Callable[[Request], Result], requests: list[Request]) -> tup
 
 
 def compare(engine: Engine, requests: list[Request], rounds: int, warm_up: int) -> npt.NDArray[np.float64]:
-    """Tokens a second, `[rounds, 3]`: of `WAYS`."""
+    """Tokens a second, `[rounds, 4]`: of `WAYS`."""
     queue = Queue(engine)
+    shared = SharedBatches()
 
     def one_call() -> tuple[float, list[Result]]:
         start = time.perf_counter()
@@ -62,6 +66,7 @@ def compare(engine: Engine, requests: list[Request], rounds: int, warm_up: int) 
     ways = (
         one_call,
         lambda: by_clients(lambda request: queue.submit(request).result(), requests),
+        lambda: by_clients(lambda request: shared.decode(engine, [request])[0], requests),
         lambda: by_clients(lambda request: decode_all(engine, [request])[0], requests),
     )
     rates = []
@@ -82,7 +87,7 @@ def compare(engine: Engine, requests: list[Request], rounds: int, warm_up: int) 
 @click.option("--warm-up", default=3, show_default=True, help="Rounds that are not counted.")
 @click.option("--threads", default=0, show_default=True, help="Threads of the engine; 0: by the cores.")
 def main(bundle: Path, clients: int, rounds: int, warm_up: int, threads: int) -> None:
-    """Print tokens a second of each way, and of `submit` what share it has of the two others', round by round."""
+    """Print tokens a second of each way, and how those of `submit` and `calls` compare with the others, by rounds."""
     manifest = Manifest.load(bundle)
     engine = NativeEngine(bundle, manifest, threads)
     rates = compare(engine, requests_of(manifest, clients), rounds, warm_up)
@@ -90,9 +95,9 @@ def main(bundle: Path, clients: int, rounds: int, warm_up: int, threads: int) ->
     for name, values in zip(WAYS, rates.T, strict=True):
         low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
         click.echo(f"{name:10} {middle:8.0f} tokens/s, p10 {low:.0f}, p90 {high:.0f}")
-    for name, others in zip((WAYS[0], WAYS[2]), (rates[:, 0], rates[:, 2]), strict=True):
-        low, middle, high = np.quantile(rates[:, 1] / others, [0.1, 0.5, 0.9])
-        click.echo(f"submit / {name:9} {middle:.2f}, p10 {low:.2f}, p90 {high:.2f}")
+    for way, other in product((1, 2), (0, 3)):
+        low, middle, high = np.quantile(rates[:, way] / rates[:, other], [0.1, 0.5, 0.9])
+        click.echo(f"{WAYS[way]:6} / {WAYS[other]:8} {middle:.2f}, p10 {low:.2f}, p90 {high:.2f}")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ Translator::Translator(const Bundle& bundle, TranslatorOptions options)
   reason_ = choice.reason;
   scorer_ = std::make_unique<Scorer>(bundle, manifest_, *tokenizer_, *engine_, options_.threads);
   queue_ = std::make_unique<Queue>(*engine_, SearchOptions{options_.batch, options_.batch_tokens});
+  const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
+  const int cores = usable_cores();
+  const int side_by_side = std::max(1, cores / (options_.threads > 0 ? options_.threads : cores));
+  shared_ = std::make_unique<SharedBatches>(*engine_, search, static_cast<std::size_t>(side_by_side));
   if (options_.batch) check_between("batch", *options_.batch, 1, engine_->limits().batch, "the most of this bundle");
 }
 
@@ -204,8 +208,7 @@ std::vector<Translation> Translator::translations(const std::vector<Sentence>& s
   std::vector<Request> requests;
   requests.reserve(sentences.size());
   for (const Sentence& sentence : sentences) requests.push_back(sentence.request);
-  const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
-  return built(sentences, decode_all(*engine_, std::move(requests), search), options);
+  return built(sentences, shared_->decode(std::move(requests)), options);
 }
 
 std::vector<Translation> Translator::built(const std::vector<Sentence>& sentences, std::vector<Result> results,

@@ -16,6 +16,7 @@
 #include "scoring.hpp"
 #include "search/decoding.hpp"
 #include "search/queue.hpp"
+#include "search/shared.hpp"
 #include "text/requests.hpp"
 #include "text/tokenizer.hpp"
 
@@ -115,6 +116,7 @@ class Translator {
   std::string reason_;
   std::unique_ptr<Scorer> scorer_;  // uses all of these
   std::unique_ptr<Queue> queue_;    // the same
+  std::unique_ptr<SharedBatches> shared_;
 
   // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that it needs.
   Call call(const Options& options) const;
