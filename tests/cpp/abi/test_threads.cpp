@@ -8,26 +8,20 @@
 #include "repository.hpp"
 #include "txport/txport.hpp"
 
-namespace {
-
-// Each of eight threads gets what one alone gets, scores bit by bit.
-void check_threads(const txport::TranslatorOptions& how) {
+TEST_CASE("eight threads on one translator") {
+  txport::TranslatorOptions how;
+  how.threads = 1;
   const txport::Translator translator(kToyBundle.string(), how);
   const std::vector<std::string> texts{"the cat sees a bird", "one", "a big red dog", "",
                                        "a small blue bird and a tree"};
-  txport::Options scored;
-  scored.scores = true;
-  const auto expected = translator.translate(texts, scored);
+  const auto expected = translator.translate(texts);
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 8; ++thread) {
     threads.emplace_back([&, thread] {
       for (int i = 0; i < 20; ++i) {
-        const auto results = translator.translate(texts, scored);
-        for (std::size_t k = 0; k < texts.size(); ++k) {
-          wrong += results[k].ids != expected[k].ids;
-          wrong += how.engine == "fused" && results[k].scores != expected[k].scores;
-        }
+        const auto results = translator.translate(texts);
+        for (std::size_t k = 0; k < texts.size(); ++k) wrong += results[k].ids != expected[k].ids;
         std::string text;
         translator.stream(texts[static_cast<std::size_t>(thread) % texts.size()], [&](const txport::Piece& piece) {
           text += piece.text;
@@ -45,21 +39,6 @@ void check_threads(const txport::TranslatorOptions& how) {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
-}
-
-}  // namespace
-
-TEST_CASE("eight threads on one translator") {
-  for (const char* engine : {"fused", "ort"}) {
-    for (const int count : {0, 1}) {
-      CAPTURE(engine);
-      CAPTURE(count);
-      txport::TranslatorOptions how;
-      how.engine = engine;
-      how.threads = count;
-      check_threads(how);
-    }
-  }
 }
 
 TEST_CASE("a translator is closed while streams of it are read in other threads") {

@@ -21,6 +21,7 @@
 #include "fused/tuner.hpp"
 #include "moved_rows.hpp"
 #include "search/decoding.hpp"
+#include "search/shared.hpp"
 
 using namespace txport::core;
 using random_model::RandomModel;
@@ -131,6 +132,27 @@ std::vector<Ids> answers(const Engine& engine, const std::vector<Ids>& sources, 
   std::vector<Ids> result;
   for (Result& each : decode_all(engine, requests, options)) result.push_back(each.ids());
   return result;
+}
+
+// Callers of one sentence each share batches, and each has what one alone has, scores bit by bit.
+void check_shared(const Engine& engine, const std::vector<Ids>& sources) {
+  const SharedBatches shared(engine, {});
+  std::vector<Result> found(sources.size());
+  std::vector<std::thread> callers;
+  const auto request = [&](std::size_t i) {
+    Request asked{sources[i], 30, 0, {}};
+    asked.scores = true;
+    return std::vector<Request>{asked};
+  };
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    callers.emplace_back([&, i] { found[i] = shared.decode(request(i)).front(); });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const Result alone = decode_all(engine, request(i), {}).front();
+    CHECK(found[i].ids() == alone.ids());
+    CHECK(found[i].scores() == alone.scores());
+  }
 }
 
 }  // namespace
@@ -510,6 +532,7 @@ TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and
     }
     for (std::thread& caller : callers) caller.join();
     for (const auto& each : found) CHECK(each == alone);
+    check_shared(*three, sources);
   }
 }
 
