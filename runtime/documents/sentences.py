@@ -29,7 +29,8 @@ _FOLLOWING = ",;:)]}!?.…&%=+/、，；：" + BRACKETS[1][3:]
 _BEFORE_WORDS = OPENING + "-–—"
 # The most characters of what stands in brackets and is not split.
 _BRACKETED = 100
-_RUN = re.compile(f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]+")
+_TERMINATOR = f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]"
+_RUN = re.compile(f"{_TERMINATOR}{_TERMINATOR}*")  # before "+" alone `re` would try each place
 _BRACKET = re.compile(f"[{re.escape(BRACKETS[0] + BRACKETS[1])}]")
 _DIGITS = "0123456789"
 
@@ -42,6 +43,10 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
         start, end: what to split.
         language: as a bundle names it ("en", "deu_Latn", "fr_XX"); None for an unknown one.
     """
+    first = _RUN.search(text, start, end)
+    if first is None or first.end() == end:  # as in most lines: nothing follows that could be another sentence
+        start, end = _stripped(text, start, end)
+        return [(start, end)] if start < end else []
     rules = abbreviations_of(language)
     found = []
     last = seen = start
