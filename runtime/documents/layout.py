@@ -68,7 +68,7 @@ def split(text: str, language: str | None = None) -> list[Segment]:
     segments = []
     for start, end in _blocks(text):
         for first, last in sentences(text, start, end, language):
-            if _WORD.search(text, first, last):
+            if text[first].isalnum() or _WORD.search(text, first, last):
                 segments.append(segment_of(text, first, last))
     return segments
 
