@@ -76,27 +76,29 @@ class Draft:
         language = call.options.source_language or (None if languages is None else languages.source_default)
         self.segments: list[Segment] = []
         self.sentences: list[Sentence | None] = []
+        warnings: list[str] = []
+        quiet = replace(call, warn=warnings.append)
         line, seen = 1, 0
         for segment in split(self.text, language):
             line += self.text.count("\n", seen, segment.start)
             seen = segment.start
-            self._add(segment, f"the sentence in {what} {line}")
+            where = f"the sentence in {what} {line}"
+            sentence = self._sentence(quiet, segment, where)
+            if sentence is not None and sentence.truncated:
+                self._add_parts(segment, where, warnings.pop())
+            else:
+                self.segments.append(segment)
+                self.sentences.append(sentence)
 
-    def _add(self, segment: Segment, what: str) -> None:
-        warnings: list[str] = []
-        sentence = replace(self.call, warn=warnings.append).sentence(*self._numbered(segment, what))
-        if sentence is None or not sentence.truncated:
-            self.segments.append(segment)
-            self.sentences.append(sentence)
-            return
+    def _add_parts(self, segment: Segment, what: str, warning: str) -> None:
         first = len(self.segments)
         for part in cut(self.text, segment, self._fitting, _TOKEN_CHARACTERS * self.call.limits.source):
-            self.sentences.append(self.call.sentence(*self._numbered(part, what)))
+            self.sentences.append(self._sentence(self.call, part, what))
             self.segments.append(part)
-        self.call.warn(f"{warnings[0]} into {len(self.segments) - first} parts")
+        self.call.warn(f"{warning} into {len(self.segments) - first} parts")
 
-    def _numbered(self, segment: Segment, what: str) -> tuple[str, str, int]:
-        return self._marker + segment.text, what, len(self.segments) + 1
+    def _sentence(self, call: Call, segment: Segment, what: str) -> Sentence | None:
+        return call.sentence(self._marker + segment.text, what, len(self.segments) + 1)
 
     def _fitting(self, text: str) -> int:
         return self.call.fitting(self._marker + text) - len(self._marker)

@@ -11,23 +11,28 @@ One specification in Python and in C++ (`cpp/src/documents/layout.cpp`).
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
+from typing import NamedTuple
 
 from txport.runtime.documents.sentences import CLOSING, sentences
 from txport.runtime.text.alignment import Span
 
-# Line breaks of `str.splitlines`, without the separators of ASCII.
-_BREAK = re.compile("\r\n|[\n\v\f\r\x85\u2028\u2029]")
-_SPACE = "[^\\S\n\v\f\r\x85\u2028\u2029]"
+# Line breaks of `str.splitlines`, without the separators of ASCII. This and `_COLUMN` begin with a set of characters,
+# to which `re` skips: before "+" or "|" it would try each place.
+_BREAK = re.compile("[\n\v\f\r\x85\u2028\u2029](?:(?<=\r)\n)?")
+_SPACE = "[ \t\x1c-\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]"  # all other white space
 _BULLETS = "•‣▪●○◦⁃"
 _MARK = re.compile(
     rf"\ufeff?{_SPACE}*(?:>{_SPACE}*)*(?:[{_BULLETS}]{_SPACE}*)?"
     rf"(?:(?:\#{{1,6}}|[-*+·–—]|[0-9]{{1,3}}[.)]|[A-Za-z]\)|\([0-9]{{1,3}}\)|\([A-Za-z]\)){_SPACE}+)?"
     rf"(?:\[[ xX]\]{_SPACE}+)?"
 )
-# What parts the cells of a line: white space with a tab in it, or wide, or before a bullet.
-_COLUMN = re.compile(rf"{_SPACE}*\t{_SPACE}*|{_SPACE}{{4,}}|{_SPACE}+(?=[{_BULLETS}])")
+# What parts the cells of a line: white space with a tab in it, or wide, or before a bullet. `(?=[\s...])` passes over
+# most single spaces at once.
+_COLUMN = re.compile(rf"{_SPACE}(?:(?<=\t)|(?=[\s{_BULLETS}])(?={_SPACE}*[\t{_BULLETS}]|{_SPACE}{{3}})){_SPACE}*")
+_WORD = re.compile(r"[^\W_]")
+# A line's characters, but for white space at its end, and those of its cells, without the marks before them.
+_Line = tuple[Span, list[Span]]
 # Widths of a paragraph, in characters, that somebody may have wrapped it to, and of a word that may not have fit.
 _WIDTHS = range(40, 121)
 _LONGEST_WORD = 20
@@ -36,8 +41,7 @@ _SPACED_ENDS = ".!?…,;:"
 _FIRST_UNSPACED = "\u2e80"  # of Chinese, Japanese and what follows them
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A segment of a document to translate.
 
     Attributes:
@@ -54,16 +58,6 @@ class Segment:
     cut: bool = False
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A line: its first character, the one after the last but white space, whether it has no mark, and its cells."""
-
-    start: int
-    end: int
-    plain: bool
-    cells: tuple[Span, ...]
-
-
 def split(text: str, language: str | None = None) -> list[Segment]:
     """The segments of a document, in order.
 
@@ -74,13 +68,15 @@ def split(text: str, language: str | None = None) -> list[Segment]:
     segments = []
     for start, end in _blocks(text):
         for first, last in sentences(text, start, end, language):
-            if any(map(str.isalnum, text[first:last])):
+            if text[first].isalnum() or _WORD.search(text, first, last):
                 segments.append(segment_of(text, first, last))
     return segments
 
 
 def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
     """The segment of these characters of a document."""
+    if len((own := text[start:end]).splitlines()) < 2:  # as almost all: `splitlines` knows every break
+        return Segment(start, end, own, (), cut)
     words = []
     breaks = []
     at = start
@@ -128,8 +124,8 @@ def layout_before(text: str, segment: Segment, translation: str, before: tuple[S
     if before is None:
         return text[: segment.start]
     layout = text[before[0].end : segment.start]
-    spaced = _spaced(before[1], translation) and not _spaced(before[0].text, segment.text)
-    return layout or " " * spaced  # a script without spaces needs none
+    lacks_space = not layout and _spaced(before[1], translation) and not _spaced(before[0].text, segment.text)
+    return " " if lacks_space else layout  # a script without spaces needs none
 
 
 def without_mark(text: str) -> str:
@@ -139,58 +135,77 @@ def without_mark(text: str) -> str:
 
 def _blocks(text: str) -> list[Span]:
     """The cells of all lines, without the marks of lines; those of wrapped lines are one."""
-    lines = [_line(text, *span) for span in _line_spans(text)]
     blocks: list[Span] = []
-    for paragraph in _paragraphs(lines):
-        wrapped = _wrapped(text, paragraph)
-        for line, goes_on in zip(paragraph, wrapped, strict=True):
-            first, *more = line.cells
-            blocks += [(blocks.pop()[0], first[1]) if goes_on else first, *more]
+    for paragraph in _paragraphs(text):
+        for (_, cells), goes_on in zip(paragraph, _wrapped(text, paragraph), strict=True):
+            if goes_on:  # it is one cell, as the line before
+                blocks[-1] = blocks[-1][0], cells[0][1]
+            else:
+                blocks += cells
     return blocks
+
+
+def _paragraphs(text: str) -> Iterator[list[_Line]]:
+    """Lines in a row that are not blank."""
+    columns = [column.span() for column in _COLUMN.finditer(text)][::-1]
+    lines: list[_Line] = []
+    for line in _line_spans(text):
+        if line[0] < line[1]:
+            lines.append((line, _cells(text, *line, columns)))
+        elif lines:
+            yield lines
+            lines = []
+    yield lines
 
 
 def _line_spans(text: str) -> Iterator[Span]:
     """Each line, without white space at its end."""
     start = 0
-    for end, following in [*(found.span() for found in _BREAK.finditer(text)), (len(text), 0)]:
+    breaks = [found.span() for found in _BREAK.finditer(text)]
+    for end, following in [*breaks, (len(text), 0)]:
         while end > start and text[end - 1].isspace():
             end -= 1
         yield start, end
         start = following
 
 
-def _line(text: str, start: int, end: int) -> _Line:
-    begin = _end_of_mark(text, start, end)
-    cells, at = [], begin
-    for column in _COLUMN.finditer(text, begin, end):
-        if column.start() >= at:  # and not inside the mark of a cell
-            cells.append((at, column.start()))
-            at = _end_of_mark(text, column.end(), end)
-    return _Line(start, end, not text[start:begin].strip(), (*cells, (at, end)))
+def _cells(text: str, start: int, end: int, columns: list[Span]) -> list[Span]:
+    """The cells of a line, without marks.
+
+    Args:
+        start, end: of the line.
+        columns: of the text from its last one on; those before the end of the line are taken off.
+    """
+    cells = []
+    at = _end_of_mark(text, start, end)
+    while columns and columns[-1][0] < end:
+        first, last = columns.pop()
+        if first >= at:  # in this line, and not inside a mark
+            cells.append((at, first))
+            at = _end_of_mark(text, last, end)
+    return [*cells, (at, end)]
 
 
 def _end_of_mark(text: str, start: int, end: int) -> int:
+    if text[start : start + 1].isalpha() and text[start + 1 : start + 2] != ")":  # as most lines: no mark begins so
+        return start
     mark = _MARK.match(text, start, end)
     return start if mark is None else mark.end()
 
 
-def _paragraphs(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
-    """Lines in a row that are not blank."""
-    for blank, group in groupby(lines, lambda line: line.start == line.end):
-        if not blank:
-            yield list(group)
-
-
 def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
     """Whether each line of a paragraph goes on with the one before: in none unless some line shows that it does."""
-    width = max(line.end - line.start for line in paragraph)
+    begins = [cells[0][0] for _, cells in paragraph[1:]]
+    if not any(text[begin : begin + 1].islower() for begin in begins):
+        return [False] * len(paragraph)
+    width = max(end - start for (start, end), _ in paragraph)
     goes_on, shown = [False], False
-    for before, line in pairwise(paragraph):
-        begin, end = line.cells[0]
-        plain = line.plain and len(line.cells) == len(before.cells) == 1 and width in _WIDTHS
+    for (before, cells_before), (line, cells) in pairwise(paragraph):
+        begin, end = cells[0]
+        plain = not text[line[0] : begin].strip() and len(cells) == len(cells_before) == 1 and width in _WIDTHS
         word = next((at for at in range(begin, end) if text[at].isspace()), end) - begin
-        full = word <= _LONGEST_WORD and before.end - before.start + 1 + word > width
-        lower = text[begin:end][:1].islower()
+        full = word <= _LONGEST_WORD and before[1] - before[0] + 1 + word > width
+        lower = text[begin : begin + 1].islower()
         goes_on.append(plain and (full or lower))
         shown |= plain and full and lower
     return goes_on if shown else [False] * len(paragraph)

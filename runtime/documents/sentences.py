@@ -29,7 +29,8 @@ _FOLLOWING = ",;:)]}!?.…&%=+/、，；：" + BRACKETS[1][3:]
 _BEFORE_WORDS = OPENING + "-–—"
 # The most characters of what stands in brackets and is not split.
 _BRACKETED = 100
-_RUN = re.compile(f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]+")
+_TERMINATOR = f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]"
+_RUN = re.compile(f"{_TERMINATOR}{_TERMINATOR}*")  # before "+" alone `re` would try each place
 _BRACKET = re.compile(f"[{re.escape(BRACKETS[0] + BRACKETS[1])}]")
 _DIGITS = "0123456789"
 
@@ -42,19 +43,25 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
         start, end: what to split.
         language: as a bundle names it ("en", "deu_Latn", "fr_XX"); None for an unknown one.
     """
+    first = _RUN.search(text, start, end)
+    if first is None or first.end() == end:  # as in most lines: nothing follows that could be another sentence
+        start, end = _stripped(text, start, end)
+        return [(start, end)] if start < end else []
     rules = abbreviations_of(language)
     found = []
     last = seen = start
     depth = 0  # of brackets
-    for run in _RUN.finditer(text, start, end):
-        if run.start() < last:  # inside what followed the last terminator
+    bracketed = _BRACKET.search(text, start, end) is not None
+    for run in _RUN.finditer(text, first.start(), end):
+        mark, stop = run.span()
+        if mark < last:  # inside what followed the last terminator
             continue
-        for bracket in _BRACKET.findall(text, seen, run.start()):
+        for bracket in _BRACKET.findall(text, seen, mark) if bracketed else ():
             depth = max(0, depth + (1 if bracket in BRACKETS[0] else -1))
-        seen = run.start()
-        if depth and _closes(text, run.end(), end):
+        seen = mark
+        if depth and _closes(text, stop, end):
             continue
-        if boundary := _boundary(text, last, run.start(), run.end(), end, rules):
+        if boundary := _boundary(text, last, mark, stop, end, rules):
             found.append((last, boundary))
             last = seen = boundary
             depth = 0
@@ -78,9 +85,12 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
     """
     mark = text[stop - 1]
     after = _after_closing(text, stop, end, "" if mark in STRONG else _OPENING_QUOTES)
-    first, last = AFTER_LETTERS.get(mark, ("", "\U0010ffff"))
-    if after == end or not first <= text[start - 1 : start] <= last:
+    if after == end:
         return 0
+    if mark in AFTER_LETTERS:
+        first, last = AFTER_LETTERS[mark]
+        if not first <= text[start - 1 : start] <= last:
+            return 0
     if mark in STRONG:
         decimal = mark == "．" and text[stop].isalnum()
         ends = (after == stop and not decimal) or text[after].isspace() or text[after] in OPENING
@@ -110,8 +120,7 @@ def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules
         return False
     if word in rules.before_numbers and text[following] in _DIGITS:
         return False
-    parts = word.split(".")
-    dotted = len(parts) > 1 and all(0 < len(each) <= 2 and each.isalpha() for each in parts)
+    dotted = "." in word and all(0 < len(each) <= 2 and each.isalpha() for each in word.split("."))
     ordinal = rules.ordinals and number and len(word) < 3
     if dotted or ordinal or (len(word) == 1 and word.isalpha()):
         return _is_starter(text, following, end, rules)
@@ -154,7 +163,7 @@ def _after_notes(text: str, place: int, end: int) -> int:
 
 def _word_before(text: str, begin: int, end: int) -> str:
     start = end
-    while start > begin and not text[start - 1].isspace() and text[start - 1] not in OPENING:
+    while start > begin and ((each := text[start - 1]).isalnum() or not (each.isspace() or each in OPENING)):
         start -= 1
     return text[start:end]
 

@@ -1,6 +1,7 @@
 """Documents as segments and layout: nothing is lost, and what is layout stays where it is."""
 
 import random
+import sys
 import time
 
 import pytest
@@ -101,6 +102,11 @@ def test_the_layout_of_a_plain_text() -> None:
 def test_what_has_no_word_is_layout(document: str) -> None:
     assert split(document) == []
     assert join(document, [], []) == (document, [])
+
+
+def test_wide_white_space_of_any_kind_is_layout() -> None:
+    spaces = [each for each in map(chr, range(sys.maxunicode + 1)) if each.isspace()]
+    assert [texts_of(f"one{4 * each}two") for each in spaces] == [["one", "two"]] * len(spaces)
 
 
 WRAPPED = """\
