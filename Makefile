@@ -75,7 +75,7 @@ help:
 
 venv: $(VENV)/.ready
 
-demo: $(VENV)/.ready fused
+demo: $(VENV)/.demo fused
 	@$(VENV)/bin/python -m txport.benchmarks.demo -o build/demo
 
 # $(call random_checkpoint,PRESET,VOCABULARY)
@@ -253,13 +253,19 @@ $(RELEASE_VENV)/.ready:
 	@$(RELEASE_VENV)/bin/python $(INSTALL) -q 'setuptools>=77' wheel build auditwheel twine
 	@touch $@
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What `make demo` takes; the rest of what development takes is as much again.
+$(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "txport needs Python 3.10 or newer, and $(PYTHON) is older or not there: try make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' || { \
 	  echo "$(PYTHON) has no venv; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo '== Set up $(VENV) (once; PyTorch makes it 1 GB or, where pip chooses the CUDA build, several)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[train,export,bench]'
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.demo
+	@echo '== Add what development and tests take to $(VENV) (once, 1 GB)'
 	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 

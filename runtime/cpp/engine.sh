@@ -43,8 +43,8 @@ if [ ${#tools[@]} -gt 0 ]; then
 fi
 compiler=()
 if [ -n "$target" ]; then
-  # -O2 for CMake's own trials, too: zig compiles its C++ library once for each kind of optimisation.
-  printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%q\nexec %q -m ziglang c++ -target %s -O2 -fno-sanitize=all "$@"\n' \
+  # For CMake's own trials, too: zig compiles its C++ library once for each kind of optimisation, and again without -s.
+  printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%q\nexec %q -m ziglang c++ -target %s -O2 -s -fno-sanitize=all "$@"\n' \
     "$beside/tools/zig" "$beside/tools/bin/python" "$target" > "$folder.c++"
   chmod +x "$folder.c++"
   compiler=("-DCMAKE_CXX_COMPILER=$folder.c++")
