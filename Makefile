@@ -75,7 +75,9 @@ help:
 
 venv: $(VENV)/.ready
 
-demo: $(VENV)/.demo fused
+# The engine is compiled while pip unpacks PyTorch, which takes one core: half a minute less.
+demo:
+	@$(MAKE) --no-print-directory fused & engine=$$!; $(MAKE) --no-print-directory $(VENV)/.demo; venv=$$?; wait $$engine && exit $$venv
 	@$(VENV)/bin/python -m txport.benchmarks.demo -o build/demo
 
 # $(call random_checkpoint,PRESET,VOCABULARY)
