@@ -7,7 +7,7 @@ It needs no thread of its own, so that a process may fork, and no call has anoth
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import Event, Lock
+from threading import Event, Lock, local
 
 from txport.runtime.engine import Engine
 from txport.runtime.errors import TxportError
@@ -36,12 +36,17 @@ class SharedBatches:
         self._workers = workers
         self._most = most
         self._groups = _Groups()
+        self._thread = local()  # a signal's handler may call in the midst of a call, which it must not wait for
 
     def decode(self, engine: Engine, requests: Sequence[Request]) -> list[Result]:
         """Answer requests of one search by the engine, the same in all calls; see `decode_all`."""
-        shares = engine.ragged and self._workers == 1
+        shares = engine.ragged and self._workers == 1 and not getattr(self._thread, "within", False)
         if shares and 0 < len(requests) < (self._rows or engine.limits.batch):
-            results = self._joined(engine, requests)
+            self._thread.within = True
+            try:
+                results = self._joined(engine, requests)
+            finally:
+                self._thread.within = False
             if results is not None:
                 return results
         return decode_all(engine, requests, rows=self._rows, batch_tokens=self._batch_tokens, workers=self._workers)

@@ -171,6 +171,21 @@ def test_what_ends_the_leader_ends_no_other_call(error: type[BaseException]) -> 
     assert not shared._groups.running
 
 
+def test_a_call_in_the_midst_of_a_call_decodes_alone() -> None:
+    """As of a signal's handler, in the thread that leads."""
+    engine, shared = Ragged(), SharedBatches()
+    within = list[list[Result]]()
+
+    def fault(_ids: Int64) -> None:
+        if not within:
+            within.append([])
+            within[0] = shared.decode(engine, sources([7]))
+
+    engine.fault = fault
+    assert right(shared.decode(engine, sources([5])), sources([5]))
+    assert right(within[0], sources([7]))
+
+
 def test_ctrl_c_in_a_call_that_waits_frees_its_row() -> None:
     engine, shared = Ragged(closed=True), SharedBatches()
     main = threading.main_thread().ident
