@@ -130,7 +130,7 @@ class HostBlock:
 
 
 class Poll(HostBlock):
-    """What the host sees after a group of steps, in page-locked memory.
+    """Ids and flags that the host sees after a group of steps, in page-locked memory.
 
     Attributes:
         memory: all of it.

@@ -174,7 +174,7 @@ class MemoryEvent:
     def synchronize(self) -> None:
         device = self.device
         device._check()
-        if device.enqueued - len(device.queue) >= self.place:
+        if device.lazy and device.enqueued - len(device.queue) >= self.place:
             return  # all of it is done
         device.waits += 1
         device.behind.append(device.enqueued - self.place)

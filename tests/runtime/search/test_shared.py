@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -186,7 +186,15 @@ def test_a_call_in_the_midst_of_a_call_decodes_alone() -> None:
     assert right(within[0], sources([7]))
 
 
-def test_ctrl_c_in_a_call_that_waits_frees_its_row() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a shell runs in the background ignores SIGINT, and so does all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_in_a_call_that_waits_frees_its_row(interruptible: None) -> None:
     engine, shared = Ragged(closed=True), SharedBatches()
     main = threading.main_thread().ident
     assert main is not None
