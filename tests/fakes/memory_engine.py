@@ -8,6 +8,7 @@ really hold the tokens: a step reads them back from there.
 import hashlib
 from collections import deque
 from collections.abc import Sequence
+from threading import Event
 
 import numpy as np
 from txport.runtime.bundle.schema import Limits, SpecialTokens
@@ -74,6 +75,19 @@ class MemoryEngine:
         assert 0 <= top <= VOCABULARY
         self.allocated.append((rows, source, target))
         return MemoryState(self, rows, source, target, logits, top)
+
+
+class Gate(MemoryEngine):
+    """An engine whose encoder waits until it may go on."""
+
+    def __init__(self, rows: int = 4, eos_weight: float = -99.0) -> None:
+        super().__init__(Limits(rows, 12, 100), eos_weight=eos_weight)
+        self.arrived, self.open = Event(), Event()
+
+    def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
+        self.arrived.set()
+        assert self.open.wait(60)
+        return super().encode(input_ids, source_lengths)
 
 
 class MemoryState:

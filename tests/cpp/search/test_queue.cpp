@@ -10,38 +10,21 @@
 #include "errors.hpp"
 #include "memory_engine.hpp"
 #include "search/decoding.hpp"
+#include "search/gate.hpp"
 #include "search/greedy_oracle.hpp"
 #include "search/queue.hpp"
 
 using namespace txport::core;
 using memory::check_result;
 using memory::Draw;
+using memory::Gate;
+using memory::kNeverEnds;
 using memory::MemoryEngine;
 using memory::sources;
 
 namespace {
 
 const Limits kLimits{4, 12, 100};
-constexpr float kNeverEnds = -99;
-
-// An engine whose encoder waits until it may go on.
-class Gate : public MemoryEngine {
- public:
-  explicit Gate(std::int64_t rows = 4, std::int64_t poll = 1) : MemoryEngine({rows, 12, 100}, poll, kNeverEnds) {}
-
-  std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
-    if (!arrived_.exchange(true)) arrived.set_value();
-    opened_.wait();
-    return MemoryEngine::encode(input_ids, source_lengths);
-  }
-
-  mutable std::promise<void> arrived;
-  std::promise<void> open;
-
- private:
-  mutable std::atomic<bool> arrived_{false};
-  std::shared_future<void> opened_ = open.get_future().share();
-};
 
 // An answer to come.
 struct Asked {

@@ -11,43 +11,39 @@
 #include "errors.hpp"
 #include "memory_engine.hpp"
 #include "search/decoding.hpp"
+#include "search/gate.hpp"
 #include "search/greedy_oracle.hpp"
 #include "search/shared.hpp"
 
 using namespace txport::core;
 using memory::check_result;
 using memory::Draw;
+using memory::Gate;
+using memory::kNeverEnds;
 using memory::MemoryEngine;
 using memory::sources;
 
 namespace {
 
 const Limits kLimits{8, 12, 100};
-constexpr float kNeverEnds = -99;
 constexpr std::int64_t kFails = 12;  // a source of so many tokens
 
-// An engine over which calls share batches; its encoder waits until it may go on.
-class Ragged : public MemoryEngine {
+// An engine over which calls share batches.
+class Ragged : public Gate {
  public:
-  explicit Ragged(bool ragged = true) : MemoryEngine(kLimits, 1, kNeverEnds), ragged_(ragged) {}
+  explicit Ragged(bool ragged = true) : Gate(kLimits.batch), ragged_(ragged) {}
 
   bool ragged() const override { return ragged_; }
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
-    if (!arrived_.exchange(true)) arrived.set_value();
-    opened_.wait();
+    auto memory = Gate::encode(input_ids, source_lengths);
     for (const std::int64_t length : source_lengths) {
       if (length == kFails) throw EngineError("the library failed");
     }
-    return MemoryEngine::encode(input_ids, source_lengths);
+    return memory;
   }
-
-  mutable std::promise<void> arrived;
-  std::promise<void> open;
 
  private:
   const bool ragged_;
-  mutable std::atomic<bool> arrived_{false};
-  std::shared_future<void> opened_ = open.get_future().share();
 };
 
 using Calls = std::vector<std::vector<Request>>;

@@ -5,13 +5,12 @@ import sys
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from dataclasses import replace
-from threading import Event
 
 import pytest
 from greedy_oracle import REQUEST, check_results, oracle, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_engine import TOKENS, MemoryEngine
+from memory_engine import TOKENS, Gate, MemoryEngine
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.engine import Int64
 from txport.runtime.errors import EngineError, InputError, ResourceError
@@ -26,19 +25,6 @@ SEARCHES = [
     Search(rules=Rules(no_repeat_ngram=2)),
     Search(sampling=Sampling(seed=4)),
 ]
-
-
-class Gate(MemoryEngine):
-    """An engine whose encoder waits until it may go on."""
-
-    def __init__(self, rows: int = 4) -> None:
-        super().__init__(Limits(rows, 12, 100), eos_weight=-99.0)
-        self.arrived, self.open = Event(), Event()
-
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
-        self.arrived.set()
-        assert self.open.wait(60)
-        return super().encode(input_ids, source_lengths)
 
 
 @settings(max_examples=30, deadline=None)

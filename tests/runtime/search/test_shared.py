@@ -12,7 +12,7 @@ import pytest
 from greedy_oracle import REQUEST, check_results, oracle, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_engine import MemoryEngine
+from memory_engine import Gate, MemoryEngine
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.engine import Int64
 from txport.runtime.errors import EngineError, InputError
@@ -24,23 +24,21 @@ from txport.runtime.search.shared import SharedBatches
 LIMITS = Limits(8, 12, 100)
 
 
-class Ragged(MemoryEngine):
-    """An engine over which calls share batches; its first encoder run waits until `open` is set."""
+class Ragged(Gate):
+    """An engine over which calls share batches; `fault` sees what is encoded."""
 
     ragged = True
 
     def __init__(self, eos_weight: float = -99.0, closed: bool = False) -> None:
-        super().__init__(LIMITS, 1, eos_weight)
-        self.arrived, self.open = threading.Event(), threading.Event()
+        super().__init__(LIMITS.batch, eos_weight)
         self.fault: Callable[[Int64], None] = lambda _ids: None
         if not closed:
             self.open.set()
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
-        self.arrived.set()
-        assert self.open.wait(60)
+        memory = super().encode(input_ids, source_lengths)
         self.fault(input_ids)
-        return super().encode(input_ids, source_lengths)
+        return memory
 
 
 def waiting(shared: SharedBatches, count: int) -> None:
