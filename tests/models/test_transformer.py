@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from txport.models.config import Config, preset
 from txport.models.positions import sinusoids
-from txport.models.transformer import Attention, Transformer
+from txport.models.transformer import SHORT, Attention, Transformer, valid_mask
 
 MakeModel = Callable[..., Transformer]
 TOLERANCE = {"atol": 1e-5, "rtol": 0.0}
@@ -433,3 +433,27 @@ def test_every_parameter_gets_a_gradient(make_model: MakeModel) -> None:
     without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     # Softmax ignores what is added to all scores alike: a key's bias has, up to rounding, no gradient.
     assert [name for name in without if not name.endswith("key.bias")] == []
+
+
+# --- attention in training -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [5, SHORT, SHORT + 1])
+@pytest.mark.parametrize("kind", ["mask", "causal", "bias", "causal_bias"])
+def test_attention_in_training_has_the_results_and_gradients_of_pytorchs_kernel(length: int, kind: str) -> None:
+    torch.manual_seed(length)
+    config = preset("tiny", source_vocabulary=40, target_vocabulary=40, dropout=0.0)
+    attention = Attention(config, config.decoder)
+    x = torch.randn(3, length, config.d_model, requires_grad=True)
+    mask = valid_mask(torch.tensor([length, 1, length - 2]), length) if kind in ("mask", "bias") else None
+    bias = torch.randn(1, config.heads, length, length, requires_grad=True) if "bias" in kind else None
+    wanted = torch.randn(3, length, config.d_model)
+
+    def gradients(training: bool) -> list[Tensor]:
+        attention.train(training)
+        result = attention(x, attention.key_value(x), mask, causal="causal" in kind, bias=bias)
+        inputs = [x, *attention.parameters(), *([] if bias is None else [bias])]
+        return [result, *torch.autograd.grad((result * wanted).sum(), inputs)]
+
+    for ours, theirs in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
