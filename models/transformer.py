@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 
-# Keys up to which PyTorch's fused attention trains more slowly on CPUs than its parts do: it takes each head of each row
+# Keys up to which PyTorch's fused attention trains more slowly on CPUs than its parts do: it takes each head of a row
 # by itself.
 SHORT = 32
 
