@@ -39,8 +39,8 @@ def parsed(bundle: Path, manifest: Manifest, lowering: str) -> Any:
     """(network, parser and builder that it needs)"""
     tensorrt = find_tensorrt("tensorrt_rtx")
     builder = tensorrt.module.Builder(tensorrt.logger)
-    target = 32 if lowering == "tensorscatter" else None
-    return *parse_graph(tensorrt, builder, bundle / graph_of(manifest, lowering).file, target), builder
+    fixed = {"target": 32} if lowering == "tensorscatter" else None
+    return *parse_graph(tensorrt, builder, bundle / graph_of(manifest, lowering).file, fixed), builder
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])

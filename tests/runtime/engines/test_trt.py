@@ -159,7 +159,7 @@ def test_the_library_in_memory_keeps_the_rules_of_runs(tmp_path: Path) -> None:
     """What no engine of ours may do: the stand-in refuses it as TensorRT does, or notices."""
     program, library = open_program(tmp_path)
     device, manifest, graph = library.model.device, library.manifest, program.step_graph
-    context = program._context(*program._steps[1, 32])
+    context = program._context(*program._steps[1][1, 32])
 
     def bind(source: int) -> StepBuffers:
         buffers = StepBuffers(device, manifest, graph, StepSizes(1, source, 32, True), program.id_type, TOKENS.pad)
