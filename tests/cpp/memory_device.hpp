@@ -103,6 +103,9 @@ class MemoryDevice : public Device, public HostStream {
   // such stream.
   explicit MemoryDevice(Heap& heap, bool lazy = true) : heap_(heap), lazy_(lazy) {}
 
+  std::atomic<std::size_t> copies = 0;  // within the device
+  std::size_t enqueued() const { return enqueued_; }
+
   std::byte* allocate(std::size_t bytes) override {
     require(capturing_ == nullptr, "allocated while capturing");
     return heap_.allocate(bytes);
@@ -132,6 +135,7 @@ class MemoryDevice : public Device, public HostStream {
   void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows, std::size_t planes) override {
     require(rows == 1 || (width <= to.row && width <= from.row), "rows that lie over each other");
     require(planes == 1 || (to.plane % to.row == 0 && from.plane % from.row == 0), "planes that are not of rows");
+    ++copies;
     enqueue([=] {
       for (std::size_t plane = 0; plane < planes; ++plane) {
         for (std::size_t row = 0; row < rows; ++row) {

@@ -115,9 +115,9 @@ def test_the_real_step_gives_the_answers_of_the_cpu(
     assert_same(decode_all(engine, requests, rows=rows), expected)
 
 
-def begun(engine: Engine, beams: int, target: int = 100) -> DecoderState:
+def begun(engine: Engine, beams: int, target: int = 100, top: int = 8) -> DecoderState:
     """Two sentences, of which the second is placed."""
-    state = engine.allocate(2 * beams, 4, 32, top=2 * beams, beams=beams)
+    state = engine.allocate(2 * beams, 4, 32, top=top, beams=beams)
     source = [5, 7, 9, TOKENS.eos]
     state.place([beams], engine.encode(np.array([source]), np.array([4])), [0], [target])
     return state
@@ -195,29 +195,26 @@ def test_forks_and_moves_at_random(beams: int, seed: int, lazy: bool) -> None:
 
 def test_groups_of_steps_and_more_candidates_than_the_graph_gives() -> None:
     """What a search may ask for although beams do not: the host then follows each step by itself."""
-    states = [begun(hash_engine(MemoryDevice())[0], 2), begun(MemoryEngine(Limits(12, 40, 100)), 2)]
+    engine, program = hash_engine(MemoryDevice())
+    program.eos_weight = -99.0
+    states = [begun(engine, 2), begun(MemoryEngine(Limits(12, 40, 100), poll=4, eos_weight=-99.0), 2)]
     outputs = []
     for state in states:
         state.step(3)
-        if isinstance(state, DeviceBeams):
-            state.step(2)
-            outputs.append([state.read(), state.read()])
-        else:
-            outputs.append([state.read(), state.step(2) or state.read()])
+        state.step(2)
+        outputs.append([state.read(), state.read()])
     for one, other in zip(*outputs, strict=True):
         np.testing.assert_array_equal(one.token_ids[:, 2], other.token_ids[:, 2])
         assert one.token_ids.shape == other.token_ids.shape and one.finished[2] == other.finished[2]
-    tops = [state.top(12) for state in states]
-    engine, _ = hash_engine(MemoryDevice())
-    state = engine.allocate(4, 4, 32, top=20, beams=2)
-    state.place([2], engine.encode(np.array([[5, 7, 9, TOKENS.eos]]), np.array([4])), [0], [100])
-    state.step(5)
-    state.read()
-    wide = state.top(20)
-    assert wide.token_ids.shape == (4, 20)
-    for top in (*tops, wide):
-        np.testing.assert_array_equal(top.token_ids[2, :12], tops[1].token_ids[2])
-    np.testing.assert_allclose(state.log_probabilities([2], [5]), states[0].log_probabilities([2], [5]))
+    wide = begun(engine, 2, top=20)
+    wide.step(5)
+    wide.read()
+    assert wide.top(20).token_ids.shape == (4, 20)
+    expected = states[1].top(8)
+    for top in (states[0].top(8), wide.top(20)):
+        np.testing.assert_array_equal(top.token_ids[2, :8], expected.token_ids[2])
+        np.testing.assert_allclose(top.logits[2, :8], expected.logits[2], atol=1e-5)
+        np.testing.assert_allclose(top.normaliser[2], expected.normaliser[2], atol=1e-5)
 
 
 def test_without_the_step_caches_are_gathered() -> None:
