@@ -426,7 +426,10 @@ inline void run_beams(const View& view, float eos_weight) {
       const std::int64_t id = best[static_cast<std::size_t>(i)];
       view.set_id(kTopIds, row * candidates + i, id);
       view.number(kTopLogits, row * candidates + i) = logits[static_cast<std::size_t>(id)];
-      view.number(kLogits, row * candidates + i) = logits[static_cast<std::size_t>(i)];
+    }
+    const auto words = static_cast<std::int64_t>(kVocabulary);
+    for (std::int64_t i = 0; i < words; ++i) {
+      view.number(kLogits, row * words + i) = logits[static_cast<std::size_t>(i)];
     }
     view.number(kNormaliser, row) = static_cast<float>(log_sum_exp(logits));
   }
@@ -450,6 +453,8 @@ inline Manifest small_manifest(bool copies = false) {
     if (copies) with_ids.push_back({kCrossIds, "int64", shape, false});
     graph.outputs.push_back({kUnknownOutput, "float32", {std::string("batch"), std::string("source")}, true});
     for (Tensor& tensor : graph.outputs) {
+      // Fewer candidates than words, so that a search may ask for more.
+      if (tensor.name == kTopIds || tensor.name == kTopLogits) tensor.shape = {"rows", std::int64_t{8}};
       if (tensor.name == "logits" && graph.role == kStep) tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
     }
   }

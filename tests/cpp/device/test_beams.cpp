@@ -23,10 +23,10 @@ struct Made {
   std::unique_ptr<Engine> engine = nullptr;
 };
 
-Made made_on(const std::string& id_type, bool captured, bool in_order = true) {
+Made made_on(const std::string& id_type, bool captured, bool in_order = true, float eos_weight = 0.5F) {
   Made made;
   made.device = std::make_shared<MemoryDevice>(*made.heap);
-  auto program = std::make_unique<MemoryProgram>(*made.device, 0.5F, captured, in_order);
+  auto program = std::make_unique<MemoryProgram>(*made.device, eos_weight, captured, in_order);
   made.program = program.get();
   made.engine = make_device_engine(small_manifest(),
                                    {"memory", kLimits, id_type, "scatter", made.device, std::move(program), nullptr});
@@ -83,8 +83,8 @@ std::vector<Request> requests_of(Draw& draw, std::int64_t words, std::int64_t eo
 }
 
 // Two sentences of `beams` rows, of which the second is placed.
-std::unique_ptr<DecoderState> begun(const Engine& engine, std::size_t beams) {
-  auto state = engine.allocate(2 * beams, 4, 32, {false, 2 * beams, beams});
+std::unique_ptr<DecoderState> begun(const Engine& engine, std::size_t beams, std::size_t top = 8) {
+  auto state = engine.allocate(2 * beams, 4, 32, {false, top, beams});
   state->place({beams}, *engine.encode({5, 7, 9, kTokens.eos}, {4}), {0}, {128});
   return state;
 }
@@ -178,11 +178,11 @@ TEST_CASE("beams fork and move at random as rows do") {
   }
 }
 
-TEST_CASE("groups of steps, and more candidates than the step of beams gives") {
-  const Made made = made_on("int32", true);
-  const MemoryEngine oracle(kLimits, 4, 0.5F);
+TEST_CASE("groups of steps and more candidates than the step of beams gives") {
+  const Made made = made_on("int32", true, true, -99.0F);
+  const MemoryEngine oracle(kLimits, 4, -99.0F);
   const auto state = begun(*made.engine, 2);
-  const auto expected = begun(oracle, 2);
+  const auto expected = begun(oracle, 2, kVocabulary);
   for (const auto* each : {&state, &expected}) {
     (*each)->step(3);
     (*each)->step(1);
@@ -194,8 +194,7 @@ TEST_CASE("groups of steps, and more candidates than the step of beams gives") {
     for (std::size_t i = 2; i < one.token_ids.size(); i += 4) CHECK(one.token_ids[i] == other.token_ids[i]);
     CHECK(one.finished[2] == other.finished[2]);
   }
-  CHECK(state->top(kVocabulary + 1).token_ids.size() == 4 * kVocabulary);  // as many as there are, by the logits
-  check_top(state->top(4), expected->top(4), 2, 4);
+  for (const std::size_t k : {std::size_t{4}, kVocabulary}) check_top(state->top(k), expected->top(k), 2, k);
 }
 
 TEST_CASE("without the step of beam search a device gathers caches") {

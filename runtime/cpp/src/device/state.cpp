@@ -214,8 +214,8 @@ std::unique_ptr<DecoderState> DeviceState::moved(const std::vector<std::size_t>&
 DeviceState::Room DeviceState::relocated(const Places& here, std::int64_t target) {
   const StepSizes old = buffers_->sizes();
   const StepSizes asked{static_cast<std::int64_t>(here.size()), source_, target, old.beams};
-  const StepSizes sizes = steps_.graph.program.bucket(asked);
-  if (!(sizes == old)) return {steps_.pool.step(sizes), first_places(here.size())};
+  const bool same = steps_.graph.program.bucket(asked) == old;
+  if (!same) return {steps_.pool.step(asked), first_places(here.size())};
   Places places = without_repeats(here, buffers_->layout().rows);
   return {std::move(buffers_), std::move(places)};
 }
