@@ -26,7 +26,7 @@ class BeamBuffers(StepBuffers):
         self.block, self._made = self._block(graph.inputs, _INPUTS), self._block(graph.outputs, TOP_OUTPUTS)
         self._host = np.zeros(self.block.size, np.uint8)
         self.inputs = self.block.views(self._host)
-        self.inputs["rows"].flat = np.arange(self.sizes.named["rows"])
+        self.inputs["rows"].ravel()[:] = np.arange(self.sizes.named["rows"])
         self._uploads = deque(HostMemory(self.device, self.block.size) for _ in range(UPLOADS))
         self._downloads = [HostMemory(self.device, self._made.size)]
         self.outputs = self._made.views(self._downloads[0].array)
