@@ -455,7 +455,8 @@ inline Manifest small_manifest(bool copies = false) {
     for (Tensor& tensor : graph.outputs) {
       // Fewer candidates than words, so that a search may ask for more.
       if (tensor.name == kTopIds || tensor.name == kTopLogits) tensor.shape = {"rows", std::int64_t{8}};
-      if (tensor.name == "logits" && graph.role == kStep) tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
+      if (tensor.name == "logits" && graph.role == kStep)
+        tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
     }
   }
   return manifest;

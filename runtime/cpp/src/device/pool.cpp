@@ -85,7 +85,8 @@ std::string Pool::too_large(const StepSizes& sizes) const {
   }
   const std::string kind =
       sizes.beams == 1 ? " rows of " : " sentences in " + std::to_string(sizes.beams) + " rows each, of ";
-  return "the GPU has no room for a batch of " + std::to_string(sizes.batch) + kind + std::to_string(sizes.source) + " source and " + std::to_string(sizes.target) + " target tokens: it needs " +
+  return "the GPU has no room for a batch of " + std::to_string(sizes.batch) + kind + std::to_string(sizes.source) +
+         " source and " + std::to_string(sizes.target) + " target tokens: it needs " +
          megabytes(bytes_needed(graph_, sizes)) + " MB and " + megabytes(free) + " MB are free; " +
          (fits > 0 ? "a batch of " + std::to_string(fits) + " would fit" : "not even one row would fit");
 }

@@ -78,8 +78,8 @@ void copy_run(const DeviceBuffers& old, const DeviceBuffers& now, const Run& run
 }  // namespace
 
 DeviceState::DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target)
-    : DeviceState(steps,
-                  {steps.pool.step({static_cast<std::int64_t>(rows), source, target}), first_places(rows)}, source) {}
+    : DeviceState(steps, {steps.pool.step({static_cast<std::int64_t>(rows), source, target}), first_places(rows)},
+                  source) {}
 
 DeviceState::DeviceState(const DeviceSteps& steps, Room room, std::int64_t source)
     : steps_(steps), buffers_(std::move(room.buffers)), places_(std::move(room.places)), source_(source) {}

@@ -105,8 +105,7 @@ std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const Bundle
   std::string name = sessions.name;
   std::string lowering = sessions.step_graph.lowering;
   auto beams = std::make_unique<BeamSession>(bundle, manifest, choice.device, 1, device->stream());
-  auto program =
-      std::make_unique<OrtProgram>(std::move(sessions), std::move(beams), manifest, choice.device == "cuda");
+  auto program = std::make_unique<OrtProgram>(std::move(sessions), std::move(beams), manifest, choice.device == "cuda");
   return make_device_engine(manifest, {std::move(name), manifest.limits(), "int64", std::move(lowering),
                                        std::move(device), std::move(program), warn});
 }

@@ -256,7 +256,8 @@ std::vector<Bucket> open_role(const std::shared_ptr<Runtime>& runtime, const Bui
     for (std::size_t i = 0; i < file.profiles.size(); ++i) {
       const Profile& profile = file.profiles[i];
       const std::int64_t target = profile.target ? profile.target->max : 0;
-      buckets.push_back({opened, static_cast<int>(i), {profile.batch.max, profile.source.max, target, profile.beams.value_or(1)}});
+      buckets.push_back(
+          {opened, static_cast<int>(i), {profile.batch.max, profile.source.max, target, profile.beams.value_or(1)}});
     }
   }
   return buckets;
