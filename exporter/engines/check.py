@@ -76,7 +76,7 @@ def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: Bui
         for target in sorted({profile.target.max for profile in profiles if profile.target is not None}):
             started: Any = copy(engine)
             started.first_target = lambda _source, length=target: length
-            greedy = started if beams == 1 else FirstBeams(started, beams)
+            greedy: Any = started if beams == 1 else FirstBeams(started, beams)
             for rows in sorted(sizes):
                 _check_bucket(greedy, golden, prefix, rows, target)
 
