@@ -6,14 +6,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.directory import BuildPlan, build_directory, sources, target_gpu
-from txport.exporter.engines.profiles import Buckets, choose_buckets
-from txport.exporter.words import plural
+from txport.exporter.engines.profiles import Buckets, choose_beams, choose_buckets
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
@@ -59,6 +59,12 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
     callback=_numbers,
     help="Cache lengths. [default: 32,64,... and the bundle's longest]",
 )
+@click.option(
+    "--beams",
+    metavar="N,N,...",
+    callback=_numbers,
+    help="Numbers of beams to build the step of beam search for, 1 for none. [default: the model's own]",
+)
 @click.option("--lowering", type=click.Choice(_LOWERINGS), help="Decoder step. [default: the best for this version]")
 @click.option(
     "--workspace",
@@ -85,6 +91,7 @@ def main(
     max_batch: int | None,
     batch_buckets: tuple[int, ...] | None,
     target_buckets: tuple[int, ...] | None,
+    beams: tuple[int, ...] | None,
     lowering: Lowering | None,
     timing_cache: Path | None,
     compute_capability: tuple[str, ...],
@@ -106,6 +113,7 @@ def main(
     target = target_gpu(tensorrt, gpu, _capabilities(compute_capability), options["ampere_plus"])
     capabilities = target.compute_capabilities if tensorrt.is_rtx else ()
     buckets = choose_buckets(manifest, max_batch, batch_buckets, target_buckets)
+    buckets = replace(buckets, beams=choose_beams(manifest, tensorrt, buckets.batches[-1], beams))
     plan = BuildPlan(
         bundle=bundle.resolve(),
         library=tensorrt.library.name,
@@ -156,7 +164,8 @@ def _bar(buckets: Buckets, lowering: Lowering) -> Iterator[Callable[[str, float]
     if not sys.stderr.isatty():
         yield lambda file, part: None
         return
-    engines = 1 + (len(buckets.targets) if lowering == "tensorscatter" else 1)
+    steps = len(buckets.targets) if lowering == "tensorscatter" else 1
+    engines = 1 + steps + len(buckets.beams) * len(buckets.targets)
     parts: dict[str, float] = {}
     with click.progressbar(length=100 * engines, label="encoder.plan", file=sys.stderr) as bar:
 
@@ -172,10 +181,9 @@ def _bar(buckets: Buckets, lowering: Lowering) -> Iterator[Callable[[str, float]
 
 def _summary(directory: Path, record: BuildRecord) -> str:
     size = sum(engine.bytes for engine in record.engines)
-    profiles = sum(len(engine.profiles) for engine in record.of_role("decoder_step"))
     layers = ", ".join(f"{count} layers {kind}" for kind, count in sorted(record.precision.layers.items()))
     return (
         f"{directory}: {record.library}, lowering {record.lowering}, {record.precision.type} "
-        f"(by the {record.precision.proof}: {layers}), {plural(profiles, 'bucket')}, {size / 1e6:.1f} MB, "
+        f"(by the {record.precision.proof}: {layers}), {record.sizes}, {size / 1e6:.1f} MB, "
         f"{record.build_seconds:.1f} s, {record.peak_memory / 1e6:.0f} MB of memory at most"
     )

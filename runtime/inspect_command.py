@@ -142,11 +142,10 @@ def _engine_rows(bundle: Path) -> Iterator[tuple[str, str]]:
             yield "engines", str(error)
             continue
         gpu = f"{record.gpu.name or 'any GPU'} of compute capability {', '.join(record.gpu.compute_capabilities)}"
-        buckets = sum(len(engine.profiles) for engine in record.of_role("decoder_step"))
         yield (
             "engines",
             f"{directory.name}: {record.library}, {gpu} "
-            f"({record.gpu.compatibility}), lowering {record.lowering}, {buckets} buckets",
+            f"({record.gpu.compatibility}), lowering {record.lowering}, {record.sizes}",
         )
 
 

@@ -6,20 +6,20 @@ neither is copied into memory.
 
 import logging
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.inspector import count_types, engine_layers, wrong_products
 from txport.exporter.engines.network import check_network, leave_out_unknown, let_attention_decompose
-from txport.exporter.engines.profiles import shapes
+from txport.exporter.engines.profiles import fixed_sizes, shapes
 from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.bundle.interface import interface
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Role
-from txport.runtime.engines.build_record import EngineFile, Profile
+from txport.runtime.bundle.schema import Graph
+from txport.runtime.engines.build_record import EngineFile, EngineRole, Profile
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, CheckFailed
 from txport.runtime.files import sha256
@@ -84,7 +84,7 @@ class EngineBuilder:
             graph: which graph.
             file: the engine file's name.
             profiles: its optimization profiles, in order.
-            target: fixes the cache length, for layers that need it static.
+            target: fixes the cache length, for layers that need it static, and with it the number of beams.
 
         Raises:
             BundleError: the library cannot parse or build the graph.
@@ -95,7 +95,8 @@ class EngineBuilder:
         precision = self.manifest.precision.type
         self.tensorrt.messages.clear()
         builder = trt.Builder(self.tensorrt.logger)
-        network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, target)
+        fixed = fixed_sizes(profiles[0], target)
+        network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, fixed)
         if graph.lowering == "scatter" and self.tensorrt.selects_caches:
             write_caches_by_select(self.tensorrt, network)
         let_attention_decompose(self.tensorrt, network)
@@ -116,8 +117,7 @@ class EngineBuilder:
             counts = self._inspect(path, graph, precision, islands)
         for kind, count in counts.items():
             self.layers[kind] = self.layers.get(kind, 0) + count
-        role: Role = "encoder" if graph.role == "encoder" else "decoder_step"
-        return EngineFile(role, file, path.stat().st_size, sha256(path), tuple(profiles))
+        return EngineFile(cast(EngineRole, graph.role), file, path.stat().st_size, sha256(path), tuple(profiles))
 
     def _config(self, builder: Any, network: Any, half: bool, file: str) -> Any:
         trt, options = self.tensorrt.module, self.options
@@ -163,24 +163,29 @@ class EngineBuilder:
         _log.warning("%s; %s chose so", fault, self.tensorrt.library)
 
 
-def parse_graph(tensorrt: TensorRt, builder: Any, path: Path, target: int | None = None) -> tuple[Any, Any]:
+def parse_graph(
+    tensorrt: TensorRt, builder: Any, path: Path, fixed: Mapping[str, int] | None = None
+) -> tuple[Any, Any]:
     """Parse an ONNX file into a network; the parser keeps its weights mapped.
 
     Args:
         tensorrt: the library.
         builder: its builder.
         path: an ONNX file.
-        target: fixes the cache length.
+        fixed: sizes of dimensions that become numbers, by name.
 
     Raises:
         BundleError: the library cannot parse it.
     """
     network = tensorrt.new_network(builder)
     parser = tensorrt.module.OnnxParser(network, tensorrt.logger)
-    if target is None:
+    if not fixed:
         parsed = parser.parse_from_file(str(path))
     else:
-        parsed = parser.parse(with_size(path.read_bytes(), "target", target), str(path))
+        model = path.read_bytes()
+        for dimension, size in fixed.items():
+            model = with_size(model, dimension, size)
+        parsed = parser.parse(model, str(path))
     if not parsed:
         reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
         reason = " ".join(reasons[0].split())[:300] if reasons else tensorrt.why()

@@ -8,6 +8,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+from txport.exporter.engines.first_beams import FirstBeams
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
 from txport.runtime.device.gpu import find_gpu
 from txport.runtime.engine import Engine
@@ -56,6 +57,8 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
 def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: BuildRecord) -> None:
     """Answer the cases in every bucket, always with more sentences than rows, so that rows refill.
 
+    Those of beam search answer greedily, too, with the first of each sentence's beams.
+
     Args:
         engine: what answers.
         golden: sources and the ids that must come out.
@@ -65,16 +68,24 @@ def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: Bui
     Raises:
         CheckFailed: a case comes out differently.
     """
-    profiles = [profile for file in record.of_role("decoder_step") for profile in file.profiles]
-    sizes = {min(size, engine.limits.batch) for size in (*(profile.batch.max for profile in profiles), _FEW_ROWS)}
-    for target in sorted({profile.target.max for profile in profiles if profile.target is not None}):
-        started: Any = copy(engine)
-        started.first_target = lambda _source, length=target: length
-        for rows in sorted(sizes):
-            count = len(golden.cases)
-            order = [index % count for index in range(rows + count)] if count else []
-            for wrong in check(started, golden, prefix, rows=rows, order=order, least=target):
-                raise CheckFailed(
-                    f"the engines do not give what the bundle's golden.json says: case {wrong.case} in a batch of "
-                    f"{rows} with caches of {target} came out as {wrong.found[:20]} instead of {wrong.expected[:20]}"
-                )
+    for role, beams in [("decoder_step", 1), *(("decoder_beams", number) for number in record.beams)]:
+        files = [file for file in record.engines if file.role == role]
+        profiles = [profile for file in files for profile in file.profiles if (profile.beams or 1) == beams]
+        most = engine.limits.batch // beams
+        sizes = {min(size, most) for size in (*(profile.batch.max for profile in profiles), _FEW_ROWS)}
+        for target in sorted({profile.target.max for profile in profiles if profile.target is not None}):
+            started: Any = copy(engine)
+            started.first_target = lambda _source, length=target: length
+            greedy: Any = started if beams == 1 else FirstBeams(started, beams)
+            for rows in sorted(sizes):
+                _check_bucket(greedy, golden, prefix, rows, target)
+
+
+def _check_bucket(engine: Engine, golden: Golden, prefix: list[int], rows: int, target: int) -> None:
+    count = len(golden.cases)
+    order = [index % count for index in range(rows + count)] if count else []
+    for wrong in check(engine, golden, prefix, rows=rows, order=order, least=target):
+        raise CheckFailed(
+            f"the engines do not give what the bundle's golden.json says: case {wrong.case} in a batch of "
+            f"{rows} with caches of {target} came out as {wrong.found[:20]} instead of {wrong.expected[:20]}"
+        )

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from time import monotonic
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.check import try_engines
 from txport.exporter.engines.process import run_apart
-from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
+from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, step_profiles
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
 from txport.runtime.bundle.strict_json import encode
@@ -132,7 +133,8 @@ def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
 
 def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
     """SHA-256 of the bundle's files that the engines are built from, by name."""
-    graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings)]
+    beams = manifest.optional_graph("decoder_beams") if plan.buckets.beams else None
+    graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings), *([beams] if beams else [])]
     return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
 
 
@@ -172,6 +174,7 @@ def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
     tensorrt = builder.tensorrt
     manifest = builder.manifest
     lowering, engines = _build_engines(builder, plan)
+    engines += tuple(_build_beams(builder, plan.buckets))
     record = BuildRecord(
         format_version=FORMAT_VERSION,
         made_by=MadeBy("txport", VERSION),
@@ -221,6 +224,18 @@ def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -
     for target in buckets.targets:
         profiles = step_profiles(manifest, buckets.batches, [target])
         yield builder.build(step, f"decoder_step.{target}.plan", profiles, target)
+
+
+def _build_beams(builder: EngineBuilder, buckets: Buckets) -> Iterator[EngineFile]:
+    """One engine for each number of beams and cache length: both are static."""
+    graph = builder.manifest.optional_graph("decoder_beams")
+    for beams, target in itertools.product(buckets.beams, buckets.targets):
+        assert graph is not None, "beams were chosen for a bundle that has their step"
+        profiles = beam_profiles(builder.manifest, buckets, beams, target)
+        try:
+            yield builder.build(graph, f"decoder_beams.{beams}.{target}.plan", profiles, target)
+        except BundleError as error:
+            raise BundleError(f"{error}; --beams 1 builds no step of beam search") from error
 
 
 def _cuda_runtime() -> str | None:

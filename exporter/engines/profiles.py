@@ -1,12 +1,13 @@
 """Buckets: the sizes that TensorRT engines are tuned for, and the optimization profiles made of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Range, Tensor
+from txport.runtime.bundle.schema import Range, Tensor, added
 from txport.runtime.engines.build_record import Profile
-from txport.runtime.errors import InputError
+from txport.runtime.engines.tensorrt import TensorRt
+from txport.runtime.errors import BundleError, InputError
 
 # The shortest default cache and the factors between defaults: a step at a bucket's end costs little more than one at
 # its middle, and each profile costs build time.
@@ -16,10 +17,19 @@ _BATCHES = (1, 8, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Buckets:
-    """Rows of a batch and lengths of caches, ascending; each pair gets a profile of the decoder step."""
+    """Rows of a batch and lengths of caches, ascending; each pair gets a profile of the decoder step.
+
+    And, with as many sentences as rows leave room for, one of the step of beam search for each number of `beams`.
+    """
 
     batches: tuple[int, ...]
     targets: tuple[int, ...]
+    beams: tuple[int, ...] = added(())
+
+    def sentences(self, beams: int) -> tuple[int, ...]:
+        """Sentences of a batch of beam search, ascending."""
+        most = self.batches[-1] // beams
+        return tuple(sorted({min(size, most) for size in self.batches}))
 
 
 def choose_buckets(
@@ -43,6 +53,32 @@ def choose_buckets(
     return Buckets(tuple(sorted(set(chosen))), tuple(sorted(set(targets))))
 
 
+def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Sequence[int] | None) -> tuple[int, ...]:
+    """The numbers of beams to build for: by default the model's own, if bundle, library and batch allow it.
+
+    Args:
+        manifest: the bundle's.
+        tensorrt: the library.
+        most: rows of the largest batch.
+        asked: numbers of beams; 1 for none.
+
+    Raises:
+        BundleError: the bundle has no step of beam search.
+        InputError: the library cannot build it, or a batch has fewer rows than a sentence.
+    """
+    has_graph = manifest.optional_graph("decoder_beams") is not None
+    if asked is None:
+        own = manifest.generation.beam or 1
+        return (own,) if 2 <= own <= most and has_graph and tensorrt.has_cache_layers else ()
+    wanted = tuple(sorted({beams for beams in asked if beams > 1}))
+    if wanted and not has_graph:
+        raise BundleError("the bundle has no step of beam search: export it again with --with-beams, or omit --beams")
+    if wanted and not tensorrt.has_cache_layers:
+        raise InputError(f"{tensorrt.library} does not build the step of beam search, 10.15 does: omit --beams")
+    _check("beam", asked, most)
+    return wanted
+
+
 def encoder_profiles(manifest: Manifest, buckets: Buckets) -> tuple[Profile, ...]:
     """One for each batch bucket: any batch up to it, sources of any length."""
     source = manifest.dimensions.source
@@ -59,9 +95,24 @@ def step_profiles(manifest: Manifest, batches: Sequence[int], targets: Sequence[
     )
 
 
+def beam_profiles(manifest: Manifest, buckets: Buckets, beams: int, target: int) -> tuple[Profile, ...]:
+    """One for each number of sentences, with exactly these beams and this cache length."""
+    profiles = step_profiles(manifest, buckets.sentences(beams), [target])
+    return tuple(replace(profile, beams=beams) for profile in profiles)
+
+
+def fixed_sizes(profile: Profile, target: int | None) -> dict[str, int]:
+    """The dimensions that an engine's graph has as numbers: the cache length, if it is one, and beams."""
+    if target is None:
+        return {}
+    return {"target": target} if profile.beams is None else {"beam": profile.beams, "slots": profile.beams * target}
+
+
 def shapes(tensor: Tensor, profile: Profile) -> tuple[list[int], list[int], list[int]]:
     """The smallest, the optimal and the largest shape of an input in a profile."""
     sizes = {"batch": profile.batch, "source": profile.source, "target": profile.target}
+    if profile.beams is not None and profile.target is not None:
+        sizes |= {name: _exactly(size) for name, size in fixed_sizes(profile, profile.target.max).items()}
 
     def at(which: str) -> list[int]:
         return [dim if isinstance(dim, int) else getattr(sizes[dim], which) for dim in tensor.shape]

@@ -69,7 +69,9 @@ def network_with_config(
         BundleError: the library cannot parse the graph.
     """
     lengths = [each["cache_positions"][0] for each in shapes if "cache_positions" in each]
-    fixed = lengths[0] if graph.lowering == "tensorscatter" else None  # its cache layers take no other length
+    fixed = (
+        {"target": lengths[0]} if graph.lowering == "tensorscatter" else None
+    )  # its cache layers take no other length
     builder = tensorrt.module.Builder(tensorrt.logger)
     network, parser = parse_graph(tensorrt, builder, file, fixed)
 

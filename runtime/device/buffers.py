@@ -7,7 +7,7 @@ transfers it.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,18 +23,33 @@ from txport.runtime.errors import EngineError
 ALIGNMENT = 256  # of every tensor that a library binds
 # Uploads of the state that may wait for the device at once: new buffers, rows that move into them and rows that are
 # placed there upload without a step between.
-_UPLOADS = 4
+UPLOADS = 4
 RING = 64  # the most steps of one group, whose tokens the device keeps
 
 
 @dataclass(frozen=True)
 class StepSizes:
-    """Rows, source tokens and cache length of one set of buffers, and whether logits are wanted."""
+    """Sizes of one set of buffers.
+
+    Attributes:
+        rows: entries of caches and cross-attention: rows of a batch or, where these share an entry, sentences.
+        source: tokens.
+        target: positions of the caches.
+        logits: whether they are wanted.
+        beams: rows that share an entry; more than 1 are of the step of beam search.
+    """
 
     rows: int
     source: int
     target: int
     logits: bool
+    beams: int = 1
+
+    @property
+    def named(self) -> dict[str, int]:
+        """The size of each named dimension of a step."""
+        beams = {"beam": self.beams, "rows": self.rows * self.beams, "slots": self.target * self.beams}
+        return {"batch": self.rows, "source": self.source, "target": self.target, **beams}
 
 
 @dataclass(frozen=True)
@@ -85,14 +100,37 @@ def stack(address: int, names: Sequence[str], rows: int, heads: int, line: int) 
     return Stack(address, tuple(names), line, heads * line, plane)
 
 
-def state_offsets(rows: int, id_type: str) -> tuple[dict[str, int], int]:
-    """(where each small tensor begins, bytes of all): first those that a step writes, so that one copy takes them."""
-    size = np.dtype(id_type).itemsize
-    offsets, at = dict[str, int](), 0
-    for name, width in {"token_ids": size, "positions": size, "finished": 1, "target_limits": size}.items():
-        offsets[name] = at
-        at += -(-rows * width // ALIGNMENT) * ALIGNMENT
-    return offsets, at
+class Block:
+    """Small tensors one after the other, so that one copy takes all of them.
+
+    Attributes:
+        offsets: bytes before each.
+        size: bytes of all.
+
+    Args:
+        tensors: type and shape of each, by name, in order.
+    """
+
+    def __init__(self, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        self._tensors = {name: (np.dtype(kind), shape) for name, (kind, shape) in tensors.items()}
+        self.offsets, self.size = dict[str, int](), 0
+        for name, (kind, shape) in self._tensors.items():
+            self.offsets[name] = self.size
+            self.size += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
+
+    def views(self, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+        """The tensors in a copy of the block, uint8 `[size]` or more."""
+        starts = [(name, self.offsets[name], *self._tensors[name]) for name in self._tensors]
+        return {
+            name: array[at : at + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+            for name, at, kind, shape in starts
+        }
+
+
+def state_block(rows: int, id_type: str) -> Block:
+    """The small tensors of a plain step: first those that it writes, so that one copy takes them."""
+    kinds = {"token_ids": id_type, "positions": id_type, "finished": "bool", "target_limits": id_type}
+    return Block({name: (kind, (rows,)) for name, kind in kinds.items()})
 
 
 class HostMemory:
@@ -119,14 +157,9 @@ class HostBlock:
 
     def __init__(self, array: npt.NDArray[Any], rows: int, id_type: str) -> None:
         self.array = array
-        offsets, _ = state_offsets(rows, id_type)
-
-        def view(name: str, kind: str) -> npt.NDArray[Any]:
-            start = offsets[name]
-            return array[start : start + rows * np.dtype(kind).itemsize].view(kind)
-
-        self.token_ids, self.positions = view("token_ids", id_type), view("positions", id_type)
-        self.target_limits, self.finished = view("target_limits", id_type), view("finished", "bool")
+        views = state_block(rows, id_type).views(array)
+        self.token_ids, self.positions = views["token_ids"], views["positions"]
+        self.target_limits, self.finished = views["target_limits"], views["finished"]
 
 
 class Poll(HostBlock):
@@ -141,7 +174,7 @@ class Poll(HostBlock):
     def __init__(self, memory: HostMemory, rows: int, id_type: str) -> None:
         super().__init__(memory.array, rows, id_type)
         self.memory, self.steps = memory, 0
-        self.ring = memory.array[state_offsets(rows, id_type)[1] :].view(id_type).reshape(RING, rows)
+        self.ring = memory.array[state_block(rows, id_type).size :].view(id_type).reshape(RING, rows)
 
 
 class StepBuffers:
@@ -172,14 +205,7 @@ class StepBuffers:
         model = manifest.model
         self.float_type, self.vocabulary = manifest.precision.type, model.target_vocabulary
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
-        self.offsets, self._state_bytes = state_offsets(sizes.rows, id_type)
-        self._ring_row = sizes.rows * np.dtype(id_type).itemsize
-        size = self._state_bytes + RING * self._ring_row
-        self.host = HostBlock(np.zeros(self._state_bytes, np.uint8), sizes.rows, id_type)
-        self._uploads = deque(HostMemory(device, self._state_bytes) for _ in range(_UPLOADS))
-        # Two, so that the host can read one group of steps while the device works on the next.
-        self.polls = [Poll(HostMemory(device, size), sizes.rows, id_type) for _ in range(2)]
-        plan = _plan(manifest, sizes, id_type, size)
+        plan = _plan(manifest, sizes, id_type, self._exchange(graph))
         self._allocated: list[int] = []
         try:
             at = {name: self._allocate(size) for name, size in plan.items()}
@@ -187,7 +213,7 @@ class StepBuffers:
             self.free()
             raise
         line, layers = model.head_dim * self.float_size, model.decoder_layers
-        self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.target * line)
+        self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.named["slots"] * line)
         cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
         ids_line = sizes.source * np.dtype(id_type).itemsize
         ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)] if model.copies else []
@@ -200,6 +226,20 @@ class StepBuffers:
         self._write_constants(at, sizes)
         self.reset(pad)
         self.addresses = self._addresses(graph, at)
+
+    def _exchange(self, graph: Graph) -> int:
+        """Make what the host uploads and downloads; returns the bytes of it on the device."""
+        rows, id_type, device = self.sizes.rows, self.id_type, self.device
+        self.block = state_block(rows, id_type)
+        self._host = np.zeros(self.block.size, np.uint8)
+        self.host = HostBlock(self._host, rows, id_type)
+        self._ring_row = rows * np.dtype(id_type).itemsize
+        size = self.block.size + RING * self._ring_row
+        # Two, so that the host can read one group of steps while the device works on the next.
+        self._downloads = [HostMemory(device, size) for _ in range(2)]
+        self.polls = [Poll(memory, rows, id_type) for memory in self._downloads]
+        self._uploads = deque(HostMemory(device, self.block.size) for _ in range(UPLOADS))
+        return size
 
     def _allocate(self, size: int) -> int:
         address = self.device.allocate(size)
@@ -216,14 +256,14 @@ class StepBuffers:
         masked = np.full((sizes.rows, sizes.source), MASKED, self.float_type)
         self.device.upload(self.bias, masked)
         self.device.upload(self.masked, masked)
-        self.device.upload(at["cache_positions"], np.arange(sizes.target, dtype=self.id_type))
+        self.device.upload(at["slots"], np.arange(sizes.target, dtype=self.id_type).repeat(sizes.beams))
 
     def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
         """The address of each input and output by name; an output that aliases an input has its address."""
-        addresses = {name: self.state + offset for name, offset in self.offsets.items()}
+        addresses = {name: self.state + offset for name, offset in self.block.offsets.items()}
         for whole in (self.caches, *self.sources):
             addresses |= whole.tensors()
-        addresses |= {"cross_bias": self.bias, "cache_positions": at["cache_positions"]}
+        addresses |= {"cross_bias": self.bias, "cache_positions": at["slots"], "slot_positions": at["slots"]}
         addresses |= {output: addresses[name] for name, output in graph.aliases}
         return addresses | ({} if self.logits is None else {"logits": self.logits})
 
@@ -241,29 +281,29 @@ class StepBuffers:
         memory = self._uploads[0]
         self._uploads.rotate(-1)
         memory.used.synchronize()
-        memory.array[:] = self.host.array
+        memory.array[:] = self._host
         self.device.upload(self.state, memory.array)
         memory.used.record()
 
     def keep_tokens(self, slot: int) -> None:
         """Copy the tokens of the last step to a slot of the ring."""
-        target = Buffer(self.state + self._state_bytes + slot * self._ring_row)
+        target = Buffer(self.state + self.block.size + slot * self._ring_row)
         self.device.copy(target, Buffer(self.state), self._ring_row)
 
     def download_state(self, poll: Poll, steps: int) -> None:
         """Copy ids, positions, flags and the tokens of so many steps to the host; they are there after its event."""
-        self.device.download(poll.array[: self._state_bytes + steps * self._ring_row], self.state)
+        self.device.download(poll.array[: self.block.size + steps * self._ring_row], self.state)
         poll.steps = steps
         poll.memory.used.record()
 
     def adopt(self, poll: Poll) -> None:
         """Take what a step writes into the block that is uploaded."""
-        written = self.offsets["target_limits"]
-        self.host.array[:written] = poll.array[:written]
+        written = self.block.offsets["target_limits"]
+        self._host[:written] = poll.array[:written]
 
     def settle(self) -> None:
         """Wait for what was enqueued; a device that has failed works on nothing."""
-        for memory in (*self._uploads, *(poll.memory for poll in self.polls)):
+        for memory in (*self._uploads, *self._downloads):
             with suppress(EngineError):
                 memory.used.synchronize()
 
@@ -277,7 +317,10 @@ class StepBuffers:
 
 def bytes_needed(manifest: Manifest, sizes: StepSizes, id_type: str) -> int:
     """Device memory that step buffers of these sizes take."""
-    small = 4 * sizes.rows * np.dtype(id_type).itemsize * (1 + RING // 4) + 4 * ALIGNMENT
+    rows = sizes.named["rows"]
+    small = 4 * rows * np.dtype(id_type).itemsize * (1 + RING // 4) + 4 * ALIGNMENT
+    if sizes.beams > 1:
+        small += rows * sizes.named["slots"]  # of ancestors
     return sum(_plan(manifest, sizes, id_type, small).values())
 
 
@@ -286,13 +329,13 @@ def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dic
     model, float_size = manifest.model, np.dtype(manifest.precision.type).itemsize
     count, line = 2 * model.decoder_layers, model.head_dim * float_size
     plan = {
-        "caches": stack_bytes(count, sizes.rows, model.heads, sizes.target * line)[1],
+        "caches": stack_bytes(count, sizes.rows, model.heads, sizes.named["slots"] * line)[1],
         "cross": stack_bytes(count, sizes.rows, model.heads, sizes.source * line)[1],
         "bias": sizes.rows * sizes.source * float_size,
         "masked": sizes.rows * sizes.source * float_size,
-        "cache_positions": sizes.target * np.dtype(id_type).itemsize,
+        "slots": sizes.named["slots"] * np.dtype(id_type).itemsize,
         "state": state,
     }
     if model.copies:
         plan["ids"] = stack_bytes(1, sizes.rows, 1, sizes.source * np.dtype(id_type).itemsize)[1]
-    return plan | ({"logits": sizes.rows * model.target_vocabulary * float_size} if sizes.logits else {})
+    return plan | ({"logits": sizes.named["rows"] * model.target_vocabulary * float_size} if sizes.logits else {})

@@ -4,8 +4,9 @@ All work is enqueued on one stream, in order, so the host waits only when it pol
 """
 
 import numpy as np
-from txport.runtime.bundle.interface import CROSS_IDS, cross_names
+from txport.runtime.bundle.interface import CROSS_IDS, cross_names, most_top
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.buffers import ALIGNMENT, stack, stack_bytes
 from txport.runtime.device.device import Device
 from txport.runtime.device.pool import Encoded, Pool
@@ -81,11 +82,21 @@ class DeviceEngine:
     ) -> DeviceState:
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
+        Beams copy no cache where the program has their step; else a search gathers the caches of plain rows.
+
         Raises:
             ResourceError: the device does not have enough memory for them.
         """
+        if beams > 1 and self._has_step_of(beams):
+            candidates, sentences = most_top(self.manifest.model), rows // beams
+            step = self._pool.step(self._pool.sizes(sentences, source, target, logits or top > candidates, beams))
+            return DeviceBeams(self._pool, step, range(sentences), source)
         step = self._pool.step(self._pool.sizes(rows, source, target, logits or top > 0))
         return DeviceState(self._pool, step, range(rows), source)
+
+    def _has_step_of(self, beams: int) -> bool:
+        with self._pool.working():  # one thread opens it
+            return self._program.graph_of(beams) is not None
 
     def synchronize(self) -> None:
         """Wait for all enqueued work, as measurements must: `encode` and a state's `step` return before it is done."""

@@ -4,10 +4,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.device.beam_buffers import BeamBuffers
 from txport.runtime.device.buffers import Stack, StepBuffers, StepSizes, bytes_needed
 from txport.runtime.device.capture import StepGroups
 from txport.runtime.device.device import Device
@@ -96,13 +97,14 @@ class Pool:
             self._failure = self._failure or str(error)
             raise
 
-    def sizes(self, rows: int, source: int, target: int, logits: bool) -> StepSizes:
+    def sizes(self, rows: int, source: int, target: int, logits: bool, beams: int = 1) -> StepSizes:
         """The sizes of the buffers that serve a batch of these sizes."""
         width = _NARROWEST
         while width < source:
             width *= 2
-        batch, length = self._program.bucket(rows, target)
-        return StepSizes(batch, min(width, self._program.limits.source), length, logits or self._program.always_logits)
+        batch, length = self._program.bucket(rows, target, beams)
+        logits = logits or self._program.always_logits
+        return StepSizes(batch, min(width, self._program.limits.source), length, logits, beams)
 
     def step(self, sizes: StepSizes) -> Lease[PreparedStep]:
         """A step whose rows are all finished.
@@ -137,8 +139,10 @@ class Pool:
 
     def _prepared(self, sizes: StepSizes) -> PreparedStep:
         """New buffers. Running the step has left its traces in slot 0 of the caches only, which `place` clears."""
-        graph, ids = self._program.step_graph, self._program.id_type
-        buffers = StepBuffers(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
+        graph, ids = self._program.graph_of(sizes.beams), self._program.id_type
+        assert graph is not None, "an engine looks for the step before it asks for its buffers"
+        kind = StepBuffers if sizes.beams == 1 else BeamBuffers
+        buffers = kind(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
         try:
             enqueue = self._program.prepare(buffers.addresses, sizes)
             return PreparedStep(buffers, StepGroups(buffers, enqueue, self._program))
@@ -168,14 +172,15 @@ class Pool:
 
     def _too_large(self, sizes: StepSizes) -> str:
         def needed(rows: int) -> int:
-            return bytes_needed(self.manifest, StepSizes(rows, sizes.source, sizes.target, sizes.logits), ids)
+            return bytes_needed(self.manifest, replace(sizes, rows=rows), ids)
 
         ids, free = self._program.id_type, self.device.free_memory()
         fitting = [rows for rows in range(1, sizes.rows) if needed(rows) <= free]
-        buckets = [self._program.bucket(rows, sizes.target)[0] for rows in fitting]
+        buckets = [self._program.bucket(rows, sizes.target, sizes.beams)[0] for rows in fitting]
         fits = max((rows for rows in buckets if needed(rows) <= free), default=0)
         advice = f"a batch of {fits} would fit" if fits else "not even one row would fit"
+        kind = "rows" if sizes.beams == 1 else f"sentences in {sizes.beams} rows each,"
         return (
-            f"the GPU has no room for a batch of {sizes.rows} rows of {sizes.source} source and {sizes.target} target "
-            f"tokens: it needs {needed(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"
+            f"the GPU has no room for a batch of {sizes.rows} {kind} of {sizes.source} source and {sizes.target} "
+            f"target tokens: it needs {needed(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"
         )

@@ -1,4 +1,4 @@
-"""Protocol of a library on a device: two graphs that run on its stream."""
+"""Protocol of a library on a device: a bundle's graphs, which run on its stream."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -30,8 +30,11 @@ class Program(Protocol):
     captures: bool
     captured: bool
 
-    def bucket(self, rows: int, target: int) -> tuple[int, int]:
-        """The rows and the cache length of the buffers that serve this many."""
+    def graph_of(self, beams: int) -> Graph | None:
+        """The step for so many rows of a sentence: `step_graph` for 1, else that of beam search, if it has one."""
+
+    def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
+        """The entries (see `StepSizes.rows`) and the cache length of the buffers that serve this many."""
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Bind the step's buffers, whose rows are all finished, and return what enqueues one step.

@@ -41,12 +41,16 @@ class DeviceState:
         assert self._read == self._groups, "rows are placed after the steps before have been read"
         here = [self._rows[row] for row in rows]
         with self._pool.working():
-            for row, memory_row, count in _runs(here, memory_rows):
-                self._place_run(row, memory, memory_row, count)
+            self._place_sources(here, memory, memory_rows)
             host = self._buffers.host
             host.token_ids[here], host.positions[here] = self._pool.tokens.bos, 0
             host.target_limits[here], host.finished[here] = target_limits, False
             self._buffers.upload_state()
+
+    def _place_sources(self, here: Sequence[int], memory: Encoded, memory_rows: Sequence[int]) -> None:
+        """What the encoder gave, into these rows of the buffers, whose caches are cleared."""
+        for row, memory_row, count in _runs(here, memory_rows):
+            self._place_run(row, memory, memory_row, count)
 
     def _place_run(self, row: int, memory: Encoded, memory_row: int, count: int) -> None:
         """Zero what earlier sentences left: it is masked, but a NaN would come through the mask."""
@@ -94,11 +98,11 @@ class DeviceState:
         """float32 `[rows, target_vocabulary]` of the last step."""
         buffers = self._buffers
         assert buffers.logits is not None, "the state was allocated without logits"
-        logits = np.empty((buffers.sizes.rows, buffers.vocabulary), buffers.float_type)
+        logits = np.empty((buffers.sizes.rows, buffers.sizes.beams, buffers.vocabulary), buffers.float_type)
         with self._pool.working():
             buffers.device.download(logits, buffers.logits)
             buffers.device.synchronize()
-        return logits[self._rows].astype(np.float32)
+        return logits[self._rows].reshape(self.rows, -1).astype(np.float32)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
@@ -114,6 +118,7 @@ class DeviceState:
         here = [self._rows[row] for row in rows]
         self._rows = _without_repeats(here, self._buffers.sizes.rows)
         self._copy_from(self._buffers, here)
+        self._take_over(self._buffers, here)
 
     def moved(self, rows: Sequence[int], target: int) -> "DeviceState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`.
@@ -122,14 +127,19 @@ class DeviceState:
         """
         assert self._read == self._groups, "rows move after the steps before have been read"
         old, here = self._buffers, [self._rows[row] for row in rows]
-        sizes = self._pool.sizes(len(here), self.source, target, old.sizes.logits)
-        if sizes == old.sizes:
-            new = DeviceState(self._pool, self._step, _without_repeats(here, sizes.rows), self.source)
-        else:
-            new = DeviceState(self._pool, self._pool.step(sizes), range(len(here)), self.source)
+        new = DeviceState(self._pool, *self._relocated(here, target), self.source)
         new._copy_from(old, here)
+        new._take_over(old, here)
         del self._step
         return new
+
+    def _relocated(self, here: list[int], target: int) -> tuple[Lease[PreparedStep], Sequence[int]]:
+        """Buffers for these rows of ours with caches of `target` tokens, and which rows of them these become."""
+        old = self._buffers.sizes
+        sizes = self._pool.sizes(len(here), self.source, target, old.logits, old.beams)
+        if sizes == old:
+            return self._step, _without_repeats(here, sizes.rows)
+        return self._pool.step(sizes), range(len(here))
 
     def _copy_from(self, old: StepBuffers, here: list[int]) -> None:
         """These rows of the old buffers, which may be ours, become our rows."""
@@ -138,7 +148,6 @@ class DeviceState:
             pairs = [pair for pair in zip(self._rows, here, strict=True) if buffers is not old or pair[0] != pair[1]]
             for to, row, count in _runs([to for to, _ in pairs], [row for _, row in pairs]):
                 _copy_run(old, buffers, row, to, count)
-            self._take_over(old, here)
 
     def _take_over(self, old: StepBuffers, here: list[int]) -> None:
         """Ids, positions, limits and flags of these rows of the old buffers; rows of ours besides are finished."""
@@ -148,7 +157,8 @@ class DeviceState:
         unused = np.ones(len(host.finished), bool)
         unused[self._rows] = False
         host.finished[unused] = True
-        self._buffers.upload_state()
+        with self._pool.working():
+            self._buffers.upload_state()
 
 
 def _without_repeats(rows: list[int], count: int) -> list[int]:

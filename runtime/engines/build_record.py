@@ -13,7 +13,7 @@ from typing import Literal
 
 from txport.runtime.bundle.manifest import check_contents
 from txport.runtime.bundle.rules import HEX
-from txport.runtime.bundle.schema import FileEntry, MadeBy, Range, Role
+from txport.runtime.bundle.schema import FileEntry, MadeBy, Range, Role, added
 from txport.runtime.bundle.strict_json import check_version, decode, encode, parse
 from txport.runtime.errors import BundleError
 from txport.runtime.files import write_atomically
@@ -25,6 +25,7 @@ TIMING_CACHE = "timing.cache"
 LibraryName = Literal["tensorrt", "tensorrt_rtx"]
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
 IdType = Literal["int32", "int64"]
+EngineRole = Literal[Role, "decoder_beams"]
 
 TITLES: dict[LibraryName, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 
@@ -98,18 +99,26 @@ class Flags:
 
 @dataclass(frozen=True)
 class Profile:
-    """The sizes of one optimization profile; `target` (the cache length) is None for an encoder."""
+    """The sizes of one optimization profile.
+
+    Attributes:
+        batch: rows; of beam search, sentences.
+        source: source tokens.
+        target: the cache length, in positions; None for an encoder.
+        beams: rows of a sentence; None for all but beam search.
+    """
 
     batch: Range
     source: Range
     target: Range | None
+    beams: int | None = added(None)
 
 
 @dataclass(frozen=True)
 class EngineFile:
     """One serialized engine; `profiles[i]` is its optimization profile i."""
 
-    role: Role
+    role: EngineRole
     file: str
     bytes: int
     sha256: str
@@ -184,9 +193,22 @@ class BuildRecord:
         BuildRecord.parse(data, str(directory / NAME))
         write_atomically(directory / NAME, data)
 
-    def of_role(self, role: Role) -> list[EngineFile]:
+    def of_role(self, role: EngineRole) -> list[EngineFile]:
         """The engine files of a role."""
         return [engine for engine in self.engines if engine.role == role]
+
+    @property
+    def beams(self) -> list[int]:
+        """The numbers of beams for which there are engines, ascending."""
+        profiles = [profile for engine in self.of_role("decoder_beams") for profile in engine.profiles]
+        return sorted({profile.beams for profile in profiles if profile.beams is not None})
+
+    @property
+    def sizes(self) -> str:
+        """What the steps are tuned for, for people: "4 buckets, beams 4"."""
+        count = sum(len(engine.profiles) for engine in self.of_role("decoder_step"))
+        beams = f", beams {' and '.join(map(str, self.beams))}" if self.beams else ""
+        return f"{count} bucket{'' if count == 1 else 's'}{beams}"
 
     def check_files(self, directory: Path) -> None:
         """Compare every engine file with its size and hash.
@@ -247,6 +269,10 @@ def _engine_faults(engine: EngineFile) -> Iterator[str]:
     for number, profile in enumerate(engine.profiles):
         if (profile.target is None) != (engine.role == "encoder"):
             yield f"profile {number} of {engine.file!r} has a target where it must have none, or none where it must"
+        if (profile.beams is not None) != (engine.role == "decoder_beams"):
+            yield f"profile {number} of {engine.file!r} has beams where it must have none, or none where it must"
+        if profile.beams is not None and not 2 <= profile.beams <= _LARGEST_SIZE:
+            yield f"profile {number} of {engine.file!r}: beams is {profile.beams}, which is not 2 or more"
         for name in ("batch", "source", "target"):
             sizes: Range | None = getattr(profile, name)
             if sizes is not None and not 1 <= sizes.min <= sizes.opt <= sizes.max <= _LARGEST_SIZE:
@@ -254,10 +280,10 @@ def _engine_faults(engine: EngineFile) -> Iterator[str]:
 
 
 def _bucket_faults(record: BuildRecord) -> Iterator[str]:
-    seen: set[tuple[int, int]] = set()
-    for engine in record.of_role("decoder_step"):
+    seen: set[tuple[int, int, int | None]] = set()
+    for engine in (*record.of_role("decoder_step"), *record.of_role("decoder_beams")):
         for profile in engine.profiles:
-            bucket = profile.batch.max, profile.target.max if profile.target else 0
+            bucket = profile.batch.max, profile.target.max if profile.target else 0, profile.beams
             if bucket in seen:
                 yield f"two profiles are for a batch of {bucket[0]} with a target of {bucket[1]}"
             seen.add(bucket)

@@ -4,7 +4,6 @@ Its sessions map the bundle's one weights file into memory. `ort_state` has the 
 those of beam search.
 """
 
-import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
 
@@ -16,11 +15,8 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.engine import FIRST_TARGET, Int64
 from txport.runtime.engines.ort_beams import OrtBeams
-from txport.runtime.engines.ort_session import CPU, open_session, open_step, run
+from txport.runtime.engines.ort_session import CPU, open_beams, open_session, open_step, run
 from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, enough_memory, zeros
-from txport.runtime.errors import BundleError
-
-_log = logging.getLogger(__name__)
 
 
 class OrtEngine:
@@ -111,15 +107,7 @@ class OrtEngine:
 
     @cached_property
     def beam_steps(self) -> OrtSteps | None:
-        """The step of beam search, opened when it is first needed; None for a bundle without it.
-
-        ONNX Runtime before 1.24 does not know its opset: the rows of a sentence are then rows like others.
-        """
+        """The step of beam search, opened when it is first needed; None where `open_beams` finds none."""
         graph = self.manifest.optional_graph("decoder_beams")
-        if graph is None:
-            return None
-        try:
-            return OrtSteps(graph, self._session_of(graph), self.tokens)
-        except BundleError as error:
-            _log.info("the step of beam search was passed over: %s", error)
-            return None
+        session = open_beams(graph, self._session_of)
+        return None if graph is None or session is None else OrtSteps(graph, session, self.tokens)

@@ -8,7 +8,7 @@ that no other thread may allocate meanwhile, and before 1.28 waits after each re
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.device import Device
-from txport.runtime.engines.ort_session import open_session, open_step, providers_of, run
+from txport.runtime.engines.ort_session import open_beams, open_session, open_step, providers_of, run
 
 _SHORTEST_TARGET = 32
 # Runs in which ONNX Runtime allocates, and libraries choose their kernels.
@@ -50,23 +50,34 @@ class OrtProgram:
         self._encoder_graph = manifest.encoder
         providers = providers_of(where, user_compute_stream=str(device.stream))
         # One thread: the host only launches kernels.
-        opened = partial(open_session, bundle, threads=1, providers=providers)
-        self._encoder = opened(manifest.encoder)
-        self.step_graph, self._step = open_step(manifest, lowerings, opened)
+        self._open = partial(open_session, bundle, threads=1, providers=providers)
+        self._encoder = self._open(manifest.encoder)
+        self.step_graph, self._step = open_step(manifest, lowerings, self._open)
+        self._beam_graph = manifest.optional_graph("decoder_beams")
         self.limits: Limits = manifest.limits
         self.captures = self.captured = where == "cuda"
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
-    def bucket(self, rows: int, target: int) -> tuple[int, int]:
+    def graph_of(self, beams: int) -> Graph | None:
+        """The step for so many rows of a sentence; that of beam search takes any number, if the bundle has it."""
+        return self.step_graph if beams == 1 else self._beam_graph if self._beam_step is not None else None
+
+    @cached_property
+    def _beam_step(self) -> Any | None:
+        """The session of beam search, opened when it is first needed: its weights are on the GPU once more."""
+        return open_beams(self._beam_graph, self._open)
+
+    def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
         """Powers of two, up to the bundle's largest sizes."""
-        batch = min(1 << (rows - 1).bit_length(), self.limits.batch)
+        batch = min(1 << (rows - 1).bit_length(), max(1, self.limits.batch // beams))
         length = min(max(_SHORTEST_TARGET, 1 << (target - 1).bit_length()), self.limits.target)
         return batch, length
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Bind the step's buffers, and run it until ONNX Runtime has allocated what it needs."""
-        shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
-        launch = self._bound(self._step, self.step_graph, addresses, shape)
+        session, graph = (self._step if sizes.beams == 1 else self._beam_step), self.graph_of(sizes.beams)
+        assert graph is not None, "a step that the bundle does not have"
+        launch = self._bound(session, graph, addresses, sizes.named)
         for _ in range(_WARM_UP):
             launch()
         self._device.synchronize()

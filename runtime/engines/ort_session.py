@@ -78,6 +78,18 @@ def open_step(
     raise failures[0]
 
 
+def open_beams(graph: Graph | None, open_session: Callable[[Graph], Any]) -> Any | None:
+    """The session of the step of beam search, `decoder_beams`; None for a bundle without it.
+
+    ONNX Runtime before 1.24 does not know its opset: the rows of a sentence are then rows like others.
+    """
+    try:
+        return None if graph is None else open_session(graph)
+    except BundleError as error:
+        _log.info("the step of beam search was passed over: %s", error)
+        return None
+
+
 def open_session(
     bundle: Files, graph: Graph, *, threads: int, providers: Sequence[Provider], saved: Path | None = None
 ) -> Any:

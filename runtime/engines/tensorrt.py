@@ -60,7 +60,12 @@ class TensorRt:
     @property
     def lowering(self) -> Literal["scatter", "tensorscatter"]:
         """The decoder step that it runs best."""
-        return "tensorscatter" if self.is_rtx or self.numbers >= _CACHE_LAYERS else "scatter"
+        return "tensorscatter" if self.has_cache_layers else "scatter"
+
+    @property
+    def has_cache_layers(self) -> bool:
+        """Whether it writes into a cache of fixed length in place, as the step of beam search must."""
+        return self.is_rtx or self.numbers >= _CACHE_LAYERS
 
     @property
     def has_timing_cache(self) -> bool:

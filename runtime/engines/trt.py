@@ -12,13 +12,14 @@ advance twice: a step writes them aside, and a copy in the same graph puts them 
 
 import mmap
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits
-from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_offsets
+from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_block
 from txport.runtime.device.device import Buffer, Device
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
@@ -56,40 +57,57 @@ class TrtProgram:
         encoder, step = manifest.encoder, manifest.step(record.lowering)
         self.step_graph, self._encoder_graph = step, encoder
         self._runtimes: list[Any] = []  # must live as long as their engines
-        self._steps: dict[tuple[int, int], tuple[Any, int]] = {}
-        for file in record.of_role("decoder_step"):
-            engine = self._open(directory, file, record.version_compatible, step)
-            for index, bucket in enumerate(step_buckets(file)):
-                self._steps[bucket] = engine, index
+        beams = manifest.optional_graph("decoder_beams")
+        if beams is None and record.beams:
+            raise BundleError(f"{directory} has engines of a graph that the bundle lacks: run tx-build again")
+        # By rows of a sentence: the graph, and engine and profile of each bucket.
+        self._graphs = {1: step} | ({} if beams is None else dict.fromkeys(record.beams, beams))
+        self._steps: dict[int, dict[tuple[int, int], tuple[Any, int]]] = {rows: {} for rows in self._graphs}
+        for file in (*record.of_role("decoder_step"), *record.of_role("decoder_beams")):
+            engine = self._open(directory, file, record.version_compatible, self._graphs[file.profiles[0].beams or 1])
+            for index, (profile, bucket) in enumerate(zip(file.profiles, step_buckets(file), strict=True)):
+                self._steps[profile.beams or 1][bucket] = engine, index
         (file,) = record.of_role("encoder")
         engine = self._open(directory, file, record.version_compatible, encoder)
-        self._allocate([engine, *(step for step, _ in self._steps.values())])
+        self._allocate([engine, *(step for steps in self._steps.values() for step, _ in steps.values())])
         contexts = [(p.batch.max, self._context(engine, index)) for index, p in enumerate(file.profiles)]
         self._encoders = sorted(contexts, key=lambda each: each[0])
         self.limits = limits_of(record)
         self.captured = True
         self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
 
-    def bucket(self, rows: int, target: int) -> tuple[int, int]:
+    def graph_of(self, beams: int) -> Graph | None:
+        """The step for so many rows of a sentence; None if there are no engines for it."""
+        return self._graphs.get(beams)
+
+    def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
         """The smallest profile that has room."""
-        return smallest_bucket(self._steps, rows, target)
+        return smallest_bucket(self._steps[beams], rows, target)
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Bind the step's buffers in a context of their own, and run it once."""
-        context = self._context(*self._steps[sizes.rows, sizes.target])
-        shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
-        offsets, _ = state_offsets(sizes.rows, self.id_type)
-        aside = {made: self._aside + offsets[name] for name, made in self.step_graph.aliases if name in STATE}
-        state, size = Buffer(addresses[STATE[0]]), offsets[STATE[-1]] + sizes.rows
-        assert all(addresses[name] == state.address + offsets[name] for name in STATE)
-        self._bind(context, self.step_graph, {**addresses, **aside}, shape)
+        context = self._context(*self._steps[sizes.beams][sizes.rows, sizes.target])
+        if sizes.beams == 1:
+            enqueue = self._bound_aside(context, addresses, sizes)
+        else:  # writes nothing that it reads but caches
+            self._bind(context, self._graphs[sizes.beams], addresses, sizes.named)
+            enqueue = partial(self._enqueue, context)
+        enqueue()
+        self._device.synchronize()
+        return enqueue
+
+    def _bound_aside(self, context: Any, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+        """A step that writes its state aside, and the copy of it to where the next one reads it."""
+        block = state_block(sizes.rows, self.id_type)
+        aside = {made: self._aside + block.offsets[name] for name, made in self.step_graph.aliases if name in STATE}
+        state, size = Buffer(addresses[STATE[0]]), block.offsets[STATE[-1]] + sizes.rows
+        assert all(addresses[name] == state.address + block.offsets[name] for name in STATE)
+        self._bind(context, self.step_graph, {**addresses, **aside}, sizes.named)
 
         def enqueue() -> None:
             self._enqueue(context)
             self._device.copy(state, Buffer(self._aside), size)
 
-        enqueue()
-        self._device.synchronize()
         return enqueue
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
@@ -101,10 +119,10 @@ class TrtProgram:
     def _allocate(self, engines: list[Any]) -> None:
         """The memory that all contexts share: for temporaries, and for what a step writes aside."""
         self._scratch_bytes = max(self._tensorrt.scratch_bytes(engine) for engine in engines)
-        most = max(rows for rows, _ in self._steps)
+        most = max(rows for rows, _ in self._steps[1])
         begin = -(-self._scratch_bytes // ALIGNMENT) * ALIGNMENT
         try:
-            self._scratch = self._device.allocate(begin + state_offsets(most, self.id_type)[1])
+            self._scratch = self._device.allocate(begin + state_block(most, self.id_type).size)
         except ResourceError as error:
             raise ResourceError(
                 f"{error} for the engines' temporaries: run tx-build again with a smaller --max-batch"

@@ -103,6 +103,9 @@ class MemoryDevice : public Device, public HostStream {
   // such stream.
   explicit MemoryDevice(Heap& heap, bool lazy = true) : heap_(heap), lazy_(lazy) {}
 
+  std::atomic<std::size_t> copies = 0;  // within the device
+  std::size_t enqueued() const { return enqueued_; }
+
   std::byte* allocate(std::size_t bytes) override {
     require(capturing_ == nullptr, "allocated while capturing");
     return heap_.allocate(bytes);
@@ -132,6 +135,7 @@ class MemoryDevice : public Device, public HostStream {
   void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows, std::size_t planes) override {
     require(rows == 1 || (width <= to.row && width <= from.row), "rows that lie over each other");
     require(planes == 1 || (to.plane % to.row == 0 && from.plane % from.row == 0), "planes that are not of rows");
+    ++copies;
     enqueue([=] {
       for (std::size_t plane = 0; plane < planes; ++plane) {
         for (std::size_t row = 0; row < rows; ++row) {
@@ -364,10 +368,101 @@ inline void run_step(const View& view, float eos_weight) {
   }
 }
 
+// A step for each hypothesis, which continues those slots of its sentence that are its ancestors. What a place that has
+// no sentence makes is not looked at.
+inline void run_beams(const View& view, float eos_weight) {
+  const std::int64_t source = view.sizes.source;
+  const std::int64_t target = view.sizes.target;
+  const std::int64_t beams = view.sizes.beams;
+  const std::int64_t slots = target * beams;
+  const auto candidates = view.tensors.at(kTopIds).shape[1];
+  require(view.id(kSlotPositions, slots - 1) == target - 1, "positions of the slots");
+  const auto caches = [&](const auto& work) {
+    for (const auto& [name, tensor] : view.tensors) {
+      if (is_cache(name) && name != kAncestors) work(name, tensor.shape[1], tensor.shape[3]);
+    }
+  };
+  for (std::int64_t row = 0; row < view.sizes.batch * beams; ++row) {
+    const std::int64_t sentence = row / beams;
+    const std::int64_t position = view.id("positions", row);
+    require(view.id("rows", row) == row, "numbers of the rows");
+    require(position < target && view.id("first_slots", sentence) == position * beams, "a step past the cache");
+    caches([&, row = row](const std::string& name, std::int64_t heads, std::int64_t width) {
+      for (std::int64_t i = 0; i < heads * width; ++i) {
+        const std::int64_t slot = (sentence * heads + i / width) * slots + position * beams + row % beams;
+        view.number(name, slot * width + i % width) = told(view.id("token_ids", row), i / width, i % width);
+      }
+    });
+  }
+  for (std::int64_t row = 0; row < view.sizes.batch * beams; ++row) {
+    const std::int64_t sentence = row / beams;
+    std::int64_t length = 0;
+    while (length < source && view.number(kCrossBias, sentence * source + length) == 0) ++length;
+    if (length == 0) continue;
+    Ids fed;
+    bool beyond = false;  // what an earlier batch has left where none was placed since
+    caches([&, row = row](const std::string& name, std::int64_t heads, std::int64_t width) {
+      Ids found;
+      for (std::int64_t slot = 0; slot < slots; ++slot) {
+        const bool seen = view.flag(kAncestors, row * slots + slot) != 0;
+        const std::int64_t at = slot / beams;
+        require(!seen || at == static_cast<std::int64_t>(found.size()), "not one ancestor at each position");
+        for (std::int64_t i = 0; i < heads * width; ++i) {
+          const float value = view.number(name, ((sentence * heads + i / width) * slots + slot) * width + i % width);
+          const auto id = static_cast<std::int64_t>(value - told(0, i / width, i % width));
+          if (seen && i == 0) found.push_back(id);
+          require(!seen || found.back() == id, "heads that tell of different tokens");
+          beyond = beyond || (at > view.id("positions", row) && value != 0);
+        }
+      }
+      require(static_cast<std::int64_t>(found.size()) == view.id("positions", row) + 1, "a position without ancestor");
+      require(fed.empty() || fed == found, "keys and values that tell of different tokens");
+      fed = found;
+    });
+    if (beyond) continue;
+    const std::vector<float> logits = logits_after(told_ids(view, "cross_", sentence, length, source), fed, eos_weight);
+    const Ids best = best_ids(logits, static_cast<std::size_t>(candidates));
+    for (std::int64_t i = 0; i < candidates; ++i) {
+      const std::int64_t id = best[static_cast<std::size_t>(i)];
+      view.set_id(kTopIds, row * candidates + i, id);
+      view.number(kTopLogits, row * candidates + i) = logits[static_cast<std::size_t>(id)];
+    }
+    const auto words = static_cast<std::int64_t>(kVocabulary);
+    for (std::int64_t i = 0; i < words; ++i) {
+      view.number(kLogits, row * words + i) = logits[static_cast<std::size_t>(i)];
+    }
+    view.number(kNormaliser, row) = static_cast<float>(log_sum_exp(logits));
+  }
+}
+
 // An optional output that the runtime does not know: nothing may be bound to it.
 inline constexpr const char* kUnknownOutput = "attention";
 
-// Both graphs, with buckets as tx-build makes them.
+// The toy bundle's graphs with the small vocabulary of the model in memory, and an output more.
+inline Manifest small_manifest(bool copies = false) {
+  Manifest manifest = Manifest::load(kToyBundle);
+  manifest.model.copies = copies;
+  manifest.tokens = kTokens;
+  manifest.model.target_vocabulary = kVocabulary;
+  const Interface beams = interface_of(kBeams, manifest.model, "float32");
+  manifest.graphs.push_back(
+      {kBeams, kBeams, "standard", true, "beams.onnx", {}, beams.inputs, beams.outputs, beams.aliases});
+  for (Graph& graph : manifest.graphs) {
+    std::vector<Tensor>& with_ids = graph.role == kEncoder ? graph.outputs : graph.inputs;
+    const std::vector<Size> shape{"batch", std::int64_t{1}, "source", std::int64_t{1}};
+    if (copies) with_ids.push_back({kCrossIds, "int64", shape, false});
+    graph.outputs.push_back({kUnknownOutput, "float32", {std::string("batch"), std::string("source")}, true});
+    for (Tensor& tensor : graph.outputs) {
+      // Fewer candidates than words, so that a search may ask for more.
+      if (tensor.name == kTopIds || tensor.name == kTopLogits) tensor.shape = {"rows", std::int64_t{8}};
+      if (tensor.name == "logits" && graph.role == kStep)
+        tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
+    }
+  }
+  return manifest;
+}
+
+// Its graphs, with buckets as tx-build makes them.
 class MemoryProgram : public Program {
  public:
   // A program that does not run in order computes each step twice, and reads again what it has written.
@@ -377,11 +472,14 @@ class MemoryProgram : public Program {
   static constexpr std::int64_t kSource = 48;
   mutable std::atomic<int> bound = 0;
   mutable std::atomic<int> refused = 0;  // that many bindings find no memory
+  bool has_beams = true;
+
+  const Graph* beam_graph(std::int64_t /*beams*/) const override { return has_beams ? &beams_ : nullptr; }
 
   StepSizes bucket(const StepSizes& asked) const override {
     const std::int64_t batch = asked.batch <= 1 ? 1 : asked.batch <= 4 ? 4 : 8;
-    require(asked.batch <= 8 && asked.source <= kSource && asked.target <= 128, "beyond the limits");
-    return {batch, source_bucket(asked.source, kSource), asked.target <= 64 ? 64 : 128};
+    require(asked.batch * asked.beams <= 8 && asked.source <= kSource && asked.target <= 128, "beyond the limits");
+    return {batch, source_bucket(asked.source, kSource), asked.target <= 64 ? 64 : 128, asked.beams};
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
@@ -399,7 +497,9 @@ class MemoryProgram : public Program {
     return [this, tensors, sizes, alive, binding] {
       device_.enqueue([this, tensors, sizes, alive] {
         require(*alive, "a step whose binding is gone");
-        for (int i = 0; i < (in_order_ ? 1 : 2); ++i) run_step(View(tensors, sizes), eos_weight_);
+        for (int i = 0; i < (in_order_ ? 1 : 2); ++i) {
+          sizes.beams == 1 ? run_step(View(tensors, sizes), eos_weight_) : run_beams(View(tensors, sizes), eos_weight_);
+        }
       });
     };
   }
@@ -417,6 +517,7 @@ class MemoryProgram : public Program {
   const float eos_weight_;
   const bool captured_;
   const bool in_order_;
+  const Graph beams_ = *small_manifest().optional_graph(kBeams);
 
   static void check(const DeviceTensors& tensors) {
     require(tensors.count(kUnknownOutput) == 0, "an unknown output was bound");
@@ -425,23 +526,6 @@ class MemoryProgram : public Program {
     }
   }
 };
-
-// The toy bundle's graphs with the small vocabulary of the model in memory, and an output more.
-inline Manifest small_manifest(bool copies = false) {
-  Manifest manifest = Manifest::load(kToyBundle);
-  manifest.model.copies = copies;
-  manifest.tokens = kTokens;
-  for (Graph& graph : manifest.graphs) {
-    std::vector<Tensor>& with_ids = graph.role == kEncoder ? graph.outputs : graph.inputs;
-    const std::vector<Size> shape{"batch", std::int64_t{1}, "source", std::int64_t{1}};
-    if (copies) with_ids.push_back({kCrossIds, "int64", shape, false});
-    graph.outputs.push_back({kUnknownOutput, "float32", {std::string("batch"), std::string("source")}, true});
-    for (Tensor& tensor : graph.outputs) {
-      if (tensor.name == "logits") tensor.shape = {std::string("batch"), static_cast<std::int64_t>(kVocabulary)};
-    }
-  }
-  return manifest;
-}
 
 inline constexpr Limits kLimits{8, MemoryProgram::kSource, 128};
 

@@ -112,6 +112,15 @@ def test_python_and_cpp_find_the_same_by_the_step_of_beam_search(attention_bundl
             assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
 
 
+def test_beams_on_a_device_are_those_of_the_cpu(attention_bundle: Path) -> None:
+    """In C++ alone, over a device in memory: Python's are compared with the CPU's in tests/runtime/device."""
+    command = [TOOL.parent / "tests" / "txport_tests", "--no-intro", "--test-case=ONNX Runtime's beams over a device*"]
+    done = subprocess.run(
+        command, env={**os.environ, "TXPORT_TEST_BEAMS": str(attention_bundle)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize("search", REFUSED)
 def test_python_and_cpp_refuse_alike(search: str) -> None:
     expected, found = both(TOY, "--device", "cpu", *shlex.split(search), text=b"the cat\n")

@@ -98,6 +98,23 @@ def test_the_run_that_is_captured_gives_the_gpu_work_and_does_nothing_else(
     assert set().union(*step.device.graphs) <= {"kernel", "memcpy", "memset"}
 
 
+@pytest.mark.skipif(IS_1_23, reason="1.23 does not read the opset of the step of beam search")
+def test_the_step_of_beam_search_may_be_captured_too(attention_bundle: Path, tmp_path: Path) -> None:
+    """Each operator is on the GPU, and the captured run gives it work and does nothing else."""
+    graph = Manifest.load(attention_bundle).optional_graph("decoder_beams")
+    assert graph is not None and not_capturable(operators(attention_bundle, graph, tmp_path)) == []
+    step = Step(attention_bundle, "scatter")
+    step.device.graphs = []
+    kept = []
+    for rows, source, target, beams in itertools.product((1, 2, 4), (32, 64), (32, 128), (2, 4)):
+        prepared, runs = step.prepare(rows, source, target, beams)
+        kept.append(prepared)
+        assert len(runs) == 3, "the capture was refused"
+        others = {name for name in runs[2] if not name.startswith(("cublas", "cudnn"))} - WORK - QUESTIONS
+        assert not others, f"over {rows, source, target, beams}"
+    assert step.program.captured and set().union(*step.device.graphs) <= {"kernel", "memcpy", "memset"}
+
+
 @pytest.mark.parametrize("order", ["random", "growing"])
 def test_the_encoders_memory_is_near_that_of_the_widest_alone(float16_bundle: Path, order: str) -> None:
     """A service sees texts of any length for days."""

@@ -17,9 +17,9 @@ from memory_engine import MemoryEngine
 from txport.exporter.engines import check, directory
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.process import run_apart
-from txport.exporter.engines.profiles import choose_buckets
+from txport.exporter.engines.profiles import choose_beams, choose_buckets
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Limits
+from txport.runtime.bundle.schema import Generation, Limits
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories
@@ -69,6 +69,54 @@ def test_engines_are_built_and_chosen(target: Path, built: BuildRecord) -> None:
         best(target, manifest, dataclasses.replace(L4, compute_capability="8.6"), built.library)
     with pytest.raises(BundleError, match="needs TensorRT-RTX 1.7"):
         best(target, manifest, L4, LibraryVersion("tensorrt", "10.15.1"))
+
+
+@pytest.fixture(scope="module")
+def with_beams(attention_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with the step of beam search, whose model searches with 2."""
+    pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
+    copy = Path(shutil.copytree(attention_bundle, tmp_path_factory.mktemp("beams") / "bundle"))
+    dataclasses.replace(Manifest.load(copy), generation=Generation(beam=2)).write(copy)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("asked", "beams", "shown"),
+    [
+        ([], [2], "4 buckets, beams 2"),
+        (["--beams", "4,2"], [2, 4], "4 buckets, beams 2 and 4"),
+        (["--beams", "1"], [], "4 buckets"),
+    ],
+)
+def test_the_step_of_beam_search_is_built_for_the_models_own_beams_or_those_asked_for(
+    with_beams: Path, asked: list[str], beams: list[int], shown: str
+) -> None:
+    done = tx_build(with_beams, *SMALL, "--batch-buckets", "1,8", "--lowering", "scatter", *asked, "--json")
+    assert done.returncode == 0, done.stderr
+    record = BuildRecord.parse(done.stdout.encode())
+    assert record.beams == beams and len(record.of_role("decoder_beams")) == len(beams) * 2, "one for each cache length"
+    made = {
+        (p.beams, p.batch.max, p.target.max) for e in record.of_role("decoder_beams") for p in e.profiles if p.target
+    }
+    assert made == {(beam, count, target) for beam in beams for count in (1, 8 // beam) for target in (16, 32)}
+    assert ("onnx/decoder_beams.onnx" in record.bundle) == bool(beams)
+    here = best(with_beams, Manifest.load(with_beams), L4, record.library)
+    here.record.check_files(here.directory)
+    assert here.record == record and record.sizes == shown
+    shutil.rmtree(here.directory)
+
+
+def test_beams_that_cannot_be_built_are_refused(with_beams: Path, target: Path) -> None:
+    done = tx_build(with_beams, *SMALL, "--beams", "3")
+    assert done.returncode == 2 and "the beam bucket 3 is not between 1 and 2" in done.stderr
+    done = tx_build(target, *SMALL, "--beams", "2")
+    assert done.returncode == 2 and "has no step of beam search: export it again with --with-beams" in done.stderr
+    manifest, tensorrt = Manifest.load(with_beams), find_tensorrt("tensorrt_rtx")
+    older = dataclasses.replace(tensorrt, library=LibraryVersion("tensorrt", "10.14.1"))
+    with pytest.raises(InputError, match="TensorRT 10.14.1 does not build the step of beam search, 10.15 does"):
+        choose_beams(manifest, older, 8, [4])
+    assert choose_beams(manifest, older, 8, None) == choose_beams(manifest, tensorrt, 1, None) == ()
+    assert choose_beams(manifest, tensorrt, 2, None) == (2,)
 
 
 def test_a_directory_is_not_built_over_unless_forced(target: Path, built: BuildRecord) -> None:

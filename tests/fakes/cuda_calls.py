@@ -13,6 +13,7 @@ from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
+from txport.runtime.device.beam_buffers import BeamBuffers
 from txport.runtime.device.buffers import StepBuffers, StepSizes
 from txport.runtime.device.capture import StepGroups
 from txport.runtime.device.cuda import CudaDevice
@@ -48,10 +49,12 @@ class Step:
         self.device = CudaDevice()
         self.program = ort_cuda.OrtProgram(bundle, self._manifest, [lowering], self.device)
 
-    def prepare(self, rows: int, source: int, target: int) -> tuple[PreparedStep, list[Counter[str]]]:
+    def prepare(self, rows: int, source: int, target: int, beams: int = 1) -> tuple[PreparedStep, list[Counter[str]]]:
         """A step over new buffers, captured, and the calls of each run of it, the captured one last."""
-        sizes = StepSizes(rows, source, target, False)
-        buffers = StepBuffers(self.device, self._manifest, self.program.step_graph, sizes, self.program.id_type, 0)
+        sizes, graph = StepSizes(rows, source, target, False, beams), self.program.graph_of(beams)
+        assert graph is not None, "the bundle has no step of beam search"
+        kind = StepBuffers if beams == 1 else BeamBuffers
+        buffers = kind(self.device, self._manifest, graph, sizes, self.program.id_type, 0)
         runs: list[Counter[str]] = []
         run = ort_cuda.run
 

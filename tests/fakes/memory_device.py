@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from memory_engine import TOKENS, VOCABULARY, logits_after
-from txport.runtime.bundle.interface import STATE
+from txport.runtime.bundle.interface import ANCESTORS, STATE, TOP_OUTPUTS
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
 from txport.runtime.device.device import Buffer, Event
+from txport.runtime.engine import Float32, top_of
 from txport.runtime.errors import EngineError, ResourceError
 
 POISON = 0xAB
@@ -202,7 +203,11 @@ class HashProgram:
         self.launched: list[int] = []
         self.eos_weight = 0.0
 
-    def bucket(self, rows: int, target: int) -> tuple[int, int]:
+    def graph_of(self, beams: int) -> Graph | None:
+        return self.step_graph if beams == 1 else self.manifest.optional_graph("decoder_beams")
+
+    def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
+        assert rows * beams <= self.limits.batch
         return min(b for b in self.batches if b >= rows), min(t for t in self.targets if t >= target)
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
@@ -229,41 +234,39 @@ class HashProgram:
 
         enqueue()
         self.device.synchronize()
-        assert bound["finished"].all(), "a step is tried on finished rows"
+        assert sizes.beams > 1 or bound["finished"].all(), "a step is tried on finished rows"
         return enqueue
 
     def bind(self, addresses: Mapping[str, int], sizes: StepSizes) -> dict[str, Any]:
         """The step's tensors by name, at these addresses."""
-        shape = {"batch": sizes.rows, "source": sizes.source, "target": sizes.target}
-        bound = {t.name: self._view(addresses[t.name], t, shape) for t in self.step_graph.inputs}
-        outputs = {tensor.name: tensor for tensor in self.step_graph.outputs}
-        for name, output in self.step_graph.aliases:
+        graph = self.graph_of(sizes.beams)
+        assert graph is not None
+        bound = {t.name: self._view(addresses[t.name], t, sizes.named) for t in graph.inputs}
+        outputs = {tensor.name: tensor for tensor in graph.outputs}
+        for name, output in graph.aliases:
             assert name in STATE or addresses[name] == addresses[output], f"{name} and {output} must be one buffer"
-            bound[output] = self._view(addresses[output], outputs[output], shape)
-        bound["logits"] = self._view(addresses["logits"], outputs["logits"], shape)
+            bound[output] = self._view(addresses[output], outputs[output], sizes.named)
+        for name in {"logits", *TOP_OUTPUTS} & outputs.keys():
+            bound[name] = self._view(addresses[name], outputs[name], sizes.named)
         assert all(addresses[name] % ALIGNMENT == 0 for name in addresses)
         return bound
 
     def step(self, bound: dict[str, Any], sizes: StepSizes) -> None:
         self.launched.append(sizes.rows)
-        keys = [view for name, view in bound.items() if name.startswith("self_")]
-        cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value", "cross_ids"))]
+        if sizes.beams > 1:
+            self.step_beams(bound, sizes)
+            return
         assert (bound["cache_positions"] == np.arange(sizes.target)).all()
         for row in range(sizes.rows):
             position, token = int(bound["positions"][row]), int(bound["token_ids"][row])
             assert 0 <= position < sizes.target, f"row {row} is stepped past its cache"
-            for key in keys:
+            for key in _caches(bound):
                 key[row, :, position] = token
             finished = bool(bound["finished"][row])
             if not finished:
-                assert not any(key[row, :, position + 1 :].any() for key in keys), "an earlier sentence is in the cache"
-                fed = _agreed([key[row, :, : position + 1] for key in keys])
-                seen = bound["cross_bias"][row, 0, 0] == 0
-                assert ((bound["cross_bias"][row] == 0) | (bound["cross_bias"][row] == -30000)).all()
-                source = _agreed([value[row][:, seen] for value in cross])
-                assert not any(value[row][:, ~seen].any() for value in cross), "something is behind the mask"
+                assert not any(key[row, :, position + 1 :].any() for key in _caches(bound)), "of an earlier sentence"
+                exact = self._logits(bound, row, _agreed([key[row, :, : position + 1] for key in _caches(bound)]))
                 bound["logits"][row] = -99.0
-                exact = logits_after(source, fed, self.eos_weight)
                 bound["logits"][row, :VOCABULARY] = exact
             made = TOKENS.pad if finished else int(exact.argmax())
             finished |= made == TOKENS.eos or position + 1 >= int(bound["target_limits"][row])
@@ -271,11 +274,54 @@ class HashProgram:
             bound["next_positions"][row] = position + (not finished)
             bound["next_token_ids"][row] = made
 
+    def step_beams(self, bound: dict[str, Any], sizes: StepSizes) -> None:
+        """A step for each hypothesis, which continues those slots of its sentence that are its ancestors."""
+        beams = sizes.beams
+        assert (bound["slot_positions"] == np.arange(sizes.target).repeat(beams)).all()
+        assert (bound["rows"].ravel() == np.arange(sizes.rows * beams)).all()
+        ancestors = bound[ANCESTORS].reshape(sizes.rows, beams, sizes.target, beams)
+        for name in TOP_OUTPUTS:
+            bound[name][:] = 77  # for rows that were never placed
+        for sentence, beam in np.ndindex(sizes.rows, beams):
+            position = int(bound["positions"][sentence, beam])
+            assert 0 <= position < sizes.target and bound["first_slots"][sentence] == position * beams
+            for key in _caches(bound):
+                key[sentence, :, position * beams + beam] = bound["token_ids"][sentence, beam]
+        for sentence, beam in np.ndindex(sizes.rows, beams):
+            if (bound["cross_bias"][sentence] != 0).all():
+                continue
+            position = int(bound["positions"][sentence, beam])
+            end, seen = (position + 1) * beams, ancestors[sentence, beam]
+            if any(key[sentence, :, end:].any() for key in _caches(bound)):
+                continue  # what an earlier batch has left where none was placed since: it must not be read
+            assert (seen.sum(axis=1) == (np.arange(sizes.target) <= position)).all(), "one ancestor at each position"
+            (slots,) = seen.reshape(-1).nonzero()
+            exact = self._logits(bound, sentence, _agreed([key[sentence][:, slots] for key in _caches(bound)]))
+            row = sentence * beams + beam
+            logits = np.full(bound["logits"].shape[1], -99.0, np.float32)
+            logits[:VOCABULARY] = exact
+            best = top_of(logits[None], bound["top_ids"].shape[1])
+            bound["logits"][row], bound["normaliser"][row] = logits, best.normaliser
+            bound["top_ids"][row], bound["top_logits"][row] = best.token_ids[0], best.logits[0]
+
+    def _logits(self, bound: dict[str, Any], entry: int, fed: list[int]) -> Float32:
+        """What the model says after these tokens of the sentence of an entry."""
+        cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value", "cross_ids"))]
+        seen = bound["cross_bias"][entry, 0, 0] == 0
+        assert ((bound["cross_bias"][entry] == 0) | (bound["cross_bias"][entry] == -30000)).all()
+        source = _agreed([value[entry][:, seen] for value in cross])
+        assert not any(value[entry][:, ~seen].any() for value in cross), "something is behind the mask"
+        return logits_after(source, fed, self.eos_weight)
+
     def _view(self, address: int, tensor: Tensor, shape: Mapping[str, int]) -> npt.NDArray[Any]:
         sizes = [dim if isinstance(dim, int) else shape[dim] for dim in tensor.shape]
         kind = np.dtype(self.id_type if tensor.dtype == "int64" else tensor.dtype)
         data = self.device.view(address, int(np.prod(sizes)) * kind.itemsize)
         return data.view(kind).reshape(sizes)
+
+
+def _caches(bound: dict[str, Any]) -> list[npt.NDArray[Any]]:
+    return [view for name, view in bound.items() if name.startswith(("self_key", "self_value"))]
 
 
 def _agreed(values: list[npt.NDArray[Any]]) -> list[int]:

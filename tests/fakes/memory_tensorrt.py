@@ -15,7 +15,7 @@ from typing import Any
 
 from memory_device import POISON, HashProgram
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph
+from txport.runtime.bundle.schema import Graph, Range
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
@@ -57,6 +57,9 @@ class Context:
         assert self.profile is not None, "a shape before the profile"
         profile = self.engine.file.profiles[self.profile]
         ranges = {"batch": profile.batch, "source": profile.source, "target": profile.target}
+        if profile.beams is not None and profile.target is not None:
+            slots = profile.beams * profile.target.max
+            ranges = ranges | {"beam": Range(*[profile.beams] * 3), "slots": Range(*[slots] * 3)}
         for size, dim in zip(shape, self.engine.inputs[name].shape, strict=True):
             if isinstance(dim, int):
                 if size != dim:
@@ -84,7 +87,9 @@ class Context:
         if self.engine.file.role == "encoder":
             model.encode(self.addresses, self.sizes["batch"], self.sizes["source"])
             return not self.engine.library.fails
-        sizes = StepSizes(self.sizes["batch"], self.sizes["source"], self.sizes["target"], True)
+        beams = self.sizes.get("beam", 1)
+        target = self.sizes["slots"] // beams if beams > 1 else self.sizes["target"]
+        sizes = StepSizes(self.sizes["batch"], self.sizes["source"], target, True, beams)
         bound, alive = model.bind(self.addresses, sizes), weakref.ref(self)
 
         def work() -> None:
@@ -220,6 +225,8 @@ class MemoryTensorRt:
             self.messages.append(f"Serialization assertion failed: {name}")
             return object(), None
         manifest, lowering = self.manifest, self.record.lowering
-        graph = manifest.encoder if found[0].role == "encoder" else manifest.step(lowering)
+        graphs = {"encoder": manifest.encoder, "decoder_step": manifest.step(lowering)}
+        graph = graphs.get(found[0].role) or manifest.optional_graph("decoder_beams")
+        assert graph is not None
         self.opened.append((Engine10 if self.strongly_typed else Engine86)(self, found[0], graph))
         return object(), self.opened[-1]

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from txport.runtime.bundle.manifest import Manifest
 
 # What fails on a machine that is gone must have been said.
 pytest.register_assert_rewrite("device_engines", "gpu_builds", "gpu_engines")
@@ -26,6 +27,16 @@ def plain(request: pytest.FixtureRequest) -> Path:
 def small(request: pytest.FixtureRequest) -> Path:
     """The smallest bundle."""
     return CARRIED[min(1, len(CARRIED) - 1)] if CARRIED else Path(request.getfixturevalue("float16_bundle"))
+
+
+@pytest.fixture(scope="session")
+def with_beams(request: pytest.FixtureRequest) -> Path:
+    """The first bundle that has the step of beam search."""
+    bundles = CARRIED or [Path(request.getfixturevalue("attention_bundle"))]
+    found = [each for each in bundles if Manifest.load(each).optional_graph("decoder_beams") is not None]
+    if not found:
+        pytest.skip("needs a bundle with the step of beam search: tx-export --with-beams")
+    return found[0]
 
 
 @pytest.fixture

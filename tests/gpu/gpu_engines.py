@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
+from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.engine import DeviceEngine
+from txport.runtime.device.state import DeviceState
 from txport.runtime.engines.choice import choose
 from txport.runtime.golden import check, load_golden
 from txport.runtime.libraries import cuda_provider
+from txport.runtime.search.decoding import decode_all
+from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import Search
 from txport.runtime.text.affixes import affixes
 
 if TYPE_CHECKING:
@@ -60,6 +65,40 @@ def check_golden(engine: DeviceEngine, bundle: Path) -> None:
     """The golden cases in any batch and after any refill."""
     for rows in (None, 1, 3, 8):
         assert wrong_cases(engine, bundle, rows) == [], f"in {rows or 'as many as fit'} rows"
+
+
+class Gathering:
+    """An engine as if it had no step of beam search: rows of a sentence are rows like others."""
+
+    def __init__(self, engine: DeviceEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool, top: int, beams: int) -> DeviceState:
+        return self._engine.allocate(rows, source, target, logits=logits, top=top)
+
+
+def check_beams(engine: DeviceEngine, bundle: Path, rows: Rows) -> None:
+    """The step of beam search is captured, with no work for the host, and finds answers of the scores of plain rows."""
+    device, counts = cast("CudaDevice", engine.device), list[Counter[str]]()
+    device.graphs = counts
+    state = engine.allocate(min(8, engine.limits.batch // 4 * 4), 8, 32, top=8, beams=4)
+    assert isinstance(state, DeviceBeams)
+    state.step()
+    state.read()
+    device.graphs = None
+    assert counts or not engine.captured, "nothing was captured"
+    for nodes in counts:
+        rows("nodes of a captured step", {"bundle": bundle.name, "beams": 4, **nodes})
+        assert not any(nodes[kind] for kind in FORBIDDEN)
+    search = Search(beam=4, n_best=4)
+    requests = [Request(case.source_ids, search=search) for case in load_golden(bundle).cases]
+    gathered = decode_all(cast("DeviceEngine", Gathering(engine)), requests)
+    for found, right in zip(decode_all(engine, requests), gathered, strict=True):
+        best = found.hypotheses[0].score, right.hypotheses[0].score
+        assert not COMPUTES or best[0] == pytest.approx(best[1], abs=2e-2), "in float16, ties fall either way"
 
 
 def check_threads(open_engine: Callable[[], DeviceEngine], bundle: Path) -> None:

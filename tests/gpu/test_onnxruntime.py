@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from gpu_engines import WHERE, Rows, check_golden, check_nodes, check_threads, on_onnxruntime, wrong_cases
+from gpu_engines import WHERE, Rows, check_beams, check_golden, check_nodes, check_threads, on_onnxruntime, wrong_cases
 from txport.exporter.graphs.capturable import not_capturable
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import LOWERINGS, Lowering
@@ -57,6 +57,13 @@ def test_operators_may_be_captured(plain: Path, lowering: Lowering) -> None:
         open_session(plain, graph, threads=1, providers=providers_of(WHERE), saved=saved)
         found = {node.op_type for node in onnx.load(saved, load_external_data=False).graph.node}
     assert not_capturable(found, on_cpu=WHERE == "cpu") == []
+
+
+def test_beams_are_captured_and_find_what_rows_find(with_beams: Path, record_property: Rows) -> None:
+    engine = opened(with_beams)
+    if engine._program.graph_of(4) is None:
+        pytest.skip("needs ONNX Runtime 1.24 for opset 24")
+    check_beams(engine, with_beams, record_property)
 
 
 def test_threads_get_the_same(small: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from gpu_builds import keep_inspector, tx_build
-from gpu_engines import Rows, check_golden, check_nodes, check_threads, wrong_cases
+from gpu_engines import Rows, check_beams, check_golden, check_nodes, check_threads, wrong_cases
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord
@@ -96,6 +96,17 @@ def test_what_the_inspector_says_is_kept(built: Path, tmp_path: Path) -> None:
 
 def test_no_captured_node_depends_on_the_host(built: Path, record_property: Rows) -> None:
     check_nodes(opened(built), record_property, bundle=built.name, lowering="TensorRT")
+
+
+def test_beams_are_captured_and_find_what_rows_find(
+    build: Callable[[Path], Path], with_beams: Path, tmp_path: Path, record_property: Rows
+) -> None:
+    """`build` has looked for TensorRT; tx-build itself answers the golden cases by the step of beam search."""
+    if not find_tensorrt().has_cache_layers:
+        pytest.skip("needs TensorRT 10.15 for the step of beam search")
+    copy = Path(shutil.copytree(with_beams, tmp_path / "bundle", ignore=shutil.ignore_patterns("engines")))
+    tx_build(copy, "--beams", "4")
+    check_beams(opened(copy), copy, record_property)
 
 
 def test_threads_get_the_same(small_built: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from memory_device import BOUND, HashProgram, MemoryDevice
 from memory_engine import TOKENS, MemoryEngine
 from toy import BUNDLE
+from txport.runtime.bundle import interface
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Precision, Tensor
 from txport.runtime.device.device import Buffer, Device
@@ -33,13 +34,22 @@ def any_request() -> "SearchStrategy[Request]":
 
 
 def manifest_of(precision: str = "float32") -> Manifest:
-    """The toy bundle's manifest, or that of the same model in another precision."""
+    """The toy bundle's manifest with the step of beam search, or that of the same model in another precision."""
     manifest = Manifest.load(BUNDLE)
+    made = interface.decoder_beams(manifest.model, "float32")
+    name, file = "decoder_beams", "onnx/decoder_beams.onnx"
+    graph = Graph(name, name, "standard", True, file, {"": 24}, made.inputs, made.outputs, made.aliases)
+    manifest = dataclasses.replace(manifest, graphs=(*manifest.graphs, graph))
     if precision == "float32":
         return manifest
 
     def half(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(dataclasses.replace(t, dtype="float16") if t.dtype == "float32" else t for t in tensors)
+        return tuple(
+            dataclasses.replace(t, dtype="float16")
+            if t.dtype == "float32" and t.name not in interface.TOP_OUTPUTS
+            else t
+            for t in tensors
+        )
 
     graphs = tuple(dataclasses.replace(g, inputs=half(g.inputs), outputs=half(g.outputs)) for g in manifest.graphs)
     return dataclasses.replace(manifest, graphs=graphs, precision=Precision("float16", "float16", ()))

@@ -1,7 +1,9 @@
 """Programs of TensorRT engines over the library in memory, as tx-build would have built them."""
 
 import hashlib
+import itertools
 from pathlib import Path
+from typing import Any
 
 from device_engines import manifest_of, step_of
 from memory_device import BOUND, HashProgram, MemoryDevice
@@ -18,9 +20,10 @@ def sizes(least: int, best: int, most: int) -> Value:
     return {"min": least, "opt": best, "max": most}
 
 
-def profile(batch: int, target: int | None) -> Value:
+def profile(batch: int, target: int | None, beams: int | None = None) -> Value:
     """A bucket as tx-build makes it: encoders take any batch up to it, steps exactly it."""
-    return {
+    more = {} if beams is None else {"beams": beams}
+    return more | {
         "batch": sizes(1 if target is None else batch, batch, batch),
         "source": sizes(1, 32, BOUND.source),
         "target": None if target is None else sizes(target, target, target),
@@ -31,7 +34,9 @@ def engine(role: str, file: str, profiles: list[Value]) -> Value:
     return {"role": role, "file": file, "profiles": profiles}
 
 
-def record_in(directory: Path, one_file: bool = True, version: str = "8.6.0") -> BuildRecord:
+def record_in(
+    directory: Path, one_file: bool = True, version: str = "8.6.0", beams: tuple[int, ...] = ()
+) -> BuildRecord:
     """Engine files, each of which holds its own name, and what was built."""
     steps = [profile(batch, target) for batch in BATCHES for target in TARGETS]
     value = records().value("tensorrt_8_6") | {
@@ -45,6 +50,9 @@ def record_in(directory: Path, one_file: bool = True, version: str = "8.6.0") ->
         for target in TARGETS:
             profiles = [profile(batch, target) for batch in BATCHES]
             value["engines"].append(engine("decoder_step", f"decoder_step.{target}.plan", profiles))
+    for count, target in itertools.product(beams, TARGETS):
+        profiles = [profile(batch, target, count) for batch in sorted({1, BATCHES[-1] // count})]
+        value["engines"].append(engine("decoder_beams", f"decoder_beams.{count}.{target}.plan", profiles))
     for file in value["engines"]:
         plan = file["file"].encode()
         (directory / file["file"]).write_bytes(plan)
@@ -53,7 +61,7 @@ def record_in(directory: Path, one_file: bool = True, version: str = "8.6.0") ->
 
 
 def open_program(
-    directory: Path, device: MemoryDevice | None = None, shared: bool = True, one_file: bool = True, **changes: str
+    directory: Path, device: MemoryDevice | None = None, shared: bool = True, one_file: bool = True, **changes: Any
 ) -> tuple[TrtProgram, MemoryTensorRt]:
     """A program over engines in `directory`, and the library that runs them."""
     manifest = manifest_of()

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cuda_stream.hpp"
+#include "device/beams.hpp"
 #include "engines/trt.hpp"
 #include "errors.hpp"
 #include "memory_device.hpp"
@@ -38,7 +39,8 @@ Asked& asked() {
 
 const Graph& graph_of(const std::string& role) {
   static const Manifest manifest = small_manifest();
-  return role == "encoder" ? manifest.encoder() : manifest.step("scatter");
+  if (role == kBeams) return *manifest.optional_graph(kBeams);
+  return role == kEncoder ? manifest.encoder() : manifest.step("scatter");
 }
 
 // One context, whose work is in the stream that it is given.
@@ -67,9 +69,11 @@ class ContextImpl : public ContextStubs {
     return true;
   }
   bool enqueueV3(cudaStream_t stream) noexcept override {
-    const bool step = role_ != "encoder";
+    const bool step = role_ != kEncoder;
+    const std::int64_t beams = role_ == kBeams ? shapes_.at("token_ids")[1] : 1;
     const StepSizes sizes{shapes_.at(step ? "token_ids" : "input_ids")[0],
-                          shapes_.at(step ? "cross_bias" : "input_ids").back(), step ? shapes_.at("self_key_0")[2] : 0};
+                          shapes_.at(step ? "cross_bias" : "input_ids").back(),
+                          step ? shapes_.at("self_key_0")[2] / beams : 0, beams};
     DeviceTensors tensors = tensors_of(graph_of(role_), "int32", sizes);
     for (auto& [name, tensor] : tensors) {
       tensor.address = addresses_.at(name);
@@ -80,7 +84,7 @@ class ContextImpl : public ContextStubs {
       std::memset(scratch, 0x55, bytes);
       const View view(tensors, sizes);
       if (!step) return run_encoder(view);
-      for (int i = 0; i < 2; ++i) run_step(view, 1.0F);
+      for (int i = 0; i < 2; ++i) sizes.beams == 1 ? run_step(view, 1.0F) : run_beams(view, 1.0F);
     });
     return true;
   }
@@ -189,9 +193,9 @@ void* make_runtime(void* log) {
   return static_cast<nvinfer1::IRuntime*>(new Held<nvinfer1::IRuntime, RuntimeImpl>());
 }
 
-Profile profile(std::int64_t batch, std::int64_t target) {
+Profile profile(std::int64_t batch, std::int64_t target, std::optional<std::int64_t> beams = std::nullopt) {
   const auto range = [](std::int64_t most) { return Range{1, most, most}; };
-  return {range(batch), range(MemoryProgram::kSource), target > 0 ? std::optional(range(target)) : std::nullopt};
+  return {range(batch), range(MemoryProgram::kSource), target > 0 ? std::optional(range(target)) : std::nullopt, beams};
 }
 
 // An engine of each role in a directory, as tx-build leaves them; their files say what they are.
@@ -201,7 +205,9 @@ Built built_in(const std::filesystem::path& directory) {
   built.record.id_type = "int32";
   built.record.engines = {
       {"encoder", "encoder", 0, "", {profile(1, 0), profile(8, 0)}},
-      {"decoder_step", "decoder_step", 0, "", {profile(1, 64), profile(8, 64), profile(1, 128), profile(8, 128)}}};
+      {"decoder_step", "decoder_step", 0, "", {profile(1, 64), profile(8, 64), profile(1, 128), profile(8, 128)}},
+      {kBeams, "beams_of_2", 0, "", {profile(1, 64, 2), profile(4, 64, 2), profile(1, 128, 2), profile(4, 128, 2)}},
+      {kBeams, "beams_of_4", 0, "", {profile(2, 64, 4), profile(2, 128, 4)}}};
   for (EngineFile& engine : built.record.engines) {
     std::ofstream(directory / engine.file) << engine.role;
     engine.bytes = static_cast<std::int64_t>(engine.role.size());
@@ -236,6 +242,31 @@ TEST_CASE("CUDA: TensorRT's contexts share one block of memory, and answer as wi
   CHECK(asked().scratch.begin()->second == kScratch);
   engine.reset();
   CHECK(left() == before);
+}
+
+TEST_CASE("CUDA: beams run on TensorRT's engines that were built for them" * doctest::skip(!runs_over("lazy"))) {
+  const Scratch scratch;
+  const auto engine = open_in(scratch.path());
+  for (const std::int64_t beams : {2, 3, 4}) {
+    CAPTURE(beams);
+    const auto wide = static_cast<std::size_t>(beams);
+    const auto state = engine->allocate(wide, 4, 32, {false, 2 * wide, wide});
+    CHECK((dynamic_cast<DeviceBeams*>(&*state) != nullptr) == (beams != 3));
+    std::vector<Request> asked = requests(12, 3);
+    for (Request& request : asked) {
+      request.search.beam = request.search.n_best = beams;
+      request.min_length = 0;
+    }
+    const auto expected = decode_all(MemoryEngine(kLimits, 1, 1.0F), asked, {});
+    const auto found = decode_all(*engine, asked, {});
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      REQUIRE(found[i].hypotheses.size() == expected[i].hypotheses.size());
+      for (std::size_t n = 0; n < found[i].hypotheses.size(); ++n) {
+        CHECK(found[i].hypotheses[n].ids == expected[i].hypotheses[n].ids);
+        CHECK(*found[i].hypotheses[n].score == doctest::Approx(*expected[i].hypotheses[n].score).epsilon(1e-4));
+      }
+    }
+  }
 }
 
 TEST_CASE("CUDA: a context that finds no memory ends nothing" * doctest::skip(!runs_over("lazy"))) {

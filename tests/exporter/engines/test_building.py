@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,18 @@ import onnx
 import pytest
 from numpy_runner import OPTIONS, attention_graphs_of, graphs_of, random_model
 from txport.exporter.bundle import graph_record, write_graphs
+from txport.exporter.engines import builder as builder_module
 from txport.exporter.engines.builder import add_profile, parse_graph
 from txport.exporter.engines.caches import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
-from txport.exporter.engines.profiles import Buckets, encoder_profiles, step_profiles
+from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
 from txport.exporter.graphs.decoder import write_beams
 from txport.exporter.graphs.float16 import ending, to_float16
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.islands import mixture_nodes
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Tensor
+from txport.runtime.bundle.schema import Graph, Island, Tensor
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed
 
@@ -39,8 +41,8 @@ def parsed(bundle: Path, manifest: Manifest, lowering: str) -> Any:
     """(network, parser and builder that it needs)"""
     tensorrt = find_tensorrt("tensorrt_rtx")
     builder = tensorrt.module.Builder(tensorrt.logger)
-    target = 32 if lowering == "tensorscatter" else None
-    return *parse_graph(tensorrt, builder, bundle / graph_of(manifest, lowering).file, target), builder
+    fixed = {"target": 32} if lowering == "tensorscatter" else None
+    return *parse_graph(tensorrt, builder, bundle / graph_of(manifest, lowering).file, fixed), builder
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -117,7 +119,9 @@ def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_pat
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("option", ["post", "t5", "copies"])
-def test_tensorrt_takes_the_step_of_beam_search(option: str, precision: str, tmp_path: Path) -> None:
+def test_tensorrt_takes_the_step_of_beam_search(
+    option: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For a fixed number of beams and length of caches, which are written in place."""
     model = random_model(**OPTIONS[option])
     graph = write_beams(model, model.config.max_positions, ModelTensors())
@@ -125,28 +129,30 @@ def test_tensorrt_takes_the_step_of_beam_search(option: str, precision: str, tmp
     manifest = write_bundle(tmp_path, OPTIONS[option], precision)
     if precision == "float16":
         to_float16(graph, islands)
-    file = write_graphs(tmp_path / "onnx", {"decoder_beams": graph}, "0")["decoder_beams"]
-    beams, target = 4, 16
-    fixed = {"beam": beams, "slots": beams * target}
-    for dimension, size in fixed.items():
-        file.write_bytes(with_size(file.read_bytes(), dimension, size))
-    tensorrt = find_tensorrt("tensorrt_rtx")
-    builder = tensorrt.module.Builder(tensorrt.logger)
-    network, _parser = parse_graph(tensorrt, builder, file)
-    kinds = collections.Counter(kind_of(layer) for layer in layers_of(network))
-    assert kinds["KV_CACHE_UPDATE"] == 2 * model.config.decoder_layers and kinds["TOPK"] == 1
+    write_graphs(tmp_path / "onnx", {"decoder_beams": graph}, "0")
     record = graph_record("decoder_beams", graph, manifest.model)
-    counts = check_network(tensorrt, network, record, precision, islands if precision == "float16" else set())
-    assert set(counts) <= {"float32", precision}
-    config = builder.create_builder_config()
-    config.builder_optimization_level = 0
-    tensorrt.set_target(config, (CAPABILITY,), False, False)
-    profile = builder.create_optimization_profile()
-    for tensor in record.inputs:
-        sizes = [tensor.sizes({"batch": b, "source": s, **fixed}) for b, s in ((1, 1), (2, 8), (4, 16))]
-        profile.set_shape(tensor.name, *sizes)
-    config.add_optimization_profile(profile)
-    assert builder.build_serialized_network(network, config) is not None, tensorrt.why()
+    found = Island("decoder_beams", tuple(sorted(islands)), "loss")
+    manifest = replace(manifest, graphs=(*manifest.graphs, record))
+    if precision == "float16":
+        manifest = replace(manifest, precision=replace(manifest.precision, islands=(found,)))
+    beams, target = 4, 16
+    profiles = beam_profiles(manifest, Buckets((1, 3, 13), (target,), (beams,)), beams, target)
+    assert [(profile.batch.max, profile.beams) for profile in profiles] == [(1, 4), (3, 4)], "13 rows are 3 sentences"
+    kinds = collections.Counter[str]()
+    check = builder_module.check_network
+
+    def spy(tensorrt: TensorRt, network: Any, *others: Any) -> dict[str, int]:
+        kinds.update(kind_of(layer) for layer in layers_of(network))
+        shapes = {tensor.name: tuple(tensor.shape) for tensor in map(network.get_input, range(network.num_inputs))}
+        assert shapes["token_ids"] == (-1, beams) and shapes["self_ancestors"] == (-1, beams, beams * target)
+        return check(tensorrt, network, *others)
+
+    monkeypatch.setattr(builder_module, "check_network", spy)
+    builder = rtx_builder(tmp_path, manifest, tmp_path / "engines")
+    engine = builder.build(record, "decoder_beams.4.16.plan", profiles, target)
+    assert (engine.role, engine.profiles) == ("decoder_beams", profiles) and engine.bytes > 0
+    assert kinds["KV_CACHE_UPDATE"] == 2 * model.config.decoder_layers and kinds["TOPK"] == 1
+    assert set(builder.layers) <= {"float32", precision}
 
 
 def test_a_profile_that_is_refused_is_said_with_the_reason() -> None:

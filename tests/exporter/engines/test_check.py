@@ -28,7 +28,7 @@ def golden() -> list[Case]:
     return [Case("", tuple(r.source_ids), tuple(ids)) for r, ids in zip(requests, answers, strict=True)]
 
 
-def engine_in(directory: Path, **changes: str) -> tuple[DeviceEngine, Any]:
+def engine_in(directory: Path, **changes: Any) -> tuple[DeviceEngine, Any]:
     program, library = open_program(directory, **changes)
     return trt_engine(program, library), library
 
@@ -59,6 +59,29 @@ def test_an_engine_that_is_wrong_once_a_row_is_refilled_is_refused(tmp_path: Pat
     library.model.step = stale
     with pytest.raises(CheckFailed, match=r"golden.json says: case \d in a batch of [34] with caches of "):
         check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
+
+
+def test_the_step_of_beam_search_answers_the_cases_too(tmp_path: Path) -> None:
+    """And is refused if only it is wrong."""
+    engine, library = engine_in(tmp_path, version="10.15.1", beams=(2, 4))
+    check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
+    ran = {(c.sizes["beam"], c.sizes["batch"], c.sizes["slots"] // c.sizes["beam"]) for c in beam_contexts(library)}
+    assert ran == {(beam, count, target) for beam, count in ((2, 1), (2, 2), (4, 1)) for target in (32, 100)}
+    step_beams = library.model.step_beams
+
+    def wrong(bound: dict[str, Any], sizes: Any) -> None:
+        step_beams(bound, sizes)
+        if sizes.rows > 1:
+            bound["top_ids"][-sizes.beams, :2] = bound["top_ids"][-sizes.beams, 1::-1]
+
+    library.model.step_beams = wrong
+    with pytest.raises(CheckFailed, match=r"golden.json says: case \d in a batch of 2 with caches of 32"):
+        check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
+
+
+def beam_contexts(library: Any) -> list[Any]:
+    """Those that ran, of engines of beam search."""
+    return [context for opened in library.opened for context in opened.contexts if "beam" in context.sizes]
 
 
 def test_answers_begin_as_they_are_forced_to(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from device_engines import any_request, expected, ids_of, sources
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
-from memory_engine import TOKENS
+from memory_engine import TOKENS, MemoryEngine
 from memory_tensorrt import Context, Context10, Engine, Engine10
 from patches import records
 from tensorrt_programs import open_program, trt_engine
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Limits
+from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.buffers import StepBuffers, StepSizes
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
@@ -25,6 +26,7 @@ from txport.runtime.engines.trt import TrtProgram, limits_of, smallest_bucket, s
 from txport.runtime.errors import BundleError, EngineError, ResourceError
 from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import Search
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -47,6 +49,44 @@ def test_any_batch_gives_what_each_sentence_gives_alone(
     assert ids_of(engine, requests) == wanted
     for request, ids in zip(requests[:2], wanted, strict=False):
         assert [token.id for token in stream(engine, request)] == ids
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(any_request(), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.integers(2, 4),
+)
+def test_beams_run_on_the_engines_that_were_built_for_them(
+    tmp_path: Path, requests: list[Request], lazy: bool, twice: bool, beam: int
+) -> None:
+    """For 2 and 4 beams; 3 are searched over plain rows. Also where the library computes twice."""
+    program, library = open_program(tmp_path, MemoryDevice(lazy), version="10.15.1", beams=(2, 4))
+    library.twice = twice
+    engine = trt_engine(program, library)
+    search, eos = Search(beam=beam, n_best=2), TOKENS.eos
+    prefixes = [[token for token in request.prefix if token != eos] for request in requests]
+    requests = [
+        dataclasses.replace(request, search=search, min_length=0, prefix=prefix)
+        for request, prefix in zip(requests, prefixes, strict=True)
+    ]
+    assert isinstance(engine.allocate(beam, 4, 32, beams=beam), DeviceBeams) == (beam != 3)
+    assert (engine.limits, engine.captured) == (BOUND, True)
+    for found, right in zip(decode_all(engine, requests), decode_all(MemoryEngine(BOUND), requests), strict=True):
+        assert [made.ids for made in found.hypotheses] == [made.ids for made in right.hypotheses]
+        scores = [made.score for made in right.hypotheses]
+        assert [made.score for made in found.hypotheses] == pytest.approx(scores, abs=1e-5)
+    ran = {context.sizes["beam"] for opened in library.opened for context in opened.contexts if "beam" in context.sizes}
+    assert ran == ({beam} if beam != 3 else set())
+
+
+def test_engines_of_beams_for_a_bundle_without_their_graph(tmp_path: Path) -> None:
+    _, library = open_program(tmp_path, version="10.15.1", beams=(2,))
+    graphs = tuple(graph for graph in library.manifest.graphs if graph.role != "decoder_beams")
+    manifest = dataclasses.replace(library.manifest, graphs=graphs)
+    with pytest.raises(BundleError, match="has engines of a graph that the bundle lacks: run tx-build again"):
+        TrtProgram(tmp_path, library.record, manifest, library, library.model.device)
 
 
 def test_batches_of_one_size_run_at_the_same_time_because_profiles_are_shared(tmp_path: Path) -> None:
@@ -159,7 +199,7 @@ def test_the_library_in_memory_keeps_the_rules_of_runs(tmp_path: Path) -> None:
     """What no engine of ours may do: the stand-in refuses it as TensorRT does, or notices."""
     program, library = open_program(tmp_path)
     device, manifest, graph = library.model.device, library.manifest, program.step_graph
-    context = program._context(*program._steps[1, 32])
+    context = program._context(*program._steps[1][1, 32])
 
     def bind(source: int) -> StepBuffers:
         buffers = StepBuffers(device, manifest, graph, StepSizes(1, source, 32, True), program.id_type, TOKENS.pad)

@@ -1,6 +1,7 @@
 #include "device/buffers.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -15,24 +16,29 @@ namespace {
 constexpr std::size_t kAlignment = 256;
 constexpr std::uint16_t kMaskedHalf = 0xF753;  // kMasked in float16
 
-// What lies in the block of small tensors, and their offsets.
-std::vector<std::pair<std::string, std::size_t>> small_tensors(const StateLayout& layout) {
-  return {{"token_ids", layout.token_ids},
-          {"positions", layout.positions},
-          {"finished", layout.finished},
-          {"target_limits", layout.target_limits}};
+// What a step of beam search reads and makes besides caches, logits and what the encoder gave.
+constexpr std::array kRead{"token_ids", "positions", "rows", "first_slots", kAncestors};
+constexpr std::array kMade{kTopIds, kTopLogits, kNormaliser};
+
+Exchange exchange_of(const StepSizes& sizes, const StateLayout& layout, const DeviceTensors& tensors) {
+  return sizes.beams == 1 ? Exchange(layout) : Exchange(tensors);
 }
 
-// Bytes of the block with its ring, and of what a step writes aside.
-std::size_t state_bytes(const StateLayout& layout, const Program& program) {
-  return aligned(layout.bytes_with(kRingSteps)) + (program.runs_in_order() ? 0 : layout.written);
+// Whether a library may not write the state of these steps over what they read.
+bool is_aside(const Program& program, const StepSizes& sizes) { return sizes.beams == 1 && !program.runs_in_order(); }
+
+// Bytes of the block, and of what a step writes aside.
+std::size_t state_bytes(const Exchange& exchange, const StateLayout& layout, bool aside) {
+  return aligned(exchange.bytes) + (aside ? layout.written : 0);
 }
+
+bool has_keys(const std::string& name) { return is_cache(name) && name != kAncestors; }
 
 // Tensors with an allocation of their own.
-bool is_alone(const Graph& graph, const std::string& name) {
+bool is_alone(const Graph& graph, const Exchange& exchange, const std::string& name) {
   const auto aliased = std::any_of(graph.aliases.begin(), graph.aliases.end(),
                                    [&](const auto& alias) { return alias.first == name || alias.second == name; });
-  return !aliased && !is_of_source(name) && name != "target_limits";
+  return !aliased && !is_of_source(name) && exchange.offsets.count(name) == 0;
 }
 
 // The bias of a row without a source, `rows` times.
@@ -99,13 +105,34 @@ void StateLayout::set_id(std::byte* block, std::size_t offset, std::size_t index
   std::memcpy(block + offset + index * id_bytes, from, id_bytes);
 }
 
-std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes) {
-  const DeviceTensors tensors = tensors_of(graph.graph, graph.id_type, sizes);
-  const StateLayout layout(static_cast<std::size_t>(sizes.batch), graph.id_type);
-  std::size_t bytes = state_bytes(layout, graph.program) + tensors.at(kCrossBias).bytes();  // once more, masked
-  bytes += Stack(tensors, is_cache).bytes();
+Exchange::Exchange(const StateLayout& layout)
+    : offsets{{"token_ids", layout.token_ids},
+              {"positions", layout.positions},
+              {"finished", layout.finished},
+              {"target_limits", layout.target_limits}},
+      uploaded(layout.bytes),
+      bytes(layout.bytes_with(kRingSteps)) {}
+
+Exchange::Exchange(const DeviceTensors& tensors) {
+  const auto add = [&](const char* name) {
+    offsets[name] = bytes;
+    bytes += aligned(tensors.at(name).bytes());
+  };
+  for (const char* name : kRead) add(name);
+  uploaded = made = bytes;
+  for (const char* name : kMade) add(name);
+}
+
+std::size_t bytes_needed(const DeviceGraph& device_graph, const StepSizes& sizes) {
+  const Graph& graph = device_graph.of(sizes);
+  const DeviceTensors tensors = tensors_of(graph, device_graph.id_type, sizes);
+  const StateLayout layout(static_cast<std::size_t>(sizes.batch), device_graph.id_type);
+  const Exchange exchange = exchange_of(sizes, layout, tensors);
+  std::size_t bytes = state_bytes(exchange, layout, is_aside(device_graph.program, sizes));
+  bytes += tensors.at(kCrossBias).bytes();  // once more, masked
+  bytes += Stack(tensors, has_keys).bytes();
   for (const Stack& stack : source_stacks(tensors)) bytes += stack.bytes();
-  for (const auto& [name, tensor] : tensors) bytes += is_alone(graph.graph, name) ? tensor.bytes() : 0;
+  for (const auto& [name, tensor] : tensors) bytes += is_alone(graph, exchange, name) ? tensor.bytes() : 0;
   return bytes;
 }
 
@@ -113,18 +140,19 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
     : device_(device),
       sizes_(sizes),
       layout_(static_cast<std::size_t>(sizes.batch), graph.id_type),
-      tensors_(tensors_of(graph.graph, graph.id_type, sizes)),
-      caches_(tensors_, is_cache),
+      tensors_(tensors_of(graph.of(sizes), graph.id_type, sizes)),
+      exchange_(exchange_of(sizes, layout_, tensors_)),
+      caches_(tensors_, has_keys),
       sources_(source_stacks(tensors_)),
-      host_(layout_.bytes) {
+      host_(exchange_.uploaded) {
   try {
     place_tensors(graph);
     for (Upload& upload : uploads_) {
-      upload.block = pinned(layout_.bytes);
+      upload.block = pinned(exchange_.uploaded);
       upload.done = device_.create_event();
     }
     for (Poll& poll : polls_) {
-      poll.block = pinned(layout_.bytes_with(kRingSteps));
+      poll.block = pinned(exchange_.bytes - exchange_.made);
       poll.done = device_.create_event();
     }
     write_constants(graph);
@@ -137,21 +165,23 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
 
 DeviceBuffers::~DeviceBuffers() { free(); }
 
-void DeviceBuffers::place_tensors(const DeviceGraph& graph) {
+void DeviceBuffers::place_tensors(const DeviceGraph& device_graph) {
+  const Graph& graph = device_graph.of(sizes_);
+  const bool aside = is_aside(device_graph.program, sizes_);
   caches_.put(allocated(caches_.bytes()), tensors_);
   for (Stack& stack : sources_) stack.put(allocated(stack.bytes()), tensors_);
-  state_ = allocated(state_bytes(layout_, graph.program));
-  for (const auto& [name, offset] : small_tensors(layout_)) tensors_.at(name).address = state_ + offset;
+  state_ = allocated(state_bytes(exchange_, layout_, aside));
+  for (const auto& [name, offset] : exchange_.offsets) tensors_.at(name).address = state_ + offset;
   for (auto& [name, tensor] : tensors_) {
-    if (is_alone(graph.graph, name)) tensor.address = allocated(tensor.bytes());
+    if (is_alone(graph, exchange_, name)) tensor.address = allocated(tensor.bytes());
   }
   masked_ = allocated(at(kCrossBias).bytes());
-  for (const auto& [input, output] : graph.graph.aliases) tensors_.at(output).address = at(input).address;
-  if (graph.program.runs_in_order()) return;
+  for (const auto& [input, output] : graph.aliases) tensors_.at(output).address = at(input).address;
+  if (!aside) return;
   // The library may compute a cheap value twice, and read an input again after it was written. Caches may lie over each
   // other even so: nothing but the write into the cache reads the input, and done twice it gives the same.
-  aside_ = state_ + aligned(layout_.bytes_with(kRingSteps));
-  for (const auto& [input, output] : graph.graph.aliases) {
+  aside_ = state_ + aligned(exchange_.bytes);
+  for (const auto& [input, output] : graph.aliases) {
     if (!is_cache(input)) tensors_.at(output).address = aside_ + (at(input).address - state_);
   }
 }
@@ -164,12 +194,19 @@ void DeviceBuffers::write_constants(const DeviceGraph& graph) const {
   const std::vector<std::byte> masked = masked_bias(at(kCrossBias));
   device_.upload(at(kCrossBias).address, masked.data(), masked.size());
   device_.upload(masked_, masked.data(), masked.size());
-  const auto positions = tensors_.find(kCachePositions);
+  const auto positions = tensors_.find(sizes_.beams == 1 ? kCachePositions : kSlotPositions);
   if (positions == tensors_.end()) return;
-  const StateLayout one_row(static_cast<std::size_t>(sizes_.target), graph.id_type);
+  const StateLayout one_row(positions->second.count(), graph.id_type);
   std::vector<std::byte> counted(positions->second.bytes());
-  for (std::size_t i = 0; i < one_row.rows; ++i) one_row.set_id(counted.data(), 0, i, static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < one_row.rows; ++i) {
+    one_row.set_id(counted.data(), 0, i, static_cast<std::int64_t>(i) / sizes_.beams);
+  }
   device_.upload(positions->second.address, counted.data(), counted.size());
+}
+
+std::size_t DeviceBuffers::offset(const std::string& name) const {
+  const std::size_t offset = exchange_.offsets.at(name);
+  return offset < exchange_.uploaded ? offset : offset - exchange_.made;
 }
 
 Buffer DeviceBuffers::bias(std::size_t row) const {
@@ -178,6 +215,12 @@ Buffer DeviceBuffers::bias(std::size_t row) const {
 }
 
 void DeviceBuffers::reset(std::int64_t pad) {
+  if (sizes_.beams > 1) {  // the rest is what can be stepped: zeros, or what an earlier batch has left
+    for (std::int64_t row = 0; row < sizes_.of("rows"); ++row) {
+      layout_.set_id(host(), offset("rows"), static_cast<std::size_t>(row), row);
+    }
+    return upload_state();
+  }
   for (std::size_t row = 0; row < layout_.rows; ++row) {
     layout_.set_id(host(), layout_.token_ids, row, pad);
     layout_.set_id(host(), layout_.positions, row, 0);
@@ -190,13 +233,14 @@ void DeviceBuffers::reset(std::int64_t pad) {
 void DeviceBuffers::upload_state() {
   Upload& upload = uploads_[upload_++ % kUploads];
   upload.done->synchronize();
-  std::memcpy(upload.block, host(), layout_.bytes);
-  device_.upload(state_, upload.block, layout_.bytes);
+  std::memcpy(upload.block, host(), exchange_.uploaded);
+  device_.upload(state_, upload.block, exchange_.uploaded);
   upload.done->record();
 }
 
 void DeviceBuffers::step(std::size_t slot) const {
   bound_();
+  if (sizes_.beams > 1) return;  // the host sees each step, and chooses
   if (aside_ != nullptr) device_.copy({state_}, {aside_}, layout_.written);
   device_.copy({state_ + layout_.bytes_with(slot)}, {state_ + layout_.token_ids}, layout_.step_bytes());
 }
@@ -204,7 +248,8 @@ void DeviceBuffers::step(std::size_t slot) const {
 void DeviceBuffers::launch(std::size_t count, Poll& poll) const {
   groups_->launch(count);
   poll.steps = count;
-  device_.download(poll.block, state_, layout_.bytes_with(count));
+  const std::size_t bytes = sizes_.beams == 1 ? layout_.bytes_with(count) : exchange_.bytes - exchange_.made;
+  device_.download(poll.block, state_ + exchange_.made, bytes);
   poll.done->record();
 }
 

@@ -73,11 +73,27 @@ struct StateLayout {
   void set_id(std::byte* block, std::size_t offset, std::size_t index, std::int64_t id) const;
 };
 
+// The block of small tensors of a step, as the host exchanges it with the device.
+struct Exchange {
+  // Of a plain step: all is uploaded, and downloaded after a group of steps with their tokens behind it.
+  explicit Exchange(const StateLayout& layout);
+  // Of a step of beam search: what it reads is uploaded, and what it makes is downloaded, step by step.
+  explicit Exchange(const DeviceTensors& tensors);
+
+  std::map<std::string, std::size_t> offsets;  // by name
+  std::size_t uploaded = 0;                    // bytes, from the first on
+  std::size_t made = 0;                        // where what is downloaded begins
+  std::size_t bytes = 0;                       // of all
+};
+
 // A decoder step that runs on a device.
 struct DeviceGraph {
   Graph graph;
   std::string id_type;  // int32 or int64
   const Program& program;
+
+  // The graph of a step of these sizes.
+  const Graph& of(const StepSizes& sizes) const { return sizes.beams == 1 ? graph : *program.beam_graph(sizes.beams); }
 };
 
 // Device memory that buffers of these sizes take.
@@ -86,7 +102,8 @@ std::size_t bytes_needed(const DeviceGraph& graph, const StepSizes& sizes);
 // All memory of one batch, with the step that is bound to it.
 class DeviceBuffers {
  public:
-  // What the host sees after a group of steps: a copy of the block, with the tokens of each step behind it.
+  // What the host sees after a group of steps: a copy of the block, with the tokens of each step behind it; or what a
+  // step of beam search has made.
   struct Poll {
     std::byte* block = nullptr;  // page-locked
     std::size_t steps = 0;
@@ -109,6 +126,8 @@ class DeviceBuffers {
   // The bias of this row and the rows after it, and that of a row without a source.
   Buffer bias(std::size_t row) const;
   Buffer masked() const { return {masked_}; }
+  // Where a small tensor begins in the block that is uploaded, or in that of a poll.
+  std::size_t offset(const std::string& name) const;
   // The host's copy of the block: the device's while no step is under way.
   std::byte* host() { return host_.data(); }
   const std::byte* host() const { return host_.data(); }
@@ -119,7 +138,7 @@ class DeviceBuffers {
   void reset(std::int64_t pad);
   // Copy ids, positions, limits and flags from the host to the device; the host's copy may change at once.
   void upload_state();
-  // Enqueue one step, as the library does it, and a copy of its tokens to a slot of the ring.
+  // Enqueue one step, as the library does it, and a copy of its tokens to a slot of the ring, if it chooses them.
   void step(std::size_t slot) const;
   // How groups of steps are launched from now on.
   void set_groups(std::unique_ptr<StepGroups> groups) { groups_ = std::move(groups); }
@@ -139,6 +158,7 @@ class DeviceBuffers {
   const StepSizes sizes_;
   const StateLayout layout_;
   DeviceTensors tensors_;
+  const Exchange exchange_;
   Stack caches_;
   std::vector<Stack> sources_;
   std::list<std::byte*> allocated_;
@@ -153,7 +173,7 @@ class DeviceBuffers {
   std::function<void()> bound_;
   std::unique_ptr<StepGroups> groups_;
 
-  void place_tensors(const DeviceGraph& graph);
+  void place_tensors(const DeviceGraph& device_graph);
   void write_constants(const DeviceGraph& graph) const;
   std::byte* allocated(std::size_t bytes);
   std::byte* pinned(std::size_t bytes);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bundle/interface.hpp"
+#include "device/beams.hpp"
 #include "device/state.hpp"
 #include "errors.hpp"
 
@@ -61,8 +62,16 @@ class DeviceEngine : public Engine {
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
-                                         const Outputs& /*outputs*/) const override {
-    return latch_.guard([&] { return std::make_unique<DeviceState>(steps_, rows, source, target); });
+                                         const Outputs& outputs) const override {
+    return latch_.guard([&]() -> std::unique_ptr<DecoderState> {
+      const auto beams = static_cast<std::int64_t>(outputs.beams);
+      // Without such a step, a search gathers the caches of plain rows.
+      if (beams == 1 || parts_.program->beam_graph(beams) == nullptr) {
+        return std::make_unique<DeviceState>(steps_, rows, source, target);
+      }
+      const StepSizes sizes{static_cast<std::int64_t>(rows) / beams, source, target, beams};
+      return std::make_unique<DeviceBeams>(steps_, sizes);
+    });
   }
 
   void synchronize() const override {

@@ -80,11 +80,13 @@ std::string Pool::too_large(const StepSizes& sizes) const {
   const std::size_t free = device_.free_memory();
   std::int64_t fits = 0;
   for (std::int64_t rows = 1; rows < sizes.batch; ++rows) {
-    const StepSizes smaller = graph_.program.bucket({rows, sizes.source, sizes.target});
+    const StepSizes smaller = graph_.program.bucket({rows, sizes.source, sizes.target, sizes.beams});
     if (bytes_needed(graph_, smaller) <= free) fits = std::max(fits, smaller.batch);
   }
-  return "the GPU has no room for a batch of " + std::to_string(sizes.batch) + " rows of " +
-         std::to_string(sizes.source) + " source and " + std::to_string(sizes.target) + " target tokens: it needs " +
+  const std::string kind =
+      sizes.beams == 1 ? " rows of " : " sentences in " + std::to_string(sizes.beams) + " rows each, of ";
+  return "the GPU has no room for a batch of " + std::to_string(sizes.batch) + kind + std::to_string(sizes.source) +
+         " source and " + std::to_string(sizes.target) + " target tokens: it needs " +
          megabytes(bytes_needed(graph_, sizes)) + " MB and " + megabytes(free) + " MB are free; " +
          (fits > 0 ? "a batch of " + std::to_string(fits) + " would fit" : "not even one row would fit");
 }

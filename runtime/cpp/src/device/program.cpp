@@ -22,14 +22,21 @@ DeviceTensor described(const Tensor& tensor, const std::string& id_type, const S
     if (const auto* number = std::get_if<std::int64_t>(&size)) {
       result.shape.push_back(*number);
     } else {
-      const auto& name = std::get<std::string>(size);
-      result.shape.push_back(name == "batch" ? sizes.batch : name == "source" ? sizes.source : sizes.target);
+      result.shape.push_back(sizes.of(std::get<std::string>(size)));
     }
   }
   return result;
 }
 
 }  // namespace
+
+std::int64_t StepSizes::of(const std::string& dimension) const {
+  if (dimension == "batch") return batch;
+  if (dimension == "source") return source;
+  if (dimension == "beam") return beams;
+  if (dimension == "rows") return batch * beams;
+  return dimension == "slots" ? target * beams : target;
+}
 
 std::int64_t source_bucket(std::int64_t source, std::int64_t most) {
   std::int64_t width = 32;

@@ -13,15 +13,18 @@
 
 namespace txport::core {
 
-// Rows, source tokens and cache length: of a request, or of the buffers that serve it.
+// Entries of caches and cross-attention, source tokens and cache length: of a request, or of the buffers that serve it.
 struct StepSizes {
-  std::int64_t batch = 0;
+  std::int64_t batch = 0;  // rows or, where these share an entry, sentences
   std::int64_t source = 0;
   std::int64_t target = 0;
+  std::int64_t beams = 1;  // rows that share an entry; more than 1 are of the step of beam search
 
   bool operator==(const StepSizes& other) const {
-    return batch == other.batch && source == other.source && target == other.target;
+    return batch == other.batch && source == other.source && target == other.target && beams == other.beams;
   }
+  // The size of a named dimension of a step.
+  std::int64_t of(const std::string& dimension) const;
 };
 
 // The width of source buffers: the smallest power of two that holds `source`, from 32, at most `most`.
@@ -46,7 +49,7 @@ using DeviceTensors = std::map<std::string, DeviceTensor>;
 // The tensors of a graph at these sizes, without addresses. `id_type` is the library's type for the manifest's int64.
 DeviceTensors tensors_of(const Graph& graph, const std::string& id_type, const StepSizes& sizes);
 
-// A bundle's encoder and one decoder step, loaded by a library for one device. One thread at a time runs it. Methods
+// A bundle's encoder and its decoder steps, loaded by a library for one device. One thread at a time runs it. Methods
 // throw EngineError: the library failed. ResourceError: the GPU's memory is exhausted.
 class Program {
  public:
@@ -55,6 +58,8 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  // The step of beam search for so many rows of a sentence; null if there is none.
+  virtual const Graph* beam_graph(std::int64_t /*beams*/) const { return nullptr; }
   // The sizes of the step's buffers that serve a batch. Throws BundleError: the library has none that large.
   virtual StepSizes bucket(const StepSizes& asked) const = 0;
   // Bind the step to its buffers. Each call of the result enqueues one run over all rows; it must go before they do.

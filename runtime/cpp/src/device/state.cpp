@@ -78,16 +78,15 @@ void copy_run(const DeviceBuffers& old, const DeviceBuffers& now, const Run& run
 }  // namespace
 
 DeviceState::DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target)
-    : DeviceState(steps, steps.pool.step({static_cast<std::int64_t>(rows), source, target}), first_places(rows),
+    : DeviceState(steps, {steps.pool.step({static_cast<std::int64_t>(rows), source, target}), first_places(rows)},
                   source) {}
 
-DeviceState::DeviceState(const DeviceSteps& steps, Pool::Lease<DeviceBuffers> buffers, Places places,
-                         std::int64_t source)
-    : steps_(steps), buffers_(std::move(buffers)), places_(std::move(places)), source_(source) {}
+DeviceState::DeviceState(const DeviceSteps& steps, Room room, std::int64_t source)
+    : steps_(steps), buffers_(std::move(room.buffers)), places_(std::move(room.places)), source_(source) {}
 
-DeviceState::Places DeviceState::places_of(const std::vector<std::size_t>& rows) const {
+DeviceState::Places DeviceState::places_of(const std::vector<std::size_t>& entries) const {
   Places places;
-  for (const std::size_t row : rows) places.push_back(places_[row]);
+  for (const std::size_t entry : entries) places.push_back(places_[entry]);
   return places;
 }
 
@@ -97,7 +96,7 @@ void DeviceState::place(const std::vector<std::size_t>& rows, const Memory& memo
   const auto& encoded = dynamic_cast<const DeviceMemory&>(memory);
   const Places here = places_of(rows);
   steps_.latch.guard([&] {
-    for (const Run& run : runs_of(here, memory_rows)) place_run(run.to, encoded, run.from, run.count);
+    place_sources(here, encoded, memory_rows);
     const StateLayout& layout = buffers_->layout();
     std::byte* host = buffers_->host();
     for (std::size_t i = 0; i < here.size(); ++i) {
@@ -108,6 +107,11 @@ void DeviceState::place(const std::vector<std::size_t>& rows, const Memory& memo
     }
     buffers_->upload_state();
   });
+}
+
+void DeviceState::place_sources(const Places& here, const DeviceMemory& memory,
+                                const std::vector<std::size_t>& memory_rows) const {
+  for (const Run& run : runs_of(here, memory_rows)) place_run(run.to, memory, run.from, run.count);
 }
 
 // What earlier sentences left is zeroed: it is masked, but a NaN would come through the mask.
@@ -171,7 +175,7 @@ void DeviceState::override_tokens(const std::vector<std::size_t>& rows, const Id
 
 std::vector<float> DeviceState::logits(std::size_t row) {
   const DeviceTensor& tensor = buffers_->at(kLogits);
-  const std::byte* from = tensor.address + places_[row] * tensor.row_bytes();
+  const std::byte* from = tensor.address + place_of_row(row) * tensor.row_bytes();
   std::vector<float> result(tensor.row_bytes() / tensor.item_bytes);
   std::vector<std::uint16_t> halves(tensor.item_bytes == sizeof(float) ? 0 : result.size());
   steps_.latch.guard([&] {
@@ -188,7 +192,10 @@ void DeviceState::reorder(const std::vector<std::size_t>& rows) {
   assert(read_ == groups_);
   const Places here = places_of(rows);
   places_ = without_repeats(here, buffers_->layout().rows);
-  steps_.latch.guard([&] { copy_from(*buffers_, here); });
+  steps_.latch.guard([&] {
+    copy_from(*buffers_, here);
+    take_over(*buffers_, here);
+  });
 }
 
 // Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other places.
@@ -197,17 +204,22 @@ std::unique_ptr<DecoderState> DeviceState::moved(const std::vector<std::size_t>&
   const Places here = places_of(rows);
   const DeviceBuffers& old = *buffers_;
   return steps_.latch.guard([&]() -> std::unique_ptr<DecoderState> {
-    const StepSizes sizes = steps_.graph.program.bucket({static_cast<std::int64_t>(here.size()), source_, target});
-    const bool same = sizes == old.sizes();
-    auto buffers = same ? std::move(buffers_) : steps_.pool.step(sizes);
-    Places places = same ? without_repeats(here, old.layout().rows) : first_places(here.size());
-    std::unique_ptr<DeviceState> next(new DeviceState(steps_, std::move(buffers), std::move(places), source_));
+    std::unique_ptr<DeviceState> next(new DeviceState(steps_, relocated(here, target), source_));
     next->copy_from(old, here);
+    next->take_over(old, here);
     return next;
   });
 }
 
-// These places of the old buffers, which may be ours, become our rows.
+DeviceState::Room DeviceState::relocated(const Places& here, std::int64_t target) {
+  const StepSizes old = buffers_->sizes();
+  const StepSizes asked{static_cast<std::int64_t>(here.size()), source_, target, old.beams};
+  const bool same = steps_.graph.program.bucket(asked) == old;
+  if (!same) return {steps_.pool.step(asked), first_places(here.size())};
+  Places places = without_repeats(here, buffers_->layout().rows);
+  return {std::move(buffers_), std::move(places)};
+}
+
 void DeviceState::copy_from(const DeviceBuffers& old, const Places& here) const {
   Places to;
   Places from;
@@ -217,7 +229,6 @@ void DeviceState::copy_from(const DeviceBuffers& old, const Places& here) const 
     from.push_back(here[i]);
   }
   for (const Run& run : runs_of(to, from)) copy_run(old, *buffers_, run);
-  take_over(old, here);
 }
 
 // Ids, positions, limits and flags of these places of the old buffers. Rows of ours besides are finished, so that their

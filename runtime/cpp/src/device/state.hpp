@@ -56,9 +56,32 @@ class DeviceState : public DecoderState {
   void reorder(const std::vector<std::size_t>& rows) override;
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
- private:
+ protected:
   using Places = std::vector<std::size_t>;
 
+  // Buffers, and which of their entries the state has.
+  struct Room {
+    Pool::Lease<DeviceBuffers> buffers;
+    Places places;
+  };
+
+  DeviceState(const DeviceSteps& steps, Room room, std::int64_t source);
+
+  const DeviceSteps& steps() const { return steps_; }
+  DeviceBuffers& buffers() const { return *buffers_; }
+  const Places& places() const { return places_; }
+  // Where an entry of the state is in the buffers, and a row of it among their rows.
+  Places places_of(const std::vector<std::size_t>& entries) const;
+  virtual std::size_t place_of_row(std::size_t row) const { return places_[row]; }
+
+  // Give these places what the encoder made of their sentences, and empty caches.
+  void place_sources(const Places& here, const DeviceMemory& memory, const std::vector<std::size_t>& memory_rows) const;
+  // Where these places go for caches of `target` tokens: ours, if the same buffers serve. This state is then invalid.
+  Room relocated(const Places& here, std::int64_t target);
+  // These places of the old buffers, which may be ours, become our entries, but for the host's block.
+  void copy_from(const DeviceBuffers& old, const Places& here) const;
+
+ private:
   const DeviceSteps& steps_;
   Pool::Lease<DeviceBuffers> buffers_;
   Places places_;  // of each row, in the buffers
@@ -66,11 +89,7 @@ class DeviceState : public DecoderState {
   std::size_t groups_ = 0;  // groups of steps so far, and how many of them were read
   std::size_t read_ = 0;
 
-  DeviceState(const DeviceSteps& steps, Pool::Lease<DeviceBuffers> buffers, Places places, std::int64_t source);
-
-  Places places_of(const std::vector<std::size_t>& rows) const;
   void place_run(std::size_t place, const DeviceMemory& memory, std::size_t memory_row, std::size_t count) const;
-  void copy_from(const DeviceBuffers& old, const Places& here) const;
   void take_over(const DeviceBuffers& old, const Places& here) const;
 };
 

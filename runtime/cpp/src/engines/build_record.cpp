@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "bundle/files.hpp"
@@ -99,15 +100,16 @@ BuildFlags decode_flags(const Value& value) {
 }
 
 Profile decode_profile(const Value& value) {
-  value.fields({"batch", "source", "target"});
-  Profile profile{decode_sizes(value["batch"]), decode_sizes(value["source"]), std::nullopt};
+  value.fields({"batch", "source", "target"}, {"beams"});
+  Profile profile{decode_sizes(value["batch"]), decode_sizes(value["source"]), std::nullopt, std::nullopt};
   if (!value["target"].is_null()) profile.target = decode_sizes(value["target"]);
+  if (value.has("beams") && !value["beams"].is_null()) profile.beams = value["beams"].integer();
   return profile;
 }
 
 EngineFile decode_engine(const Value& value) {
   value.fields({"role", "file", "bytes", "sha256", "profiles"});
-  EngineFile engine{value["role"].literal({"encoder", "decoder_step"}),
+  EngineFile engine{value["role"].literal({"encoder", "decoder_step", "decoder_beams"}),
                     value["file"].text(),
                     value["bytes"].integer(),
                     value["sha256"].text(),
@@ -194,6 +196,11 @@ class Rules {
       const std::string start = "profile " + std::to_string(i) + " of " + quote(engine.file);
       require(profile.target.has_value() != (engine.role == "encoder"),
               start + " has a target where it must have none, or none where it must");
+      require(profile.beams.has_value() == (engine.role == "decoder_beams"),
+              start + " has beams where it must have none, or none where it must");
+      const std::int64_t beams = profile.beams.value_or(2);
+      require(2 <= beams && beams <= kLargestSize,
+              start + ": beams is " + std::to_string(beams) + ", which is not 2 or more");
       check_sizes(profile.batch, start + ": batch");
       check_sizes(profile.source, start + ": source");
       if (profile.target) check_sizes(*profile.target, start + ": target");
@@ -206,10 +213,11 @@ class Rules {
   }
 
   void check_buckets() const {
-    std::set<std::pair<std::int64_t, std::int64_t>> seen;
-    for (const EngineFile& engine : record_.of_role("decoder_step")) {
+    std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> seen;
+    for (const EngineFile& engine : record_.engines) {
+      if (engine.role == "encoder") continue;
       for (const Profile& profile : engine.profiles) {
-        require(seen.emplace(profile.batch.max, profile.target->max).second,
+        require(seen.emplace(profile.batch.max, profile.target->max, profile.beams.value_or(1)).second,
                 "two profiles are for a batch of " + std::to_string(profile.batch.max) + " with a target of " +
                     std::to_string(profile.target->max));
       }

@@ -57,11 +57,12 @@ struct BuildFlags {
   std::optional<std::int64_t> workspace;
 };
 
-// Sizes that one optimization profile accepts; `target` (the cache length) is nothing for an encoder.
+// Sizes that one optimization profile accepts.
 struct Profile {
-  Range batch;
+  Range batch;  // rows; of beam search, sentences
   Range source;
-  std::optional<Range> target;
+  std::optional<Range> target;        // the cache length in positions; nothing for an encoder
+  std::optional<std::int64_t> beams;  // rows of a sentence; nothing for all but beam search
 };
 
 // One serialized engine; `profiles[i]` is its optimization profile i.

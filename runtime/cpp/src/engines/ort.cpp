@@ -17,35 +17,27 @@ namespace txport::core {
 
 namespace {
 
-// The step of beam search, opened when it is first needed.
+// The step of beam search with its buffers, as BeamSession has it.
 class LazyBeams {
  public:
-  LazyBeams(Bundle bundle, const Manifest& manifest, int threads)
-      : bundle_(std::move(bundle)), tokens_(manifest.tokens), threads_(threads) {
-    if (const Graph* found = manifest.optional_graph(kBeams)) buffers_.emplace(manifest.encoder(), *found);
-  }
+  LazyBeams(const Bundle& bundle, const Manifest& manifest, int threads)
+      : session_(bundle, manifest, "cpu", threads, nullptr), encoder_(manifest.encoder()), tokens_(manifest.tokens) {}
 
-  // Null for a bundle without it, and for an ONNX Runtime before 1.24, which does not know its opset: the rows of a
-  // sentence are then rows like others.
   const OrtSteps* steps() {
     std::call_once(opened_, [this] {
-      if (!buffers_) return;
-      try {
-        session_.emplace(open_on_cpu(bundle_, buffers_->step(), threads_));
-        steps_.emplace(OrtSteps{*buffers_, *session_, tokens_});
-      } catch (const BundleError&) {
-        steps_.reset();
-      }
+      Ort::Session* session = session_.open();
+      if (session == nullptr) return;
+      buffers_.emplace(encoder_, session_.graph());
+      steps_.emplace(OrtSteps{*buffers_, *session, tokens_});
     });
     return steps_ ? &*steps_ : nullptr;
   }
 
  private:
-  const Bundle bundle_;
+  const BeamSession session_;
+  const Graph encoder_;
   const SpecialTokens tokens_;
-  const int threads_;
   std::optional<OrtBuffers> buffers_;
-  std::optional<Ort::Session> session_;
   std::optional<OrtSteps> steps_;
   std::once_flag opened_;
 };

@@ -56,17 +56,29 @@ std::int64_t power_of_two(std::int64_t number, std::int64_t most) {
 
 class OrtProgram : public Program {
  public:
-  OrtProgram(OrtSessions sessions, Graph encoder, Limits limits, bool on_gpu)
-      : sessions_(std::move(sessions)), encoder_(std::move(encoder)), limits_(limits), on_gpu_(on_gpu) {}
+  OrtProgram(OrtSessions sessions, std::unique_ptr<BeamSession> beams, const Manifest& manifest, bool on_gpu)
+      : sessions_(std::move(sessions)),
+        beams_(std::move(beams)),
+        encoder_(manifest.encoder()),
+        limits_(manifest.limits()),
+        on_gpu_(on_gpu) {}
+
+  // Any number of rows. Their weights are on the GPU once more.
+  const Graph* beam_graph(std::int64_t /*beams*/) const override {
+    return beams_->open() == nullptr ? nullptr : &beams_->graph();
+  }
 
   // Powers of two, so that buffers and captured steps are reused.
   StepSizes bucket(const StepSizes& asked) const override {
     const std::int64_t target = power_of_two(std::max(asked.target, kShortestTarget), limits_.target);
-    return {power_of_two(asked.batch, limits_.batch), source_bucket(asked.source, limits_.source), target};
+    const std::int64_t most = std::max<std::int64_t>(limits_.batch / asked.beams, 1);
+    return {power_of_two(asked.batch, most), source_bucket(asked.source, limits_.source), target, asked.beams};
   }
 
-  std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& /*sizes*/) const override {
-    const auto bound = std::make_shared<Bound>(sessions_.step, sessions_.step_graph, tensors, on_gpu_);
+  std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
+    Ort::Session& session = sizes.beams == 1 ? sessions_.step : *beams_->open();
+    const Graph& graph = sizes.beams == 1 ? sessions_.step_graph : beams_->graph();
+    const auto bound = std::make_shared<Bound>(session, graph, tensors, on_gpu_);
     return [bound] { bound->run(); };
   }
 
@@ -79,6 +91,7 @@ class OrtProgram : public Program {
 
  private:
   const OrtSessions sessions_;
+  const std::unique_ptr<const BeamSession> beams_;
   const Graph encoder_;
   const Limits limits_;
   const bool on_gpu_;
@@ -91,8 +104,8 @@ std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const Bundle
   OrtSessions sessions = open_sessions(bundle, manifest, choice, 1, device->stream());
   std::string name = sessions.name;
   std::string lowering = sessions.step_graph.lowering;
-  auto program =
-      std::make_unique<OrtProgram>(std::move(sessions), manifest.encoder(), manifest.limits(), choice.device == "cuda");
+  auto beams = std::make_unique<BeamSession>(bundle, manifest, choice.device, 1, device->stream());
+  auto program = std::make_unique<OrtProgram>(std::move(sessions), std::move(beams), manifest, choice.device == "cuda");
   return make_device_engine(manifest, {std::move(name), manifest.limits(), "int64", std::move(lowering),
                                        std::move(device), std::move(program), warn});
 }

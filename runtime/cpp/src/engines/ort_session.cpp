@@ -18,6 +18,7 @@
 #endif
 
 #include "bundle/external_data.hpp"
+#include "bundle/interface.hpp"
 #include "cores.hpp"
 #include "device/gpu.hpp"
 #include "engines/onnxruntime.hpp"
@@ -206,6 +207,8 @@ Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& h
   throw BundleError(path + " has other inputs or outputs than the manifest says: export the bundle again");
 }
 
+std::optional<Graph> copied(const Graph* graph) { return graph == nullptr ? std::nullopt : std::optional(*graph); }
+
 }  // namespace
 
 Type type_of(const std::string& dtype) {
@@ -291,6 +294,26 @@ OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const 
 Ort::Session open_on_cpu(const Bundle& bundle, const Graph& graph, int threads) {
   environment();
   return open_session(bundle, graph, {"cpu", threads, nullptr});
+}
+
+BeamSession::BeamSession(Bundle bundle, const Manifest& manifest, std::string device, int threads, void* stream)
+    : bundle_(std::move(bundle)),
+      graph_(copied(manifest.optional_graph(kBeams))),
+      device_(std::move(device)),
+      threads_(threads),
+      stream_(stream) {}
+
+Ort::Session* BeamSession::open() const {
+  std::call_once(opened_, [this] {
+    if (!graph_) return;
+    try {
+      environment();
+      session_.emplace(open_session(bundle_, *graph_, {device_, threads_, stream_}));
+    } catch (const BundleError&) {
+      session_.reset();
+    }
+  });
+  return session_ ? &*session_ : nullptr;
 }
 
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding) {

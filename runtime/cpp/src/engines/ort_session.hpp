@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <exception>
 #include <filesystem>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "bundle/manifest.hpp"
@@ -49,6 +51,28 @@ OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const 
 
 // Open one more graph of a bundle on the CPU. Throws as `open_sessions`.
 Ort::Session open_on_cpu(const Bundle& bundle, const Graph& graph, int threads);
+
+// The session of the step of beam search, opened when it is first needed. Threads may share one.
+class BeamSession {
+ public:
+  // `device`, `threads` and `stream` as of `open_sessions`.
+  BeamSession(Bundle bundle, const Manifest& manifest, std::string device, int threads, void* stream);
+
+  // Null for a bundle without it, and for an ONNX Runtime before 1.24, which does not know its opset: the rows of a
+  // sentence are then rows like others. Throws as `open_sessions`, but for that.
+  Ort::Session* open() const;
+  // Its graph, if `open` gives a session.
+  const Graph& graph() const { return *graph_; }
+
+ private:
+  const Bundle bundle_;
+  const std::optional<Graph> graph_;
+  const std::string device_;
+  const int threads_;
+  void* const stream_;
+  mutable std::once_flag opened_;
+  mutable std::optional<Ort::Session> session_;
+};
 
 // Run a session over what is bound. Throws EngineError: ONNX Runtime failed. MissingLibrary: its CUDA provider does not
 // find cuDNN. ResourceError: for want of memory.

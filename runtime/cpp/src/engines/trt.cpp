@@ -41,7 +41,7 @@ struct OpenEngine {
 struct Bucket {
   std::shared_ptr<const OpenEngine> engine;
   int profile;
-  StepSizes most;  // target is 0 for an encoder
+  StepSizes most;  // but for beams, which it is for exactly; target is 0 for an encoder
 };
 
 std::string title() { return tensorrt_version().title(); }
@@ -143,10 +143,10 @@ struct Role {
 
 class TrtProgram : public Program {
  public:
-  TrtProgram(Role encoder, Role step, std::int64_t source, std::shared_ptr<Device> device)
-      : encoder_(std::move(encoder)), step_(std::move(step)), source_(source) {
+  TrtProgram(Role encoder, Role step, Role beams, std::int64_t source, std::shared_ptr<Device> device)
+      : encoder_(std::move(encoder)), step_(std::move(step)), beams_(std::move(beams)), source_(source) {
     std::size_t most = 0;
-    for (const Role* role : {&encoder_, &step_}) {
+    for (const Role* role : {&encoder_, &step_, &beams_}) {
       for (const Bucket& bucket : role->buckets) most = std::max(most, scratch_bytes(*bucket.engine->engine));
     }
     scratch_ = std::make_shared<Scratch>(std::move(device), most);
@@ -155,13 +155,19 @@ class TrtProgram : public Program {
     }
   }
 
+  const Graph* beam_graph(std::int64_t beams) const override {
+    const bool any = std::any_of(beams_.buckets.begin(), beams_.buckets.end(),
+                                 [&](const Bucket& bucket) { return bucket.most.beams == beams; });
+    return any ? &beams_.graph : nullptr;
+  }
+
   StepSizes bucket(const StepSizes& asked) const override {
     const Bucket& found = smallest(asked);
-    return {found.most.batch, source_bucket(asked.source, source_), found.most.target};
+    return {found.most.batch, source_bucket(asked.source, source_), found.most.target, asked.beams};
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
-    const auto context = std::make_shared<Context>(smallest(sizes), step_.graph, scratch_);
+    const auto context = std::make_shared<Context>(smallest(sizes), role_of(sizes).graph, scratch_);
     context->bind(tensors);
     return [context] { context->enqueue(); };
   }
@@ -181,16 +187,21 @@ class TrtProgram : public Program {
  private:
   const Role encoder_;
   const Role step_;
+  const Role beams_;  // without buckets where there are no engines of beam search
   const std::int64_t source_;
   std::shared_ptr<const Scratch> scratch_;
   std::vector<std::unique_ptr<Context>> encoders_;
 
+  const Role& role_of(const StepSizes& sizes) const { return sizes.beams == 1 ? step_ : beams_; }
+
   // The fewest rows, then the shortest cache, that have room.
   const Bucket& smallest(const StepSizes& asked) const {
-    const auto found = std::find_if(step_.buckets.begin(), step_.buckets.end(), [&](const Bucket& bucket) {
-      return bucket.most.batch >= asked.batch && bucket.most.target >= asked.target && asked.source <= source_;
+    const std::vector<Bucket>& buckets = role_of(asked).buckets;
+    const auto found = std::find_if(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
+      return bucket.most.beams == asked.beams && bucket.most.batch >= asked.batch &&
+             bucket.most.target >= asked.target && asked.source <= source_;
     });
-    if (found != step_.buckets.end()) return *found;
+    if (found != buckets.end()) return *found;
     throw BundleError(too_large(asked));
   }
 
@@ -245,7 +256,8 @@ std::vector<Bucket> open_role(const std::shared_ptr<Runtime>& runtime, const Bui
     for (std::size_t i = 0; i < file.profiles.size(); ++i) {
       const Profile& profile = file.profiles[i];
       const std::int64_t target = profile.target ? profile.target->max : 0;
-      buckets.push_back({opened, static_cast<int>(i), {profile.batch.max, profile.source.max, target}});
+      buckets.push_back(
+          {opened, static_cast<int>(i), {profile.batch.max, profile.source.max, target, profile.beams.value_or(1)}});
     }
   }
   return buckets;
@@ -288,8 +300,14 @@ std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
     return Role(graph, open_role(runtime, built, name, graph));
   };
   const Limits limits = limits_of(record);
-  auto program = std::make_unique<TrtProgram>(
-      role("encoder", manifest.encoder()), role("decoder_step", manifest.step(record.lowering)), limits.source, device);
+  const Graph* graph = manifest.optional_graph(kBeams);
+  if (graph == nullptr && !record.of_role(kBeams).empty()) {
+    throw BundleError(built.directory.string() + " has engines of a graph that the bundle lacks: run tx-build again");
+  }
+  const Graph& step = manifest.step(record.lowering);
+  Role beams = graph == nullptr ? Role(step, {}) : role(kBeams, *graph);
+  auto program = std::make_unique<TrtProgram>(role(kEncoder, manifest.encoder()), role(kStep, step), std::move(beams),
+                                              limits.source, device);
   return make_device_engine(
       manifest, {title() + ", lowering " + record.lowering + ", " + built.directory.filename().string(), limits,
                  record.id_type, record.lowering, std::move(device), std::move(program), warn});

@@ -1,0 +1,57 @@
+"""Greedy search by the step of beam search: what a golden case says must come out of its engines as well."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from txport.runtime.engine import DecoderState, Engine, Memory, StepOutput
+
+
+class FirstBeams:
+    """An `Engine` each of whose rows is the first of so many beams; the others have finished from the start.
+
+    Args:
+        engine: that has the step of beam search.
+        beams: rows of a sentence.
+    """
+
+    def __init__(self, engine: Engine, beams: int) -> None:
+        self._engine, self._beams = engine, beams
+        self.limits = replace(engine.limits, batch=engine.limits.batch // beams)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def allocate(self, rows: int, source: int, target: int, **_outputs: object) -> "FirstRows":
+        """A state of so many sentences."""
+        beams = self._beams
+        return FirstRows(self._engine.allocate(rows * beams, source, target, top=2 * beams, beams=beams), beams)
+
+
+class FirstRows:
+    """What a greedy search uses of a `DecoderState`, of the first row of each sentence."""
+
+    def __init__(self, state: DecoderState, beams: int) -> None:
+        self._state, self._beams = state, beams
+        self.rows, self.source, self.target, self.step = state.rows // beams, state.source, state.target, state.step
+
+    def _first(self, rows: Sequence[int]) -> list[int]:
+        return [row * self._beams for row in rows]
+
+    def place(self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], limits: Sequence[int]) -> None:
+        """See `DecoderState.place`."""
+        self._state.place(self._first(rows), memory, memory_rows, limits)
+
+    def read(self) -> StepOutput:
+        """See `DecoderState.read`."""
+        output = self._state.read()
+        return StepOutput(output.token_ids[:, :: self._beams], output.finished[:: self._beams])
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        """See `DecoderState.override`."""
+        self._state.override(self._first(rows), token_ids, finished)
+
+    def moved(self, rows: Sequence[int], target: int) -> "FirstRows":
+        """See `DecoderState.moved`."""
+        whole = [first + beam for first in self._first(rows) for beam in range(self._beams)]
+        return FirstRows(self._state.moved(whole, target), self._beams)

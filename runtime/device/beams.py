@@ -1,0 +1,144 @@
+"""A running batch of beam search on a device, by the graph `decoder_beams`.
+
+A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on with
+other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). All but the
+caches is on the host, which sees each step: one small block goes to the device, and the candidates come back.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
+from txport.runtime.device.beam_buffers import BeamBuffers
+from txport.runtime.device.pool import Encoded, Lease, Pool, PreparedStep
+from txport.runtime.device.state import DeviceState
+from txport.runtime.engine import Bool, Int64, StepOutput, Top, top_of
+
+
+class DeviceBeams(DeviceState):
+    """One running batch of beam search; see `txport.runtime.engine.DecoderState`.
+
+    Rows are reordered within their sentence, and sentences move whole. The rows of a sentence that have not finished
+    are all at one position.
+
+    Args:
+        pool: where its memory comes from.
+        step: its memory, of as many sentences or more.
+        sentences: which entry of the buffers each sentence of the state is; all different.
+        source: the widest source that it is for; the buffers may be wider.
+    """
+
+    def __init__(self, pool: Pool, step: Lease[PreparedStep], sentences: Sequence[int], source: int) -> None:
+        super().__init__(pool, step, sentences, source)
+        assert isinstance(step.value.buffers, BeamBuffers)
+        self._exchange = step.value.buffers
+        count, beams = len(sentences), self._exchange.sizes.beams
+        self._beams, self.rows = beams, count * beams
+        self._sentence, self._beam = np.arange(count)[:, None], np.arange(beams)
+        # The tokens that each sentence has made: positions stay before the end of the cache, where a sentence that has
+        # finished writes what nobody reads.
+        self._lengths, self._limits = np.zeros(count, np.int64), np.ones(count, np.int64)
+        self._token_ids, self._finished = np.full((count, beams), pool.tokens.pad), np.ones((count, beams), np.bool_)
+        self._ancestors = np.zeros((count, beams, self.target, beams), np.bool_)
+        self._under_way = False  # a step whose tokens were not taken yet
+        self._made: list[tuple[Int64, Bool]] = []  # tokens and flags of each step that was not read,
+        self._unread: deque[int] = deque()  # and steps of each such group
+
+    def place(
+        self, rows: Sequence[int], memory: Encoded, memory_rows: Sequence[int], target_limits: Sequence[int]
+    ) -> None:
+        """Start new sentences in the first of their rows; the others wait, finished, for `reorder`."""
+        assert not self._unread, "rows are placed after the steps before have been read"
+        here = [row // self._beams for row in rows]
+        with self._pool.working():
+            self._place_sources([self._rows[sentence] for sentence in here], memory, memory_rows)
+        self._token_ids[here], self._finished[here] = self._pool.tokens.bos, self._beam > 0
+        self._lengths[here], self._limits[here] = 0, target_limits
+        self._ancestors[here] = False
+
+    def step(self, count: int = 1) -> None:
+        """Advance every unfinished row by up to `count` tokens; returns before the device is done with the last."""
+        for _ in range(count):
+            self._take()
+            self._launch()
+        self._unread.append(count)
+
+    def _launch(self) -> None:
+        """Enqueue a step, between the upload of what it reads and the download of what it makes."""
+        position = np.minimum(self._lengths, self.target - 1)
+        assert (self._finished.all(axis=1) | (position == self._lengths)).all(), "a sentence beyond its cache"
+        self._ancestors[self._sentence, self._beam, position[:, None], self._beam] = True
+        inputs, here = self._exchange.inputs, self._rows
+        inputs["token_ids"][here], inputs["positions"][here] = self._token_ids, position[:, None]
+        inputs["first_slots"][here] = position * self._beams
+        inputs[ANCESTORS][here] = self._ancestors.reshape(len(here), self._beams, -1)
+        with self._pool.working():
+            self._exchange.upload_state()
+            self._step.value.groups.launch(1)
+            self._exchange.download()
+        self._under_way = True
+
+    def _take(self) -> None:
+        """Wait for the step under way; take its best tokens, and what ends, which plain steps do in their graphs."""
+        if not self._under_way:
+            return
+        with self._pool.waiting():
+            self._exchange.wait()
+        self._under_way = False
+        tokens = self._pool.tokens
+        best = self._of_rows("top_ids")[:, 0].reshape(self._finished.shape)
+        self._token_ids[:] = np.where(self._finished, tokens.pad, best)
+        self._lengths += ~self._finished.all(axis=1)
+        full = self._lengths >= self._limits
+        self._finished |= (self._token_ids == tokens.eos) | full[:, None]
+        self._made.append((self._token_ids.reshape(-1).copy(), self._finished.reshape(-1).copy()))
+
+    def read(self) -> StepOutput:
+        """Wait for the first group of steps that was not read and return what it made."""
+        count = self._unread.popleft()
+        while len(self._made) < count:
+            self._take()
+        made, self._made = self._made[:count], self._made[count:]
+        return StepOutput(np.stack([tokens for tokens, _ in made]), made[-1][1])
+
+    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
+        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        assert not self._unread, "tokens are replaced after they have been read"
+        here = np.array(rows, np.int64)
+        self._token_ids.flat[here], self._finished.flat[here] = token_ids, finished
+
+    def top(self, k: int) -> Top:
+        """The best tokens by the last step; see `DecoderState.top`. More than the graph gives are of its logits."""
+        ids, logits, normaliser = map(self._of_rows, TOP_OUTPUTS)
+        if k > ids.shape[1]:
+            return top_of(self.logits(), k)
+        return Top(ids[:, :k].astype(np.int64), logits[:, :k], normaliser[:, 0].astype(np.float64))
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row i continues what row `rows[i]` of its sentence was: nothing is copied on the device."""
+        assert not self._unread, "rows are reordered after the steps before have been read"
+        order = np.array(rows).reshape(-1, self._beams)
+        assert (order // self._beams == self._sentence).all(), "a row of another sentence"
+        for values in (self._token_ids, self._finished, self._ancestors):
+            values[:] = values[self._sentence, order % self._beams]
+
+    def moved(self, rows: Sequence[int], target: int) -> "DeviceBeams":
+        """A new state of whole sentences; see `DeviceState.moved`."""
+        assert not self._unread, "rows move after the steps before have been read"
+        sentences = [row // self._beams for row in rows[:: self._beams]]
+        beams = range(self._beams)
+        assert list(rows) == [s * self._beams + beam for s in sentences for beam in beams], "a part of a sentence"
+        new = DeviceBeams(self._pool, *self._relocated([self._rows[s] for s in sentences], target), self.source)
+        new._copy_from(self._exchange, [self._rows[s] for s in sentences])
+        for name in ("_token_ids", "_lengths", "_limits", "_finished"):
+            getattr(new, name)[:] = getattr(self, name)[sentences]
+        length = min(self.target, new.target)
+        new._ancestors[:, :, :length] = self._ancestors[sentences, :, :length]
+        del self._step
+        return new
+
+    def _of_rows(self, name: str) -> np.ndarray:
+        """An output of the last step, `[rows, n]`; a copy."""
+        values = self._exchange.outputs[name].reshape(self._exchange.sizes.rows, self._beams, -1)
+        return values[self._rows].reshape(self.rows, -1)
