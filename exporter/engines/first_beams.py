@@ -29,7 +29,7 @@ class FirstBeams:
 
 
 class FirstRows:
-    """What a greedy search uses of a `DecoderState`, of the first row of each sentence."""
+    """The part of a `DecoderState` that greedy search uses, of the first row of each sentence."""
 
     def __init__(self, state: DecoderState, beams: int) -> None:
         self._state, self._beams = state, beams
@@ -39,19 +39,19 @@ class FirstRows:
         return [row * self._beams for row in rows]
 
     def place(self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], limits: Sequence[int]) -> None:
-        """See `DecoderState.place`."""
+        """Start sentences; see `DecoderState.place`."""
         self._state.place(self._first(rows), memory, memory_rows, limits)
 
     def read(self) -> StepOutput:
-        """See `DecoderState.read`."""
+        """Wait for tokens; see `DecoderState.read`."""
         output = self._state.read()
         return StepOutput(output.token_ids[:, :: self._beams], output.finished[:: self._beams])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """See `DecoderState.override`."""
+        """Replace tokens; see `DecoderState.override`."""
         self._state.override(self._first(rows), token_ids, finished)
 
     def moved(self, rows: Sequence[int], target: int) -> "FirstRows":
-        """See `DecoderState.moved`."""
+        """Move sentences; see `DecoderState.moved`."""
         whole = [first + beam for first in self._first(rows) for beam in range(self._beams)]
         return FirstRows(self._state.moved(whole, target), self._beams)

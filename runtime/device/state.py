@@ -48,7 +48,7 @@ class DeviceState:
             self._buffers.upload_state()
 
     def _place_sources(self, here: Sequence[int], memory: Encoded, memory_rows: Sequence[int]) -> None:
-        """What the encoder gave, into these rows of the buffers, whose caches are cleared."""
+        """Copy what the encoder gave into these rows of the buffers, whose caches are cleared."""
         for row, memory_row, count in _runs(here, memory_rows):
             self._place_run(row, memory, memory_row, count)
 

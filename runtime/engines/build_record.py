@@ -205,7 +205,7 @@ class BuildRecord:
 
     @property
     def sizes(self) -> str:
-        """What the steps are tuned for, for people: "4 buckets, beams 4"."""
+        """Sizes that the steps are tuned for, for people: "4 buckets, beams 4"."""
         count = sum(len(engine.profiles) for engine in self.of_role("decoder_step"))
         beams = f", beams {' and '.join(map(str, self.beams))}" if self.beams else ""
         return f"{count} bucket{'' if count == 1 else 's'}{beams}"

@@ -159,9 +159,9 @@ def bundle_of(directory: Path, name: str, precision: str, islands: int, more: in
     manifest = manifest_of(precision)
     files = {**manifest.files, WEIGHTS: FileEntry((bundle / WEIGHTS).stat().st_size, sha256(bundle / WEIGHTS))}
     chosen = tuple(Island("encoder", ("node",), "loss") for _ in range(islands))
-    dataclasses.replace(manifest, files=files, precision=dataclasses.replace(manifest.precision, islands=chosen)).write(
-        bundle
-    )
+    arithmetic = dataclasses.replace(manifest.precision, islands=chosen)
+    graphs = tuple(graph for graph in manifest.graphs if graph.file in files)
+    dataclasses.replace(manifest, files=files, graphs=graphs, precision=arithmetic).write(bundle)
     return bundle
 
 
