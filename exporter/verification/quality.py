@@ -2,17 +2,19 @@
 
 Every format chooses other tokens where PyTorch is nearly undecided, int8 in one sentence of six, most of them as good.
 With references the loss in BLEU (Papineni et al. 2002, in sacreBLEU) decides, where it is more than chance by
-approximate randomization (Riezler and Maxwell 2005): of 200 sentences one more or less in place is 0.1 BLEU. Without
-references, how often another token is chosen: BLEU against PyTorch's own text would fall by each of those.
+approximate randomization (Riezler and Maxwell 2005): of 200 sentences one more or less in place is 0.1 BLEU. Exchanges
+count that make at least as large a difference, as in the paper; sacreBLEU's own test counts only larger ones, by which
+one changed sentence, of which each exchange makes the same, would be no chance. Without references, how often another
+token is chosen: BLEU against PyTorch's own text would fall by each of those.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.significance import PairedTest
 from txport.runtime.text.tokenizer import Tokenizer
 
 # BLEU that a bundle may lose against PyTorch, on the same sentences and references.
@@ -21,6 +23,10 @@ MOST_LOST = 0.1
 CHANCE = 0.05
 # Share of tokens that may change where there are no references.
 MOST_CHANGED = 0.02
+# Random exchanges, and how close two BLEU are that differ by rounding alone.
+EXCHANGES, SAME = 1000, 1e-9
+
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -81,32 +87,46 @@ class References:
         self._tokenizer = tokenizer
         self._references = list(references)
         self._ids = pytorch
-        self._metric = BLEU(references=[self._references]) if references else None
 
     def quality(self, targets: Sequence[Sequence[int]], changed: float) -> Quality:
         """Judge a bundle's target ids of the same sentences, of which it changes this share of the tokens."""
-        if self._metric is None:
+        if not self._references:
             return Quality(len(targets), changed)
-        texts = self._texts(targets)
-        ours, pytorch = self._bleu(texts), self._bleu(self._pytorch)
-        chance = self._chance(texts) if pytorch - ours > MOST_LOST else None
+        counts = self.counts(self._texts(targets))
+        ours, pytorch = bleu_of(counts.sum(0)), bleu_of(self._pytorch.sum(0))
+        chance = chance_of(counts, self._pytorch) if pytorch - ours > MOST_LOST else None
         return Quality(len(targets), changed, ours, pytorch, chance)
 
+    def counts(self, texts: Sequence[str]) -> Counts:
+        """What BLEU is computed from, one row a text: its length, its reference's, n-grams in common, n-grams."""
+        metric = BLEU(effective_order=True)
+        pairs = zip(texts, self._references, strict=True)
+        scores = [metric.sentence_score(text, [reference]) for text, reference in pairs]
+        return np.array([[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores])
+
     @cached_property
-    def _pytorch(self) -> list[str]:
-        return self._texts(self._ids)
+    def _pytorch(self) -> Counts:
+        return self.counts(self._texts(self._ids))
 
     def _texts(self, targets: Sequence[Sequence[int]]) -> list[str]:
         return [self._tokenizer.decode(list(ids)) for ids in targets]
 
-    def _bleu(self, texts: Sequence[str]) -> float:
-        """Corpus BLEU against the references, from 0 to 100."""
-        return float(BLEU().corpus_score(texts, [self._references]).score)
 
-    def _chance(self, texts: Sequence[str]) -> float:
-        """The p-value of the difference from PyTorch's translations."""
-        assert self._metric is not None
-        systems: list[tuple[str, Sequence[str]]] = [("PyTorch", self._pytorch), ("bundle", texts)]
-        test = PairedTest(systems, {"BLEU": self._metric}, references=None, test_type="ar", n_samples=1000)
-        result: Any = test()[1]["BLEU"][1]
-        return float(result.p_value)
+def bleu_of(counts: Counts) -> float:
+    """Corpus BLEU from 0 to 100, of the sum of its sentences' counts."""
+    length, reference, *ngrams = counts.tolist()
+    half = len(ngrams) // 2
+    return float(BLEU.compute_bleu(ngrams[:half], ngrams[half:], length, reference, smooth_method="exp").score)
+
+
+def chance_of(ours: Counts, theirs: Counts) -> float:
+    """The p-value of the difference in BLEU of two systems, from each one's counts of the same sentences.
+
+    Approximate randomization, two-sided: how often systems whose sentences are exchanged at random differ as much.
+    """
+    difference = abs(bleu_of(ours.sum(0)) - bleu_of(theirs.sum(0)))
+    exchanges = np.random.default_rng(0).integers(2, size=(EXCHANGES, len(ours)))
+    moved, total = exchanges @ (theirs - ours), theirs.sum(0)
+    pairs = ((ours.sum(0) + step, total - step) for step in moved)
+    as_large = sum(abs(bleu_of(one) - bleu_of(other)) >= difference - SAME for one, other in pairs)
+    return (as_large + 1) / (EXCHANGES + 1)
