@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from txport.runtime.engines.ort_session import CPU, Provider
+from txport.runtime.engines.ort_session import CPU, Provider, avoid_overflow
 
 Array = npt.NDArray[np.generic]
 Values = Mapping[str, Array]
@@ -19,6 +19,7 @@ def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool =
     options.log_severity_level = 3
     # What is measured here is no time: threads that spin would only take cores that others need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    avoid_overflow(options)
     if not fused:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(file, options, providers=list(providers))

@@ -130,10 +130,7 @@ def open_session(
     if saved is not None:
         options.optimized_model_filepath = str(saved)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", saved.name + ".bin")
-    if not _has_vnni():
-        # For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is
-        # VNNI this would only cost the time that it and AMX save.
-        options.add_session_config_entry("session.x64quantprecision", "1")
+    avoid_overflow(options)
     try:
         model = _in_archive(files, graph, options) if isinstance(files, Archive) else str(path)
         # Without a fallback of its own, which would print on standard output.
@@ -149,6 +146,16 @@ def open_session(
         if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
             raise BundleError(f"{path} has other inputs or outputs than the manifest says: export the bundle again")
     return session
+
+
+def avoid_overflow(options: Any) -> None:
+    """Have int8 products added in 32 bits on every processor.
+
+    x86-64 without VNNI adds pairs of them in 16 bits, which overflow, unless told otherwise. Where there is VNNI this
+    would only cost the time that it and AMX save.
+    """
+    if not _has_vnni():
+        options.add_session_config_entry("session.x64quantprecision", "1")
 
 
 def _in_archive(archive: Archive, graph: Graph, options: Any) -> bytes:

@@ -13,6 +13,7 @@ from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.graphs.write import ATTENTION
 from txport.models.config import preset
 from txport.models.transformer import Transformer
+from txport.runtime.engines.ort_session import avoid_overflow
 
 T5 = {"norm": "pre", "norm_kind": "rms", "positions": "relative", "position_buckets": 6, "position_distance": 9}
 GATED = {"feed_forward": "gated", "activation": "silu"}
@@ -88,6 +89,7 @@ def copied(model: ir.Model) -> ir.Model:
 def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    avoid_overflow(options)
     whole = ir.external_data.load_to_model(model)
     return onnxruntime.InferenceSession(ir.to_proto(whole).SerializeToString(), options)
 
