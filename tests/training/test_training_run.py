@@ -250,6 +250,7 @@ def test_a_vocabulary_that_the_corpus_does_not_support_is_said(
 ) -> None:
     train(tiny("training.max_steps=1", "tokenizer.vocabulary=100000"), tmp_path / "checkpoint", Path())
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    said = [text for text in said if "this machine is busy" not in text]
     assert len(said) == 1 and re.match(r"tokenizer.vocabulary is 100000, but the corpus gives \d+ pieces only", said[0])
 
 
