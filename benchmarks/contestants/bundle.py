@@ -55,7 +55,8 @@ class BundleBackend(Backend):
         translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:
             translate = translator.translate_ids
-            options = Options(beam=task.beam, early_stopping=True) if task.beam > 1 else Options()
+            # The longest answer is that of the peers, which have one limit for all sentences.
+            options = Options(task.target, beam=task.beam, early_stopping=True if task.beam > 1 else None)
             self._call = lambda: [x.ids for x in translate(task.sources, options)]
             return
         if isinstance(translator.engine, NativeEngine):  # the fused one

@@ -2,7 +2,7 @@
 
 `python -m txport.benchmarks.contestants.ctranslate2_weights CHECKPOINT OUTPUT`
 
-It fills CTranslate2's own specification of a Transformer, so that our sinusoids and norms are kept, in float32, which
+It fills CTranslate2's own specification of a Transformer, so that our positions and norms are kept, in float32, which
 CTranslate2 converts to any compute type when it loads.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from ctranslate2.converters.utils import fuse_linear
-from ctranslate2.specs import common_spec, transformer_spec
+from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 from txport.benchmarks.contestants.ctranslate2 import token
 from txport.models.checkpoint import load_checkpoint
 from txport.models.config import Config
@@ -40,8 +40,6 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
         raise InputError(f"CTranslate2 has LayerNorm and RMSNorm, and this model's norm_kind is {config.norm_kind!r}")
     if config.encoder.heads != config.decoder.heads:
         raise InputError("no unequal heads are written for CTranslate2 here")
-    if config.positions == "rotary":
-        raise InputError("no rotary positions are written for CTranslate2 here")
     if config.copies:
         raise InputError("CTranslate2 has no copy mechanism, and this model's copy_heads need one")
     layers = (config.encoder_layers, config.decoder_layers)
@@ -55,6 +53,8 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
         ffn_glu=config.feed_forward == "gated",
         rms_norm=config.norm_kind == "rms",
     )
+    if config.positions == "rotary":
+        _set_rotations(spec, config)
     _set_side(spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.encoder_norm, config)
     _set_side(spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder_norm, config)
     layer: Any
@@ -83,12 +83,27 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
 def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) -> None:
     table.weight = _array(embedding.tokens.weight)
     spec.scale_embeddings = embedding.scale
-    if config.positions != "relative":
+    if embedding.positions is not None:
         spec.position_encodings.encodings = _array(embedding.positions)
     if config.embedding_norm:
         _set_norm(spec.layernorm_embedding, embedding.norm)
     if config.norm == "pre":
         _set_norm(spec.layer_norm, norm)
+
+
+def _set_rotations(spec: Any, config: Config) -> None:
+    """Rotary positions of self-attention, as `txport.models.positions.rotations` has them: neighbours are a pair.
+
+    They are set here since `TransformerSpec.from_config` has no such option.
+    """
+    for layer in (*spec.encoder.layer, *spec.decoder.layer):
+        layer.self_attention = attention_spec.MultiHeadAttentionSpec(
+            self_attention=True,
+            rms_norm=config.norm_kind == "rms",
+            rotary_dim=config.encoder.head_dim,  # the decoder's, too
+            rotary_interleave=True,
+            rotary_base=10000,
+        )
 
 
 def _set_positions(spec: Any, positions: Any, config: Config) -> None:

@@ -35,7 +35,7 @@ def unsupported(model: Transformer) -> str | None:
     """Why there is no class of Hugging Face's with exactly this function, or None."""
     config = model.config
     needs = {
-        "sinusoidal positions": _order(model) is not None,
+        f"sinusoidal positions, and this model's are {config.positions}": _order(model) is not None,
         "sides alike": (config.head_dim, config.decoder_heads, config.decoder_ffn) == (None, None, None),
         "plain feed-forward layers with biases": config.feed_forward == "plain" and config.feed_forward_bias,
         "LayerNorm": config.norm_kind == "layer",
@@ -84,7 +84,7 @@ def generation_config(config: Config, eos: int | None, beam: int = 1) -> Any:
 
 
 def _order(model: Transformer) -> Tensor | None:
-    """The dimensions of the residual stream in their order, sines before cosines; None if positions are learned."""
+    """The dimensions of the residual stream in their order, sines before cosines; None for positions that they lack."""
     config = model.config
     if config.positions == "sinusoidal":
         return torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])

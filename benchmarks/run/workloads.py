@@ -67,7 +67,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, b
         return []
     mean = float(np.mean([len(source) for source in sources]))
     prefix = list(affixes(manifest.tokenizer).target_prefix)
-    # The bundle has this limit for each sentence; peers have one for all.
+    # Peers have one limit for all sentences, so the bundle gets the same: that of the longest.
     target = max(length_limit(len(source), len(prefix), manifest.limits.target) for source in sources)
     workload = Workload(f"text: {name}{of_beam(beam)}", "text", None, mean, target, len(sources), beam)
     return [Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad, beam))]

@@ -133,13 +133,15 @@ def swapped_heads(planted: Planted, random: Random, size: float) -> dict[str, Ar
 
 
 def one_position(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """One of the first positions moved towards the next one."""
-    tables = {name: each for name, each in planted.tensors().items() if "embedding.positions" in name}
-    name = random.choice(sorted(tables))
-    array = tables[name].numpy().copy()
+    """One of the first positions moved towards the next one; a rotary one has a row of cosines and one of sines."""
+    tensors = planted.tensors()
+    tables = [name for name in tensors if "embedding.positions" in name or "rotary_positions.cosines" in name]
+    table = random.choice(sorted(tables))
     position = int(random.integers(8))
-    array[position] += size * (array[position + 1] - array[position])
-    return {name: array}
+    changes = {name: tensors[name].numpy().copy() for name in (table, table.replace("cosines", "sines"))}
+    for array in changes.values():
+        array[position] += size * (array[position + 1] - array[position])
+    return changes
 
 
 def overflow(planted: Planted, random: Random, size: float) -> dict[str, Array]:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import make_tiny_checkpoint
 from txport.benchmarks.studies.planted_faults import KINDS, Planted
+from txport.exporter.export import ExportOptions, export_bundle
 
 
 @pytest.fixture(scope="module")
@@ -12,8 +14,19 @@ def planted(float16_bundle: Path, checkpoint: Path, tmp_path_factory: pytest.Tem
     return Planted(checkpoint, float16_bundle, 64, tmp_path_factory.mktemp("planted"))
 
 
-def test_nothing_is_refused_without_a_fault(planted: Planted) -> None:
-    assert planted.report().failures == []
+@pytest.fixture(scope="module")
+def rotary(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """Of a model whose encoder and decoder have rotary positions of their own, so that a fault is in one of them."""
+    directory = tmp_path_factory.mktemp("rotary")
+    checkpoint, bundle, scratch = (directory / name for name in ("checkpoint", "bundle", "scratch"))
+    make_tiny_checkpoint(checkpoint, positions="rotary", heads=2, decoder_heads=4)
+    export_bundle(checkpoint, bundle, ExportOptions(float16=True, lowerings=("ort",), verify=False))
+    scratch.mkdir()
+    return Planted(checkpoint, bundle, 64, scratch)
+
+
+def test_nothing_is_refused_without_a_fault(planted: Planted, rotary: Planted) -> None:
+    assert planted.report().failures == rotary.report().failures == []
 
 
 @pytest.mark.parametrize(
@@ -25,3 +38,13 @@ def test_a_fault_is_refused(planted: Planted, kind: str, size: float) -> None:
         with planted.fault(KINDS[kind](planted, random, size)):
             assert planted.report().failures
     assert planted.report().failures == [], "it is taken out again"
+
+
+def test_a_wrong_rotary_position_is_refused(rotary: Planted) -> None:
+    random, tables = np.random.default_rng(0), set[str]()
+    for _ in range(6):
+        changes = KINDS["one position"](rotary, random, 0.1)
+        tables |= changes.keys()
+        with rotary.fault(changes):
+            assert rotary.report().failures
+    assert len(tables) == 4, "cosines and sines of both sides"
