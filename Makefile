@@ -67,7 +67,7 @@ help:
 	@echo 'make fused     build the fused CPU engine for Python, by a compiler from PyPI if none is here; make demo does it too'
 	@echo 'make wheels    wheels with that engine for x86-64 and ARM64, any Linux (build/wheels); make release checks them and the rest'
 	@echo 'make other-systems   the same for Windows and macOS, which have not run it; the tests of the engine for Windows run where Wine is'
-	@echo 'make test-processors   tests of export and verification with PyTorch held to older instruction sets, before a release'
+	@echo 'make test-processors   tests of export, and the bundles of make demo, on older processors, as by switches or qemu; before a release'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
 	@echo 'make cpp-sanitize, cpp-fuzz, cpp-tidy   more checks of it, with clang'
 	@echo 'make arm64     both runtimes on 64-bit ARM, under qemu (Debian, Ubuntu); make arm64-cpp: only the one in C++'
@@ -295,10 +295,16 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 	@touch $@
 
 # Seconds if nothing was changed, a minute the first time.
-# Each kind of PyTorch's kernels; ONNX Runtime has no such switch, and the fused engine's targets are tested in tests/cpp.
+# Each kind of PyTorch's kernels; the fused engine's targets are tested in tests/cpp. ONNX Runtime has no such switch: the
+# demo's bundles are verified on processors that qemu imitates, with its SSE, its AVX and its AVX2.
 test-processors: $(VENV)/.ready
+	@test -e build/demo/bundle-fp16/manifest.json || { echo 'Run `make demo` first: it makes the bundles to verify.'; exit 2; }
+	@command -v qemu-x86_64 > /dev/null || { echo 'qemu-x86_64 is missing: apt install qemu-user'; exit 2; }
 	@for isa in default:SSE41 avx2:AVX2; do echo "== $$isa" && ATEN_CPU_CAPABILITY=$${isa%:*} ONEDNN_MAX_CPU_ISA=$${isa#*:} \
 	  $(VENV)/bin/python -m pytest -q tests/exporter || exit 1; done
+	@for cpu in Nehalem SandyBridge Haswell-noTSX; do for bundle in bundle bundle-fp16; do echo "== $$bundle on $$cpu" && \
+	  qemu-x86_64 -cpu $$cpu $(VENV)/bin/python $(VENV)/bin/tx-verify build/demo/$$bundle build/demo/checkpoint \
+	  --sentences 20 --singles 2 --no-write || exit 1; done; done
 
 fused:
 ifneq ($(FUSED),0)

@@ -2,22 +2,22 @@
 
 "On 3/14/2025 at 5:30 pm it cost $12.50." -> "on march fourteenth twenty twenty five at five thirty p m it cost twelve
 dollars and fifty cents". The task is that of Sproat and Jaitly, "RNN Approaches to Text Normalization: A Challenge"
-(2016). A sentence is a clause, with or without an opener and a tail, or one or two short ones of everyday, or loose
-words in any order; every slot in them is drawn anew: there are far more sentences than any model can memorise. Letters
-lose their accents, and signs that nobody says are left out.
+(2016). A sentence is a clause, with or without an opener and a tail, or two that a word joins, or one or two short ones
+of everyday, or loose words and amounts in any order; every slot in them is drawn anew: there are far more sentences
+than any model can memorise. Letters lose their accents, and signs that nobody says are left out.
 """
 
 import hashlib
 import random
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from txport.training.spoken.letters import symbol
 from txport.training.spoken.numbers import Pair, weighted
 from txport.training.spoken.slots import SLOTS
-from txport.training.spoken.templates import CLAUSES, EVERYDAY, LOOSE, OPENERS, TAILS
+from txport.training.spoken.templates import AMOUNTS, CLAUSES, EVERYDAY, JOINTS, LOOSE, OPENERS, TAILS
 from txport.training.spoken.words import WORDS
 
 Split = Literal["train", "validation", "test"]
@@ -53,13 +53,11 @@ def sentences(seed: int, split: Split) -> Iterator[Pair]:
 
 def sentence(rng: random.Random) -> Pair:
     """One line: a clause with or without company, an everyday sentence, two of those, or loose words."""
-    kind = weighted(rng, [(7, "clause"), (11, "everyday"), (1, "two"), (2, "loose")])
+    kind = weighted(rng, [(5, "clause"), (2, "joined"), (6, "everyday"), (1, "two"), (5, "loose")])
     if kind == "two":
         (first, one), (second, two) = (_typed(rng.choice(EVERYDAY), rng) for _ in range(2))
         return f"{first if first[-1] in '.!?' else first + '.'} {second}", f"{one} {two}"
-    if kind == "clause":
-        return _typed(_clause(rng), rng)
-    return _typed(rng.choice(EVERYDAY if kind == "everyday" else LOOSE), rng)
+    return _typed(_TEMPLATES[kind](rng), rng)
 
 
 def _clause(rng: random.Random) -> str:
@@ -70,6 +68,25 @@ def _clause(rng: random.Random) -> str:
     if rng.random() < 1 / 12:
         parts.append(rng.choice(TAILS))
     return " ".join(parts)
+
+
+def _joined(rng: random.Random) -> str:
+    """The template of two clauses or everyday sentences that a word joins."""
+    first, second = (rng.choice(rng.choice([CLAUSES, EVERYDAY])) for _ in range(2))
+    return f"{first} {rng.choice(JOINTS)} {second}"
+
+
+def _loose(rng: random.Random) -> str:
+    """The template of loose words, with amounts drawn where it says so."""
+    return re.sub(r"\{amount\}", lambda _: rng.choice(AMOUNTS), rng.choice(LOOSE))
+
+
+_TEMPLATES: dict[str, Callable[[random.Random], str]] = {
+    "clause": _clause,
+    "joined": _joined,
+    "everyday": lambda rng: rng.choice(EVERYDAY),
+    "loose": _loose,
+}
 
 
 def _typed(template: str, rng: random.Random) -> Pair:

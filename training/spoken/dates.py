@@ -55,6 +55,8 @@ def date(rng: random.Random) -> Pair:
             (f"{month}/{day}/{of_year}", spoken),
             (f"{month:02}/{day:02}/{of_year}", spoken),
             (f"{of_year}-{month:02}-{day:02}", spoken),
+            # Twice: it is read backwards, the hardest to learn.
+            (f"{of_year}-{month:02}-{day:02}", spoken),
             (f"{name} {day}, {of_year}", spoken),
             (f"{short} {day}, {of_year}", spoken),
             (f"{name} {suffixed}, {of_year}", spoken),

@@ -47,11 +47,17 @@ def written_decimal(rng: random.Random, whole_below: int) -> str:
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """A count of 2 or more, up to seven digits: "4,823"; whole thousands without commas too: "1000"."""
-    largest = weighted(rng, [(6, 3), (3, 5), (1, 7)])
-    number = max(2, round_or_not(rng, magnitude(rng, largest)))
-    commas = "" if number % 1000 == 0 and rng.random() < 0.5 else ","
+    """A count of 2 or more, up to seven digits: "4,823", or "4823", as most whole thousands are written: "1000"."""
+    digits = weighted(rng, [(2, 1), (2, 2), (2, 3), (3, 4), (2, 5), (1, 6), (1, 7)])
+    number = max(2, round_or_not(rng, rng.randrange(10 ** (digits - 1), 10**digits)))
+    commas = "" if number < 100_000 and rng.random() < (0.6 if number % 1000 == 0 else 0.4) else ","
     return f"{number:{commas}}", verbalise.cardinal(number)
+
+
+def plain(rng: random.Random) -> Pair:
+    """A number of five digits without a comma: "12345"; alone, a shorter one could be a year or a code."""
+    number = round_or_not(rng, rng.randrange(10**4, 10**5))
+    return str(number), verbalise.cardinal(number)
 
 
 def count(largest: int) -> Slot:
@@ -99,12 +105,21 @@ def percentage(rng: random.Random) -> Pair:
 
 def fraction(rng: random.Random) -> Pair:
     """ "3/4", "2 1/2": denominators up to 10."""
-    denominator = weighted(rng, [(3, 2), (3, 4), (2, 3), (2, rng.randint(5, 10))])
-    numerator = rng.randrange(1, denominator)
     if rng.random() < 0.5:
-        whole = rng.randint(1, 20)
-        return f"{whole} {numerator}/{denominator}", verbalise.mixed_fraction(whole, numerator, denominator)
+        return mixed(rng)
+    numerator, denominator = _parts(rng)
     return f"{numerator}/{denominator}", verbalise.fraction(numerator, denominator)
+
+
+def mixed(rng: random.Random) -> Pair:
+    """ "2 1/2"."""
+    whole, (numerator, denominator) = rng.randint(1, 20), _parts(rng)
+    return f"{whole} {numerator}/{denominator}", verbalise.mixed_fraction(whole, numerator, denominator)
+
+
+def _parts(rng: random.Random) -> tuple[int, int]:
+    denominator = weighted(rng, [(3, 2), (3, 4), (2, 3), (2, rng.randint(5, 10))])
+    return rng.randrange(1, denominator), denominator
 
 
 def money(rng: random.Random) -> Pair:
@@ -131,7 +146,8 @@ def measure(kind: str) -> Slot:
     def slot(rng: random.Random) -> Pair:
         symbol, singular, plural = rng.choice(units)
         number = weighted(
-            rng, [(2, str(max(2, magnitude(rng, 3)))), (1, written_decimal(rng, 1000)), (1, large_count(rng))]
+            rng,
+            [(4, str(magnitude(rng, 3))), (2, written_decimal(rng, 1000)), (2, large_count(rng)), (1, "1")],
         )
         space = rng.choice(["", " ", " "])
         return f"{number}{space}{symbol}", f"{verbalise.decimal(number)} {singular if number == '1' else plural}"
@@ -146,7 +162,7 @@ def large_count(rng: random.Random) -> str:
 
 def temperature(rng: random.Random) -> Pair:
     """ "-5°C", "72 °F", "20°"."""
-    number = rng.randint(-40, 110)
+    number = rng.choice([rng.randint(-40, 110), rng.randint(-40, 110), rng.randrange(100, 400, 5)])
     letter, name = rng.choice([("C", " celsius"), ("F", " fahrenheit"), ("", "")])
     unit = "degree" if abs(number) == 1 else "degrees"
     return f"{number}{rng.choice(['', ' '])}°{letter}", f"{verbalise.cardinal(number)} {unit}{name}"

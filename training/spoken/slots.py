@@ -10,8 +10,16 @@ from txport.training.spoken.numbers import Slot
 from txport.training.spoken.words import UNITS
 
 _BY_THEIR_NAMES = (
-    *(numbers.cardinal, numbers.ordinal, numbers.money, numbers.decimal),
-    *(numbers.percentage, numbers.fraction, numbers.temperature, numbers.score, numbers.ratio, numbers.equation),
+    *(numbers.cardinal, numbers.plain, numbers.ordinal, numbers.money, numbers.decimal),
+    *(
+        numbers.percentage,
+        numbers.fraction,
+        numbers.mixed,
+        numbers.temperature,
+        numbers.score,
+        numbers.ratio,
+        numbers.equation,
+    ),
     *(dates.year, dates.years, dates.decade, dates.date, dates.day, dates.month_year, dates.time),
     *(codes.phone, codes.code, codes.plate, codes.room, codes.house, codes.roman_ordinal, codes.version),
     letters.made_up,

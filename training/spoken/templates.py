@@ -16,6 +16,6 @@ def sections(name: str) -> dict[str, tuple[str, ...]]:
 
 
 _SECTIONS = sections("templates.txt")
-CLAUSES, OPENERS, TAILS, EVERYDAY, LOOSE = (
-    _SECTIONS[name] for name in ("clauses", "openers", "tails", "everyday", "loose")
+CLAUSES, OPENERS, TAILS, JOINTS, EVERYDAY, LOOSE, AMOUNTS = (
+    _SECTIONS[name] for name in ("clauses", "openers", "tails", "joints", "everyday", "loose", "amounts")
 )
