@@ -98,7 +98,7 @@ class References:
         return Quality(len(targets), changed, ours, pytorch, chance)
 
     def counts(self, texts: Sequence[str]) -> Counts:
-        """What BLEU is computed from, one row a text: its length, its reference's, n-grams in common, n-grams."""
+        """Counts that BLEU is computed from, a row a text: its length, its reference's, n-grams in common, n-grams."""
         metric = BLEU(effective_order=True)
         pairs = zip(texts, self._references, strict=True)
         scores = [metric.sentence_score(text, [reference]) for text, reference in pairs]

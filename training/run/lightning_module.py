@@ -116,7 +116,9 @@ class TranslationModule(LightningModule):
     def validation_step(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Cross-entropy without smoothing, so that runs with other smoothing compare."""
         tokens = int((batch.target_ids[:, 1:] != self.model.config.pad_id).sum())
-        self.log("validation/loss", self.loss(batch, 0.0), batch_size=tokens, sync_dist=True)
+        # Times the devices: Lightning rounds the mean of their sums of weights down to a whole number.
+        weight = tokens * self.trainer.world_size
+        self.log("validation/loss", self.loss(batch, 0.0), batch_size=weight, sync_dist=True)
 
     def on_validation_start(self) -> None:
         self._validating = time.monotonic()

@@ -21,12 +21,13 @@ from txport.training.loop import train
 from txport.training.recipe import Recipe, read
 
 SCRIPT = Path(sys.executable).parent / "tx-train"
-# An epoch has 22 batches, an even number: two devices share those that one device accumulates for a step.
+# An epoch has 18 batches, an even number: two devices share those that one device accumulates for a step. Tokens of
+# validation are 47, an odd number.
 VALUES = (
-    "corpus.train=262", "corpus.validation=8", "corpus.test=4", "tokenizer.vocabulary=300", "model.encoder_layers=1",
-    "model.decoder_layers=1", "model.d_model=32", "model.ffn=64", "model.max_positions=128", "training.max_length=128",
-    "training.batch_tokens=256", "training.validation_sentences=4", "training.validate_every=4", "training.max_steps=8",
-    "training.keep=last",
+    "corpus.kind=names", "corpus.train=300", "corpus.validation=32", "corpus.test=4", "tokenizer.vocabulary=200",
+    "model.encoder_layers=1", "model.decoder_layers=1", "model.d_model=32", "model.ffn=64", "model.max_positions=64",
+    "training.max_length=64", "training.batch_tokens=256", "training.validation_sentences=4",
+    "training.validate_every=4", "training.max_steps=8", "training.keep=last",
 )  # fmt: skip
 TWO = ('training.devices="2"', "training.accelerator=cpu", "training.strategy=ddp")
 
@@ -155,7 +156,7 @@ def test_different_corpora_are_refused_with_one_sentence(tmp_path: Path) -> None
         ends = ended(both, 2, 2)
     said = "".join(errors for _, errors in ends)
     assert "Traceback" not in said
-    sentence = "process 1 of this run has another corpus than process 0 (262 training pairs as well, but others)"
+    sentence = "process 1 of this run has another corpus than process 0 (300 training pairs as well, but others)"
     assert said.count(sentence) == 1 and said.count("give all machines the same files") == 1
     assert not (tmp_path / "checkpoint").exists()
 
