@@ -76,7 +76,7 @@ def test_words_learned_by_the_textbooks_recipe(tmp_path: Path) -> None:
 def test_the_model_learns(tiny: Tiny, model: str, tmp_path: Path) -> None:
     sizes = ("model.heads=2", "model.head_dim=24")
     recipe = tiny(
-        "training.max_steps=40", "training.validate_every=10", "training.monitor=loss", *sizes, f"model.{model}"
+        "training.max_steps=60", "training.validate_every=10", "training.monitor=loss", *sizes, f"model.{model}"
     )
     train(recipe, tmp_path / "checkpoint", Path())
     metrics = tmp_path / "checkpoint.run" / "logs" / "csv" / "version_0" / "metrics.csv"
