@@ -85,8 +85,8 @@ class _Arithmetic(TorchFunctionMode):
                 stack.callback(model.copying.register_forward_hook(lambda *_: self._switch(True)).remove)
             for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm | RMSNorm)):
                 stack.callback(norm.register_forward_hook(_mark_normalised).remove)
-            for norm in _folded(model):
-                stack.callback(norm.register_forward_hook(_mark_affine).remove)
+            for folded in _folded(model):
+                stack.callback(folded.register_forward_hook(_mark_affine).remove)
             stack.enter_context(self)
             yield
 
