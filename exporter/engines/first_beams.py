@@ -33,7 +33,9 @@ class FirstRows:
 
     def __init__(self, state: DecoderState, beams: int) -> None:
         self._state, self._beams = state, beams
-        self.rows, self.source, self.target, self.step = state.rows // beams, state.source, state.target, state.step
+        self.rows = state.rows // beams
+        self.source, self.target = state.source, state.target
+        self.step = state.step
 
     def _first(self, rows: Sequence[int]) -> list[int]:
         return [row * self._beams for row in rows]

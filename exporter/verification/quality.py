@@ -23,8 +23,10 @@ MOST_LOST = 0.1
 CHANCE = 0.05
 # Share of tokens that may change where there are no references.
 MOST_CHANGED = 0.02
-# Random exchanges, and how close two BLEU are that differ by rounding alone.
-EXCHANGES, SAME = 1000, 1e-9
+# Random exchanges of approximate randomization.
+EXCHANGES = 1000
+# How close two BLEU are that differ by rounding alone.
+SAME = 1e-9
 
 Counts = npt.NDArray[np.int64]
 
@@ -98,7 +100,10 @@ class References:
         return Quality(len(targets), changed, ours, pytorch, chance)
 
     def counts(self, texts: Sequence[str]) -> Counts:
-        """Counts that BLEU is computed from, a row a text: its length, its reference's, n-grams in common, n-grams."""
+        """Counts that BLEU is computed from, int64 `[texts, 10]`.
+
+        Columns: length, the reference's length, n-grams in common of 1 to 4 words, n-grams of 1 to 4 words.
+        """
         metric = BLEU(effective_order=True)
         pairs = zip(texts, self._references, strict=True)
         scores = [metric.sentence_score(text, [reference]) for text, reference in pairs]
@@ -113,20 +118,20 @@ class References:
 
 
 def bleu_of(counts: Counts) -> float:
-    """Corpus BLEU from 0 to 100, of the sum of its sentences' counts."""
+    """Corpus BLEU from 0 to 100, of the sum `[10]` of its sentences' counts."""
     length, reference, *ngrams = counts.tolist()
     half = len(ngrams) // 2
     return float(BLEU.compute_bleu(ngrams[:half], ngrams[half:], length, reference, smooth_method="exp").score)
 
 
 def chance_of(ours: Counts, theirs: Counts) -> float:
-    """The p-value of the difference in BLEU of two systems, from each one's counts of the same sentences.
+    """The p-value of the difference in BLEU of two systems, from each one's counts `[n, 10]` of the same sentences.
 
-    Approximate randomization, two-sided: how often systems whose sentences are exchanged at random differ as much.
+    Approximate randomization, two-sided (Riezler and Maxwell 2005): how often systems whose sentences are exchanged at
+    random differ as much.
     """
     difference = abs(bleu_of(ours.sum(0)) - bleu_of(theirs.sum(0)))
     exchanges = np.random.default_rng(0).integers(2, size=(EXCHANGES, len(ours)))
-    moved, total = exchanges @ (theirs - ours), theirs.sum(0)
-    pairs = ((ours.sum(0) + step, total - step) for step in moved)
+    pairs = ((ours.sum(0) + moved, theirs.sum(0) - moved) for moved in exchanges @ (theirs - ours))
     as_large = sum(abs(bleu_of(one) - bleu_of(other)) >= difference - SAME for one, other in pairs)
     return (as_large + 1) / (EXCHANGES + 1)

@@ -7,8 +7,7 @@ does, by PyTorch's own operators:
 * float16: weights and the result of every operator are rounded to float16, but not what float16 cannot hold (that is
   for islands, which only make a bundle more exact);
 * int8: weights of products and embedding tables are rounded per channel, what products read per row, or, where a norm
-  has made it, by one scale, as `txport.exporter.graphs.int8` has it. A norm that is affine becomes part of the product
-  that reads it, and the product then reads, and rounds, what the norm would have read.
+  has made it, by one scale, as `txport.exporter.graphs.int8` has it.
 
 The mixture of a model that copies is float32 in every format.
 """
@@ -25,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from txport.exporter.graphs.int8 import MARGIN
 from txport.exporter.reference import Batch, Logits, teacher_forcing
 from txport.models.config import Config
-from txport.models.norms import RMSNorm, SharedNorm
+from txport.models.norms import RMSNorm
 from txport.models.transformer import Transformer
 
 _HALF_MOST = torch.finfo(torch.float16).max
@@ -85,8 +84,6 @@ class _Arithmetic(TorchFunctionMode):
                 stack.callback(model.copying.register_forward_hook(lambda *_: self._switch(True)).remove)
             for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm | RMSNorm)):
                 stack.callback(norm.register_forward_hook(_mark_normalised).remove)
-            for folded in _folded(model):
-                stack.callback(folded.register_forward_hook(_mark_affine).remove)
             stack.enter_context(self)
             yield
 
@@ -165,15 +162,12 @@ class _Int8(_Arithmetic):
 
     def __init__(self) -> None:
         super().__init__()
-        self._weights: dict[tuple[int, int], Tensor] = {}
+        self._weights: dict[int, Tensor] = {}
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if function is F.linear:
             x, weight, *bias = args
-            x, norm = getattr(x, "of_affine", (x, None))
-            if norm is not None:
-                bias = [F.linear(norm.affine()[1], weight, *bias)]
-            return F.linear(_rounded_rows(x), self._rounded(weight, norm), *bias, **options)
+            return F.linear(_rounded_rows(x), self._rounded(weight), *bias, **options)
         if function is F.embedding:
             ids, table, *rest = args
             return F.embedding(ids, self._rounded(table), *rest, **options)
@@ -184,24 +178,10 @@ class _Int8(_Arithmetic):
             result.of_relu = True
         return result
 
-    def _rounded(self, weight: Tensor, norm: SharedNorm | None = None) -> Tensor:
-        key = id(weight), id(norm)
-        if key not in self._weights:
-            whole = weight if norm is None else weight * norm.affine()[0]
-            self._weights[key] = _rounded(whole, whole.abs().amax(-1, keepdim=True) / _LEVELS)
-        return self._weights[key]
-
-
-def _folded(model: Transformer) -> list[SharedNorm]:
-    """Norms of a pre-norm model that become part of the products that read them: all but that of a tied projection."""
-    if model.config.norm != "pre":
-        return []
-    left = model.decoder_norm if model.config.tie_projection else None
-    return [module for module in model.modules() if isinstance(module, SharedNorm) and module is not left]
-
-
-def _mark_affine(norm: nn.Module, inputs: Any, result: Any) -> None:
-    result.of_affine = inputs[0], norm
+    def _rounded(self, weight: Tensor) -> Tensor:
+        if id(weight) not in self._weights:
+            self._weights[id(weight)] = _rounded(weight, weight.abs().amax(-1, keepdim=True) / _LEVELS)
+        return self._weights[id(weight)]
 
 
 def _mark_normalised(norm: nn.Module, inputs: Any, result: Any) -> None:

@@ -229,7 +229,8 @@ class StepBuffers:
 
     def _exchange(self, graph: Graph) -> int:
         """Make what the host uploads and downloads; returns the bytes of it on the device."""
-        rows, id_type, device = self.sizes.rows, self.id_type, self.device
+        device = self.device
+        rows, id_type = self.sizes.rows, self.id_type
         self.block = state_block(rows, id_type)
         self._host = np.zeros(self.block.size, np.uint8)
         self.host = HostBlock(self._host, rows, id_type)

@@ -1,4 +1,4 @@
-"""Small models of many shapes, and a way to run their graphs that shares nothing with the runtime."""
+"""Small models of many shapes, and a way to run their graphs that shares one session option with the runtime."""
 
 from typing import Any
 
@@ -101,7 +101,7 @@ def run_graph(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]
 
 
 class NumpyRunner:
-    """Feeds and fetches plain arrays: no IO binding, no aliasing, no code of txport.runtime."""
+    """Feeds and fetches plain arrays: no IO binding, no aliasing, and of txport.runtime one session option."""
 
     def __init__(self, model: Transformer, encoder: ir.Model, step: ir.Model) -> None:
         self.config = model.config

@@ -52,7 +52,7 @@ def sentences(seed: int, split: Split) -> Iterator[Pair]:
 
 
 def sentence(rng: random.Random) -> Pair:
-    """One line: a clause with or without company, an everyday sentence, two of those, or loose words."""
+    """One line: a clause with or without company, two joined ones, one or two everyday sentences, or loose words."""
     kind = weighted(rng, [(5, "clause"), (2, "joined"), (6, "everyday"), (1, "two"), (5, "loose")])
     if kind == "two":
         (first, one), (second, two) = (_typed(rng.choice(EVERYDAY), rng) for _ in range(2))
