@@ -1,10 +1,12 @@
 """The sentences of golden.json, by which a bundle checks itself where there is no PyTorch."""
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from txport.exporter.reference import Logits, answers
 from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import LogitErrors
@@ -31,8 +33,9 @@ def golden_cases(
     """Up to `MOST` sentences with the ids that PyTorch chooses, ties apart.
 
     Every device rounds in its own way, so that ids which are almost tied would accuse engines that are right: PyTorch
-    must prefer each id by more than rounding explains, unless there is no such sentence, and below float32 the engines
-    here must choose the same. Models with random weights have many ties.
+    must prefer each id by more than rounding explains, and below float32 the engines here must choose the same. An
+    answer ends before its first tie, if it has one, and those that have none go first. Models with random weights have
+    many; where every answer begins with one, ties are taken as well.
 
     Args:
         checkpoint: the reference.
@@ -46,24 +49,26 @@ def golden_cases(
         numbers = sorted(numbers, key=lambda number: len(sample.sources[number]))[:QUICK]
     sources = [sample.sources[number] for number in numbers]
     limits = [sample.limits[number] for number in numbers]
-    exact = manifest.precision.weights == "float32"
+    weights = manifest.precision.weights
+    exact = weights == "float32"
     results = [] if quick and exact else _results(sample, numbers, directory, manifest)
     expected: dict[int, list[int]] = {}
-    leads: dict[int, float] = {}
-    precision = manifest.precision.type
-    errors, yardstick = LogitErrors(), Yardstick(checkpoint.model, precision)
+    leads: dict[int, Logits] = {}
+    errors, yardstick = LogitErrors(), Yardstick(checkpoint.model, weights)
     for answer in answers(checkpoint.model, sources, limits, sample.prefix, results[0] if results else None):
         rounded = yardstick.logits(answer.batch)
         for row, (index, target) in enumerate(zip(answer.batch.indices, answer.batch.targets, strict=True)):
             logits = answer.logits[row, : len(target)]
             errors.add(rounded[row, : len(target)], logits)
-            expected[index], leads[index] = target, _smallest_lead(logits[len(sample.prefix) :])
-    bound = Rounding(precision, errors.sizes, allowance(precision, checkpoint.config)).bound
-    kept = list(range(len(sources)))
-    if not exact:
-        kept = [i for i in kept if all(ids[i] == expected[i] for ids in results)]
-    kept = [i for i in kept if leads[i] > bound] or kept
-    cases = [Case(sample.texts[numbers[i]], tuple(sources[i]), tuple(expected[i])) for i in kept[:MOST]]
+            expected[index], leads[index] = target, _leads(logits)
+    bound = Rounding(weights, errors.sizes, allowance(weights, checkpoint.config)).bound
+    forced = len(sample.prefix)
+    agreed = {i: min([len(expected[i]), *(_agreed(ids[i], expected[i]) for ids in results)]) for i in sorted(expected)}
+    clear = {i: min(end, forced + _first(leads[i][forced:] <= bound)) for i, end in agreed.items()}
+    if max(clear.values()) == forced:
+        clear = agreed
+    kept = sorted((i for i in clear if clear[i] > forced), key=lambda i: len(expected[i]) - clear[i])
+    cases = [Case(sample.texts[numbers[i]], tuple(sources[i]), tuple(expected[i][: clear[i]])) for i in kept[:MOST]]
     return Golden(1, tuple(cases))
 
 
@@ -77,7 +82,18 @@ def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: 
     return [[result.ids for result in decode_all(engine, requests)] for engine in engines]
 
 
-def _smallest_lead(logits: Logits) -> float:
-    """Lead of the best id over the second best, at the narrowest of the steps of `[steps, vocabulary]` logits."""
-    second, best = np.partition(logits, -2)[:, -2:].T
-    return float((best - second).min(initial=np.inf))
+def _leads(logits: Logits) -> Logits:
+    """Lead of the best id over the second best, `[steps]`, of `[steps, vocabulary]` logits."""
+    best = np.partition(logits, -2)[:, -2:]
+    leads: Logits = np.diff(best)[:, 0]
+    return leads
+
+
+def _first(marks: npt.NDArray[np.bool_]) -> int:
+    """Index of the first mark, or their number if there is none."""
+    return int(marks.argmax()) if marks.any() else len(marks)
+
+
+def _agreed(ids: Sequence[int], expected: Sequence[int]) -> int:
+    """Number of ids before the first that differs."""
+    return len(os.path.commonprefix([list(ids), list(expected)]))

@@ -20,14 +20,23 @@ def test_golden_cases_have_no_ids_that_are_almost_tied(tmp_path: Path, float16: 
     random_checkpoint(tmp_path / "checkpoint", "tiny", vocabulary=500, positions=48)
     options = ExportOptions(float16=float16, lowerings=("ort",), verify=False, sentences=32, singles=1)
     export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
-    loaded = load_checkpoint(tmp_path / "checkpoint")
-    leads = []
-    for case in load_golden(tmp_path / "bundle").cases:
+    assert narrowest_lead(tmp_path / "checkpoint", tmp_path / "bundle") >= widest
+
+
+def test_golden_cases_of_int8_are_clear_on_any_processor(checkpoint: Path, int8_bundle: Path) -> None:
+    """Log-probabilities of this model were seen 0.07 apart between x86 and arm64, whose roundings differ."""
+    assert narrowest_lead(checkpoint, int8_bundle) >= 0.15
+
+
+def narrowest_lead(checkpoint: Path, bundle: Path) -> float:
+    """Compare the golden cases with PyTorch: the least by which it prefers their ids."""
+    loaded, cases, leads = load_checkpoint(checkpoint), load_golden(bundle).cases, []
+    for case in cases:
         ids = torch.tensor([[loaded.config.bos_id, *case.target_ids[:-1]]])
         with torch.inference_mode():
             logits = loaded.model(torch.tensor([case.source_ids]), torch.tensor([len(case.source_ids)]), ids)[0]
         best = logits.topk(2, dim=-1)
         assert best.indices[:, 0].tolist() == list(case.target_ids)
         leads.append(float((best.values[:, 0] - best.values[:, 1]).min()))
-    assert 0 < len(leads) <= MOST and (len(leads) < MOST or not float16), "float16 leaves some out"
-    assert min(leads) >= widest
+    assert 0 < len(cases) <= MOST
+    return min(leads)
