@@ -36,19 +36,22 @@ def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)  # training may follow, and take them from the cache
-def _rotations(length: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    cosines, sines = rotations(length, head_dim)
-    return cosines.to(device, dtype), sines.to(device, dtype)
+def _turns(length: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """`rotations` as complex numbers, `[length, k / 2]`, of a real dtype."""
+    cosines, sines = (table[:, 1::2].to(device, dtype) for table in rotations(length, head_dim))
+    return torch.complex(cosines, sines)
 
 
 def rotated(x: Tensor, positions: Tensor | None = None) -> Tensor:
     """Queries or keys `[b, h, t, k]` turned by their positions, int64 `[b]` where t is 1, else 0 and on."""
     most = x.shape[2] if positions is None else int(positions.max()) + 1
+    real = torch.promote_types(x.dtype, torch.float32)
     # In steps of 256 positions, so that a search, whose every step is longer, computes few tables.
-    tables = _rotations(-(-most // 256) * 256, x.shape[3], x.device, x.dtype)
-    cosines, sines = (table[:most] if positions is None else table[positions][:, None, None] for table in tables)
-    exchanged = x.reshape(*x.shape[:3], -1, 2).flip(-1).flatten(3)
-    return x * cosines + exchanged * sines
+    turns = _turns(-(-most // 256) * 256, x.shape[3], x.device, real)
+    turns = turns[:most] if positions is None else turns[positions][:, None, None]
+    # As complex numbers, which PyTorch multiplies in one pass: training takes half the time of reals for it.
+    pairs = torch.view_as_complex(x.to(real).reshape(*x.shape[:3], -1, 2))
+    return torch.view_as_real(pairs * turns).flatten(3).to(x.dtype)
 
 
 class RelativePositions(nn.Module):
