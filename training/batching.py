@@ -15,28 +15,28 @@ Rows = npt.NDArray[np.int64]
 def token_batches(
     lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator, most_rows: int | None = None
 ) -> list[Rows]:
-    """Part all rows into batches of at most `most_tokens` tokens a side, padding included, in random order.
+    """Part all rows into batches of at most `most_tokens` tokens, padding included, in random order.
 
-    Rows are sorted by their longer side, then by each, equal ones at random, and cut; then the batches are shuffled.
-    Each row is in exactly one batch.
+    Rows are sorted by length, equal lengths at random, and cut; then the batches are shuffled. Each row is in exactly
+    one batch.
 
     Args:
-        lengths: int64 `[rows, 2]`, of source and target, none above `most_tokens`.
-        most_tokens: rows times the longest side of them stays within this.
+        lengths: int64 `[rows]`, none above `most_tokens`.
+        most_tokens: rows times the longest of them stays within this.
         multiple: the number of batches is a multiple of it: the largest are halved until that is so. Only where no
             batch has two rows do some appear twice.
         rng: decides all that is random.
         most_rows: of a batch; None for any number.
     """
     assert len(lengths) and lengths.max() <= most_tokens
-    longest = lengths.max(axis=1)
-    order = np.lexsort((rng.random(len(lengths)), *lengths.T, longest))
+    # By both sides would leave less padding, but batches so alike cost 0.05 nats after 800 steps of Multi30k.
+    order = np.lexsort((rng.random(len(lengths)), lengths))
     batches: list[Rows] = []
     start = 0
     # Sorted by length, a batch's longest row is its last.
     for end in range(1, len(order) + 1):
         rows = end + 1 - start
-        if end == len(order) or rows * longest[order[end]] > most_tokens or rows > (most_rows or rows):
+        if end == len(order) or rows * lengths[order[end]] > most_tokens or rows > (most_rows or rows):
             batches.append(order[start:end])
             start = end
     batches = _multiple(batches, multiple)
@@ -58,7 +58,7 @@ class TokenBatches(Sampler[list[int]]):
     """Yields lists of rows: those of one device, as many on each.
 
     Args:
-        lengths: int64 `[rows, 2]`, of source and target.
+        lengths: int64 `[rows]`.
         most_tokens: see `token_batches`.
         seed: with the epoch, decides the batches; the same on all devices.
         rank, world: this device and how many there are.

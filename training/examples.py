@@ -185,5 +185,5 @@ class Examples(Dataset[TrainingBatch]):
 
     @property
     def lengths(self) -> Lengths:
-        """int64 `[pairs, 2]`: tokens of source and target, as the model sees them (the target without its last)."""
-        return np.stack([self.sources.lengths, self.targets.lengths - 1], axis=1)
+        """int64 `[pairs]`: tokens on the longer side, as the model sees them (the target without its last)."""
+        return np.maximum(self.sources.lengths, self.targets.lengths - 1)
