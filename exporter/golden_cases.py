@@ -63,7 +63,10 @@ def golden_cases(
             expected[index], leads[index] = target, _leads(logits)
     bound = Rounding(weights, errors.sizes, allowance(weights, checkpoint.config)).bound
     forced = len(sample.prefix)
-    agreed = {i: min([len(expected[i]), *(_agreed(ids[i], expected[i]) for ids in results)]) for i in sorted(expected)}
+    # Tokens of each answer on which all engines agree; then those before the first near tie.
+    agreed = {
+        i: len(os.path.commonprefix([ids, *(each[i] for each in results)])) for i, ids in sorted(expected.items())
+    }
     clear = {i: min(end, forced + _first(leads[i][forced:] <= bound)) for i, end in agreed.items()}
     if max(clear.values()) == forced:
         clear = agreed
@@ -92,8 +95,3 @@ def _leads(logits: Logits) -> Logits:
 def _first(marks: npt.NDArray[np.bool_]) -> int:
     """Index of the first mark, or their number if there is none."""
     return int(marks.argmax()) if marks.any() else len(marks)
-
-
-def _agreed(ids: Sequence[int], expected: Sequence[int]) -> int:
-    """Number of ids before the first that differs."""
-    return len(os.path.commonprefix([list(ids), list(expected)]))

@@ -37,13 +37,16 @@ def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)  # training may follow, and take them from the cache
 def _turns(length: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`rotations` as complex numbers, `[length, k / 2]`, of a real dtype."""
+    """`rotations` as complex numbers `[length, k / 2]`, whose parts are float32 or float64, as `dtype` says."""
     cosines, sines = (table[:, 1::2].to(device, dtype) for table in rotations(length, head_dim))
     return torch.complex(cosines, sines)
 
 
 def rotated(x: Tensor, positions: Tensor | None = None) -> Tensor:
-    """Queries or keys `[b, h, t, k]` turned by their positions, int64 `[b]` where t is 1, else 0 and on."""
+    """Queries or keys `[b, h, t, k]` turned by their positions, int64 `[b]` where t is 1, else 0 and on.
+
+    The result has their dtype, and is computed in float32 at least.
+    """
     most = x.shape[2] if positions is None else int(positions.max()) + 1
     real = torch.promote_types(x.dtype, torch.float32)
     # In steps of 256 positions, so that a search, whose every step is longer, computes few tables.
