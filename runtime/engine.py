@@ -90,16 +90,17 @@ class DecoderState(Protocol):
         takes that step back, so that no finished row stands behind the end of its cache.
         """
 
-    def logits(self) -> Float32:
-        """float32 `[rows, target_vocabulary]` of the last step of this state, not of one that it was moved from.
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
+        """float32 `[len(rows), target_vocabulary]` of these rows, or of all.
 
-        Only for a state that was allocated with `logits=True`.
+        By the last step of this state, not of one that it was moved from. Only for a state that was allocated with
+        `logits=True`, or of an engine that `recomputes_logits`.
         """
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """float64 `[len(rows)]`: the natural logarithm of the probability of one token in each of these rows.
 
-        By the logits of the last step; only for a state that was allocated with them.
+        By its logits.
         """
 
     def top(self, k: int) -> Top:
@@ -138,6 +139,11 @@ class RestrictingState(Protocol):
         All that a state tells of them is over these words: others have the logit -inf, and no probability. Copies of a
         row have its words, until the row is placed again. What a row makes depends on no other row's words.
         """
+
+
+def of_rows(logits: npt.NDArray[Any], rows: Sequence[int] | None) -> Float32:
+    """float32 `[len(rows), vocabulary]` of these rows of `[all rows, vocabulary]`, or of all of them."""
+    return (logits if rows is None else logits[list(rows)]).astype(np.float32, copy=False)
 
 
 def log_sum_exp(logits: Float32 | Float64) -> tuple[float, float]:
@@ -179,6 +185,7 @@ class Engine(Protocol):
     tokens: SpecialTokens
     vocabulary: int  # logits of a row
     ragged: bool  # whether short sources beside long ones cost nothing: no padding is computed
+    recomputes_logits: bool  # whether logits can be read of a state that stored none, at their price when they are
     restricts: bool  # whether its states are of `RestrictingState`
     poll: int  # the most steps that the host has not seen; 1 where reading costs nothing
 
@@ -198,7 +205,7 @@ class Engine(Protocol):
 
         Args:
             rows, source, target: sizes.
-            logits: whether `logits` will be read.
+            logits: whether `logits` will be read in most steps.
             top: the most tokens that `top` will give; at most the vocabulary.
             beams: so many rows next to each other are of one sentence: they are placed by the first of them, make
                 tokens together, are reordered among themselves and moved as a whole. An engine may make use of that.

@@ -18,6 +18,7 @@ from txport.runtime.engine import (
     StepOutput,
     Top,
     log_probabilities,
+    of_rows,
     top_of,
 )
 
@@ -35,6 +36,7 @@ class TorchEngine:
     poll = 1
     ragged = False
     restricts = False
+    recomputes_logits = False
 
     def __init__(self, model: Transformer, batch: int = 64, target: int | None = None) -> None:
         config = model.config
@@ -136,12 +138,12 @@ class TorchState:
                 self._positions[row] += 1
             self._finished[row] = done
 
-    def logits(self) -> Float32:
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
         assert self._logits is not None, "no step was computed"
-        return cast(Float32, self._logits.float().cpu().numpy())
+        return of_rows(self._logits.float().cpu().numpy(), rows)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        return log_probabilities(self.logits()[list(rows)], token_ids)
+        return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
         return top_of(self.logits(), k)

@@ -41,6 +41,7 @@ class DeviceEngine:
 
     ragged = False
     restricts = False
+    recomputes_logits = False
 
     @property
     def captured(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from txport.runtime.device.buffers import RING, StepBuffers
 from txport.runtime.device.device import Buffer
 from txport.runtime.device.pool import Encoded, Lease, Pool, PreparedStep
-from txport.runtime.engine import Float32, Float64, StepOutput, Top, log_probabilities, top_of
+from txport.runtime.engine import Float32, Float64, StepOutput, Top, log_probabilities, of_rows, top_of
 
 
 class DeviceState:
@@ -94,19 +94,19 @@ class DeviceState:
         with self._pool.working():
             self._buffers.upload_state()
 
-    def logits(self) -> Float32:
-        """float32 `[rows, target_vocabulary]` of the last step."""
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
+        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
         buffers = self._buffers
         assert buffers.logits is not None, "the state was allocated without logits"
         logits = np.empty((buffers.sizes.rows, buffers.sizes.beams, buffers.vocabulary), buffers.float_type)
         with self._pool.working():
             buffers.device.download(logits, buffers.logits)
             buffers.device.synchronize()
-        return logits[self._rows].reshape(self.rows, -1).astype(np.float32)
+        return of_rows(logits[self._rows].reshape(self.rows, -1), rows)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
-        return log_probabilities(self.logits()[list(rows)], token_ids)
+        return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
         """The best tokens by the last step; see `DecoderState.top`."""

@@ -51,7 +51,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_state_step": (c_void_p, c_int64),
     "txport_state_read": (c_void_p, c_void_p, c_int64, c_void_p, c_void_p),
     "txport_state_override": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
-    "txport_state_logits": (c_void_p, c_void_p),
+    "txport_state_logits": (c_void_p, c_int64, c_void_p, c_void_p),
     "txport_state_log_probabilities": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "txport_state_top": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
     "txport_state_reorder": (c_void_p, c_int64, c_void_p),
@@ -181,7 +181,7 @@ class _Facts(ctypes.Structure):
 
     _fields_ = [
         ("struct_size", c_size_t),
-        *((name, c_int64) for name in (*_LIMITS, *_TOKENS, "vocabulary", "poll")),
+        *((name, c_int64) for name in (*_LIMITS, *_TOKENS, "vocabulary", "poll", "recomputes_logits")),
     ]
 
 
@@ -298,6 +298,7 @@ class NativeEngine:
         self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)
         self.ragged = True
         self.restricts = True
+        self.recomputes_logits = bool(facts.recomputes_logits)
         self.poll: int = facts.poll
         self.vocabulary: int = facts.vocabulary
 
@@ -402,10 +403,12 @@ class NativeState:
         arguments = count, address(here), address(tokens), address(flags)
         check(self.library, self.library.txport_state_override(self.handle.value, *arguments))
 
-    def logits(self) -> Float32:
-        """float32 `[rows, target_vocabulary]` of the last step."""
-        logits = np.empty((self.rows, self._vocabulary), np.float32)
-        check(self.library, self.library.txport_state_logits(self.handle.value, address(logits)))
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
+        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
+        here = _int64(range(self.rows) if rows is None else rows)
+        logits = np.empty((len(here), self._vocabulary), np.float32)
+        arguments = len(here), address(here), address(logits)
+        check(self.library, self.library.txport_state_logits(self.handle.value, *arguments))
         return logits
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:

@@ -37,6 +37,7 @@ class OrtEngine:
     poll = 1  # reading the ids costs nothing here
     ragged = False
     restricts = False
+    recomputes_logits = False
 
     def __init__(
         self,

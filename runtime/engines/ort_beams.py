@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
-from txport.runtime.engine import Float32, Top, top_of
+from txport.runtime.engine import Float32, Top, of_rows, top_of
 from txport.runtime.engines.ort_session import run
 from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, is_cache
 
@@ -120,9 +120,9 @@ class OrtBeams(OrtState):
         self._by_row("token_ids")[list(rows)] = token_ids
         self._by_row("finished")[list(rows)] = finished
 
-    def logits(self) -> Float32:
-        """float32 `[rows, target_vocabulary]` of the last step."""
-        return self._by_row("logits").astype(np.float32, copy=False)
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
+        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
+        return of_rows(self._by_row("logits"), rows)
 
     def top(self, k: int) -> Top:
         """The best tokens by the last step; see `DecoderState.top`."""

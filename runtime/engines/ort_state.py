@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.interface import MASKED
 from txport.runtime.bundle.schema import Graph, SpecialTokens, Tensor
-from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top, log_probabilities, top_of
+from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top, log_probabilities, of_rows, top_of
 from txport.runtime.engines.ort_session import run
 from txport.runtime.errors import ResourceError
 
@@ -164,13 +164,13 @@ class OrtState:
         self._positions[here] += self._finished[here].astype(np.int64) - flags
         self._token_ids[here], self._finished[here] = token_ids, flags
 
-    def logits(self) -> Float32:
-        """float32 `[rows, target_vocabulary]` of the last step."""
-        return self._buffers["logits"].astype(np.float32, copy=False)
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
+        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
+        return of_rows(self._buffers["logits"], rows)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
-        return log_probabilities(self.logits()[list(rows)], token_ids)
+        return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
         """The best tokens by the last step; see `DecoderState.top`."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from txport.runtime.bundle.schema import SpecialTokens
-from txport.runtime.engine import DecoderState, Float32, Int64
+from txport.runtime.engine import DecoderState, Engine, Float32, Int64
 from txport.runtime.search.requests import Request, Slot
 from txport.runtime.search.rules import Constraints, forced_token
 from txport.runtime.search.settings import GREEDY, Search
@@ -24,9 +24,9 @@ class Greedy:
         """The slot of a request."""
         return Slot(index, request, limit)
 
-    def needs_logits(self, request: Request) -> bool:
-        """Whether the host reads the logits of some step."""
-        return request.scores or request.ruled
+    def needs_logits(self, request: Request, engine: Engine) -> bool:
+        """Whether the host reads logits: of each step, or only where the best token must not come."""
+        return request.scores or self._constraints.penalises or (request.ruled and not engine.recomputes_logits)
 
     def stepwise(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step before the one after it begins."""
@@ -43,18 +43,12 @@ class Greedy:
 
     def _choose_one(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
         """One token for each row, with its score."""
-        logits: Float32 | None = None
         overrides: list[tuple[int, int, bool]] = []
         scored: list[tuple[int, Slot]] = []
-        for row, slot in enumerate(slots):
-            if slot is None:
-                continue
-            token = forced_token(slot)
-            if token is None:
-                token = int(token_ids[row])
-                if slot.ruled and self._changes(slot, token):
-                    logits = state.logits() if logits is None else logits
-                    token = self._best(logits[row], slot)
+        chosen = self._chosen(state, slots, token_ids)
+        for row, token in chosen.items():
+            slot = slots[row]
+            assert slot is not None
             slot.extend([token], self._constraints.ends)
             # An end that only the rules know is none on the device.
             given_up = token != self._eos and token in self._constraints.ends
@@ -68,6 +62,24 @@ class Greedy:
             scores = state.log_probabilities([row for row, _ in scored], [slot.ids[-1] for _, slot in scored])
             for (_, slot), score in zip(scored, scores.tolist(), strict=True):
                 slot.scores.append(score)
+
+    def _chosen(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> dict[int, int]:
+        """The token of each row that works."""
+        chosen: dict[int, int] = {}
+        changed: dict[int, Slot] = {}
+        for row, slot in enumerate(slots):
+            if slot is None:
+                continue
+            token = forced_token(slot)
+            if token is None:
+                token = int(token_ids[row])
+                if slot.ruled and self._changes(slot, token):
+                    changed[row] = slot
+            chosen[row] = token
+        if changed:
+            for (row, slot), logits in zip(changed.items(), state.logits([*changed]), strict=True):
+                chosen[row] = self._best(logits, slot)
+        return chosen
 
     def _changes(self, slot: Slot, token: int) -> bool:
         """Whether the rules may want another token than the best one."""

@@ -6,7 +6,7 @@ Between steps of a small model Python takes longer than the step.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from txport.runtime.engine import DecoderState, Int64
+from txport.runtime.engine import DecoderState, Engine, Int64
 from txport.runtime.engines.native import NativeEngine, NativeState
 from txport.runtime.engines.native_beams import NativeBeams, NativeHypotheses
 from txport.runtime.search.beam import candidates
@@ -45,16 +45,18 @@ class NativeBeamSearch:
         self._beams = NativeBeams(engine, **settings)
         self._more = engine.poll - 1
         self.rows = search.beam
-        self.top = min(candidates(search, Constraints(search.rules, engine.tokens)), engine.vocabulary)
+        # Rules that ban some of the best leave enough of a few more.
+        more = search.beam if search.rules.change_scores else 0
+        self.top = min(candidates(search, Constraints(search.rules, engine.tokens)) + more, engine.vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
         """The slot of a request."""
         hypotheses = self._beams.sentence(limit, request.min_length, request.prefix, request.forced)
         return _Slot(index, request, limit, hypotheses=hypotheses)
 
-    def needs_logits(self, request: Request) -> bool:
-        """Whether rules need all logits, and not only the best."""
-        return request.ruled
+    def needs_logits(self, request: Request, engine: Engine) -> bool:
+        """Whether a state must store logits: never, since the library computes those that rules change."""
+        return False
 
     def stepwise(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step: always."""

@@ -1,7 +1,7 @@
 """Requests and results of a search."""
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.engine import Int64
@@ -47,8 +47,7 @@ class Request:
     @property
     def ruled(self) -> bool:
         """Whether a rule may change the scores of what comes after the prefix, so that the host needs all logits."""
-        others = replace(self.search.rules, end_ids=(), forced_end=None, renormalize=False)
-        return self.min_length > 0 or others != NO_RULES
+        return self.min_length > 0 or self.search.rules.change_scores
 
     def limit(self, limits: Limits) -> int:
         """The most tokens that this engine makes for it, eos included."""

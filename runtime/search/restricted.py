@@ -15,6 +15,7 @@ from txport.runtime.engine import (
     StepOutput,
     Top,
     log_probabilities,
+    of_rows,
     top_of,
 )
 
@@ -30,6 +31,7 @@ class RestrictedEngine:
     """An engine whose rows choose among words of their own; it reads all logits of each step."""
 
     restricts = True
+    recomputes_logits = False
     poll = 1
 
     def __init__(self, engine: Engine) -> None:
@@ -148,14 +150,14 @@ class RestrictedState:
         for row, done in zip(rows, finished, strict=True):
             self._rows.finished[row] = done
 
-    def logits(self) -> Float32:
-        """float32 `[rows, target_vocabulary]` of the last step; -inf outside a row's words."""
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
+        """float32 `[len(rows), target_vocabulary]` of the last step; -inf outside a row's words."""
         assert self._logits is not None, "no step was made"
-        return self._logits
+        return of_rows(self._logits, rows)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """The natural logarithm of a token's probability among the words of its row."""
-        return log_probabilities(self.logits()[list(rows)], token_ids)
+        return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
         """The best tokens among the words of each row; a row that has fewer has others, of the logit -inf."""

@@ -1,6 +1,6 @@
 """Settings of a search. They mean what they mean in Hugging Face's `generate` (transformers 5, generation/utils.py)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 EarlyStopping = bool | Literal["never"]
@@ -32,6 +32,11 @@ class Rules:
     end_ids: tuple[int, ...] = ()
     forced_end: int | None = None
     renormalize: bool = False
+
+    @property
+    def change_scores(self) -> bool:
+        """Whether a rule may change the score of a token."""
+        return replace(self, end_ids=(), forced_end=None, renormalize=False) != NO_RULES
 
 
 NO_RULES = Rules()

@@ -21,6 +21,7 @@ from txport.runtime.engine import (
     StepOutput,
     Top,
     log_probabilities,
+    of_rows,
     top_of,
 )
 
@@ -46,6 +47,7 @@ class MemoryEngine:
     vocabulary = VOCABULARY
     ragged = False
     restricts = False
+    recomputes_logits = False
 
     def __init__(self, limits: Limits = LIMITS, poll: int = 1, eos_weight: float = 0.0) -> None:
         self.limits, self.tokens, self.poll, self.eos_weight = limits, TOKENS, poll, eos_weight
@@ -156,12 +158,12 @@ class MemoryState:
             self.positions[row] += int(self.finished[row]) - int(done)
             self.token_ids[row], self.finished[row] = token, done
 
-    def logits(self) -> Float32:
+    def logits(self, rows: Sequence[int] | None = None) -> Float32:
         assert self.valid and self.want_logits and self.last_logits is not None
-        return self.last_logits
+        return of_rows(self.last_logits, rows)
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        return log_probabilities(self.logits()[list(rows)], token_ids)
+        return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
         assert self.valid and 1 <= k <= self.most_top and self.last_logits is not None

@@ -46,6 +46,14 @@ void DecoderState::restrict_rows(const std::vector<std::size_t>& /*rows*/,
   throw std::logic_error("this engine restricts no rows");
 }
 
+std::vector<float> DecoderState::some_logits(std::size_t row, const Ids& token_ids) {
+  const std::vector<float> all = logits(row);
+  std::vector<float> some;
+  some.reserve(token_ids.size());
+  for (const std::int64_t id : token_ids) some.push_back(all[static_cast<std::size_t>(id)]);
+  return some;
+}
+
 double DecoderState::log_probability(std::size_t row, std::int64_t token) {
   const std::vector<float> all = logits(row);
   return static_cast<double>(all[static_cast<std::size_t>(token)]) - log_sum_exp(all);

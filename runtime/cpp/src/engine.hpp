@@ -119,8 +119,11 @@ class DecoderState {
   // back, so that no finished row stands behind the end of its cache.
   virtual void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                                const std::vector<bool>& finished) = 0;
-  // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits.
+  // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits, or of an engine
+  // that `recomputes_logits`.
   virtual std::vector<float> logits(std::size_t row) = 0;
+  // Those of some tokens.
+  virtual std::vector<float> some_logits(std::size_t row, const Ids& token_ids);
   // The natural logarithm of a token's probability by these logits.
   virtual double log_probability(std::size_t row, std::int64_t token);
   // The k best candidates of every row after the last step, undefined for rows that it did not advance. k is at least
@@ -150,6 +153,8 @@ class Engine {
   virtual std::int64_t vocabulary() const = 0;  // logits of a row
   // Steps that are worth making before the host polls; 1 where polling costs nothing.
   virtual std::int64_t poll() const = 0;
+  // Whether `logits` and `some_logits` are there without having been asked for, at their price when they are read.
+  virtual bool recomputes_logits() const { return false; }
   // Whether its states have `restrict_rows`.
   virtual bool restricts() const { return false; }
   // Whether short sources beside long ones cost nothing: no padding is computed.

@@ -14,6 +14,7 @@
 #include "abi/engine.hpp"
 #include "fused/engine.hpp"
 #include "fused/random_model.hpp"
+#include "memory_engine.hpp"
 #include "search/decoding.hpp"
 #include "txport/engine.h"
 
@@ -79,7 +80,7 @@ void check_best(const txport_engine_handle& engine) {
   CHECK(refused(top(6), "k is 6"));
   CHECK(refused(txport_state_top(state.get(), 1, tokens.data(), nullptr, normaliser.data()), "logits is NULL"));
   std::vector<float> logits(2 * vocabulary);
-  REQUIRE(txport_state_logits(state.get(), logits.data()) == TXPORT_OK);
+  REQUIRE(txport_state_logits(state.get(), 2, kBoth.data(), logits.data()) == TXPORT_OK);
   REQUIRE(top(kBest) == TXPORT_OK);
   for (std::size_t row = 0; row < 2; ++row) {
     const float* all = logits.data() + row * vocabulary;
@@ -207,6 +208,16 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   refused_as(TXPORT_INPUT_ERROR, "txport_parameter.dimensions is 3");
 }
 
+TEST_CASE("the C ABI of an engine that does not recompute logits refuses those that were not stored") {
+  txport_engine_handle engine;
+  engine.engine = std::make_shared<memory::MemoryEngine>(txport::core::Limits{2, 4, 8}, 1, 0.0F);
+  engine.sizes.target_vocabulary = memory::kVocabulary;
+  const StatePointer state = allocated(engine, 8);
+  double found = 0;
+  CHECK(refused(txport_state_log_probabilities(state.get(), 0, nullptr, nullptr, &found), "without logits"));
+  CHECK(refused(txport_state_logits(state.get(), 0, nullptr, nullptr), "without logits"));
+}
+
 TEST_CASE("the C ABI of an engine scores tokens of any row") {
   const random_model::RandomModel model({}, 11);
   const txport_engine_handle engine = handle_of(model);
@@ -220,7 +231,7 @@ TEST_CASE("the C ABI of an engine scores tokens of any row") {
   std::int64_t steps = 0;
   REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
   std::vector<float> logits(80);
-  REQUIRE(txport_state_logits(state.get(), logits.data()) == TXPORT_OK);
+  REQUIRE(txport_state_logits(state.get(), 2, kBoth.data(), logits.data()) == TXPORT_OK);
   const Ids rows{1, 0};
   const Ids ids{tokens[1], 39};
   std::array<double, 2> found{};
@@ -272,7 +283,7 @@ TEST_CASE("the C ABI of an engine searches as beam search does") {
     REQUIRE(txport_hypotheses_create(search.get(), &sentence, &sentences[1]) == TXPORT_OK);
 
     txport_engine_state* opened = nullptr;
-    REQUIRE(txport_engine_allocate(&engine, 4, 4, kLimit, ruled ? 1 : 0, 4, &opened) == TXPORT_OK);
+    REQUIRE(txport_engine_allocate(&engine, 4, 4, kLimit, 0, ruled ? 6 : 4, &opened) == TXPORT_OK);
     const StatePointer state(opened);
     const Ids rows{0, 2};
     const Ids limits{kLimit, kLimit};
@@ -495,17 +506,17 @@ TEST_CASE("arguments of the C ABI of an engine that cannot be") {
   REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
   CHECK(refused(place({0}, mine.get(), {0}, {5}), "were not read"));
   std::array<float, 80> logits{};
-  CHECK(refused(txport_state_logits(state.get(), logits.data()), "were not read"));
+  CHECK(refused(txport_state_logits(state.get(), 2, kBoth.data(), logits.data()), "were not read"));
   CHECK(refused(txport_state_moved(state.get(), 2, kBoth.data(), 8, &made), "were not read"));
   Ids tokens(2);
   std::array<std::uint8_t, 2> finished{};
   std::int64_t steps = 0;
   REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
-  CHECK(refused(txport_state_logits(state.get(), logits.data()), "without logits"));
   const Ids wrong{0, 40};
+  CHECK(refused(txport_state_logits(state.get(), 2, wrong.data(), logits.data()), "rows is 40"));
+  CHECK(refused(txport_state_logits(state.get(), 3, wrong.data(), logits.data()), "count is 3"));
   CHECK(refused(txport_state_override(state.get(), 2, kBoth.data(), wrong.data(), finished.data()), "token_ids is 40"));
   CHECK(refused(txport_state_override(state.get(), 1, wrong.data() + 1, kBoth.data(), finished.data()), "rows is 40"));
-  CHECK(refused(txport_state_log_probabilities(state.get(), 0, nullptr, nullptr, nullptr), "without logits"));
   CHECK(refused(txport_state_top(state.get(), 1, tokens.data(), logits.data(), nullptr), "without candidates"));
   CHECK(refused(txport_state_reorder(state.get(), 1, kBoth.data()), "count is 1, which is not between 2 and 2"));
   CHECK(refused(txport_state_reorder(state.get(), 2, wrong.data()), "rows is 40"));

@@ -250,9 +250,10 @@ bool call(Session& session, Choices& choices) {
     case 7:
       return move(session, choices, slot);
     case 8: {
-      const auto logits =
-          std::make_unique<float[]>(static_cast<std::size_t>(state == nullptr ? 0 : rows * kVocabulary));
-      return done(txport_state_logits(state, logits.get()));
+      const std::int64_t count = choices.number(1);
+      const Ids which = numbers(choices, few(count), 0);
+      const auto logits = std::make_unique<float[]>(which.size() * kVocabulary);
+      return done(txport_state_logits(state, count, which.data(), logits.get()));
     }
     case 9:
       return txport_engine_first_target(&engine(slot), choices.number(8)) >= 32;

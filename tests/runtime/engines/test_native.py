@@ -167,6 +167,31 @@ def test_tokens_are_scored_by_the_library(engine: NativeEngine) -> None:
 
 
 @needs_library
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("words", [None, [3, 17, 41, 90]])
+def test_logits_that_were_not_stored_are_the_same_bits(bundle: Path, threads: int, words: list[int] | None) -> None:
+    engine = NativeEngine(bundle, Manifest.load(bundle), threads=threads)
+    assert engine.recomputes_logits
+    memory = engine.encode(np.array([[17, 30, 25, 3], [40, 3, 0, 0]]), np.array([4, 2]))
+    stored, others = (engine.allocate(2, 4, 16, logits=logits) for logits in (True, False))
+    for state in (stored, others):
+        state.place([0, 1], memory, [0, 1], [16, 16])
+        if words is not None:
+            state.restrict([1], [np.array(words)])
+    for _ in range(3):
+        for state in (stored, others):
+            state.step(1)
+            state.read()
+        np.testing.assert_array_equal(others.logits(), stored.logits())
+        np.testing.assert_array_equal(others.logits([1]), stored.logits([1]))
+        chosen = [0, 1, 1], [3, 17, 90]
+        for row, token in zip(*chosen, strict=True):
+            assert others.log_probabilities([row], [token]) == stored.log_probabilities([row], [token])
+        for state in (stored, others):
+            state.override([0, 1], [17, 17], [False, False])
+
+
+@needs_library
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_candidates_are_those_of_all_logits(bundle: Path, threads: int) -> None:
     engine = NativeEngine(bundle, Manifest.load(bundle), threads=threads)
@@ -195,8 +220,6 @@ def test_misuse_is_one_sentence(engine: NativeEngine) -> None:
     state.place([0], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [40])
     with pytest.raises(InputError, match="end of its cache"):
         state.step(17)
-    with pytest.raises(InputError, match="logits"):
-        state.logits()
     with pytest.raises(InputError, match="allocated without candidates: allocate it with top"):
         state.top(1)
     with pytest.raises(InputError, match="k is 3, which is not between 1 and 2"):

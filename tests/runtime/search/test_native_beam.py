@@ -63,12 +63,12 @@ def test_the_library_searches_as_python_does(
     found = answers(engine, NativeBeamSearch(engine, search), wanted, rows)
     if rules == NO_RULES and not any(request.ruled for request in wanted):
         assert found == expected
-    # What rules change is normalised by NumPy there, and here in the order of the ids.
+    # Where there are rules, NumPy normalises in float64 there, and here the engine in float32.
     for ours, theirs in zip(found, expected, strict=True):
         assert [made.ids for made in ours.hypotheses] == [made.ids for made in theirs.hypotheses]
         for one, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-9)
-            assert one.scores == pytest.approx(other.scores, abs=1e-9)
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            assert one.scores == pytest.approx(other.scores, abs=1e-6)
 
 
 def test_it_is_what_the_fused_engine_searches_by(engine: NativeEngine) -> None:

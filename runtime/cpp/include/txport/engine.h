@@ -85,10 +85,11 @@ typedef struct txport_engine_facts {
   int64_t pad, unk, bos, eos;    /* padding, unknown, decoder start, end of sequence */
   int64_t vocabulary;            /* target ids, and logits of a row */
   int64_t poll;                  /* steps that are worth making in one call before the host looks */
+  int64_t recomputes_logits;     /* not 0: logits can be read of states that were allocated without */
 } txport_engine_facts;
 
 #define TXPORT_ENGINE_FACTS_INIT \
-  { sizeof(txport_engine_facts), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_engine_facts), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Make the fused engine of a model. All that `model` points to is read before this returns, and checked: a table whose
  * views leave the file, or that is not the model's, is TXPORT_BUNDLE_ERROR. Whether the file is the one that was
@@ -118,8 +119,8 @@ TXPORT_API txport_code txport_engine_encode(const txport_engine_handle* engine, 
 TXPORT_API void txport_engine_memory_free(txport_engine_memory* memory) TXPORT_NOEXCEPT;
 
 /* Buffers for `rows` sentences of up to `source` tokens with caches of `target` tokens, all rows finished. Not 0 in
- * `logits`: the last step's can be read. `top`: the most candidates of a row that txport_state_top is asked for, from
- * 0, which is none, to the target vocabulary. */
+ * `logits`: the last step's are stored, to be read. `top`: the most candidates of a row that txport_state_top is asked
+ * for, from 0, which is none, to the target vocabulary. */
 TXPORT_API txport_code txport_engine_allocate(const txport_engine_handle* engine, int64_t rows, int64_t source,
                                               int64_t target, int32_t logits, int64_t top,
                                               txport_engine_state** state) TXPORT_NOEXCEPT;
@@ -152,11 +153,13 @@ TXPORT_API txport_code txport_state_read(txport_engine_state* state, int64_t* to
 TXPORT_API txport_code txport_state_override(txport_engine_state* state, int64_t count, const int64_t* rows,
                                              const int64_t* token_ids, const uint8_t* finished) TXPORT_NOEXCEPT;
 
-/* `logits` [rows, vocabulary] of the last step of this state, which was allocated with logits. */
-TXPORT_API txport_code txport_state_logits(txport_engine_state* state, float* logits) TXPORT_NOEXCEPT;
+/* `logits` [count, vocabulary] of these rows after the last step of this state, which was allocated with logits, or is
+ * of an engine that recomputes them. */
+TXPORT_API txport_code txport_state_logits(txport_engine_state* state, int64_t count, const int64_t* rows,
+                                           float* logits) TXPORT_NOEXCEPT;
 
-/* The natural logarithm of the probability of `token_ids[i]` in row `rows[i]`, by the last step of this state, which
- * was allocated with logits; `log_probabilities` has room for `count`. */
+/* The natural logarithm of the probability of `token_ids[i]` in row `rows[i]`, by these logits; `log_probabilities` has
+ * room for `count`. */
 TXPORT_API txport_code txport_state_log_probabilities(txport_engine_state* state, int64_t count, const int64_t* rows,
                                                       const int64_t* token_ids,
                                                       double* log_probabilities) TXPORT_NOEXCEPT;
@@ -227,8 +230,9 @@ TXPORT_API void txport_hypotheses_free(txport_hypotheses* hypotheses) TXPORT_NOE
 /* Choose what the rows of a state go on with after its last step, which was of one token and was read, and make up to
  * `more` steps likewise, as long as no sentence ends and there is room in the caches. Sentence i has the `beam` rows
  * from i * beam on, and was placed in the first of them; NULL: these rows are free. The state was allocated with `top`
- * of at least `beam` times one more than there are ids that end an answer (or the vocabulary), and with logits if rules
- * change scores. Writes the number of `steps` chosen, from 1 on, and for each sentence whether it is `done`. */
+ * of at least `beam` times one more than there are ids that end an answer, and one more again if rules change scores
+ * (or the vocabulary), and with logits, if rules change scores, unless the engine recomputes them. Writes the number of
+ * `steps` chosen, from 1 on, and for each sentence whether it is `done`. */
 TXPORT_API txport_code txport_state_search(txport_engine_state* state, const txport_beam_search* search, int64_t count,
                                            txport_hypotheses* const* sentences, int64_t more, int64_t* steps,
                                            uint8_t* done) TXPORT_NOEXCEPT;

@@ -110,7 +110,7 @@ Slots slots_of(const txport_engine_state& state, const std::shared_ptr<const Set
     const auto& [of, slot] = *sentences[i];
     if (of != settings) throw InputError("a sentence is of another search: create it with this one");
     if (slot->done) throw InputError("a sentence is done: free its rows");
-    if (slot->ruled && !state.outputs.logits)
+    if (slot->ruled && !state.outputs.logits && !state.handle.engine->recomputes_logits())
       throw InputError("the state was allocated without logits: rules need them");
     if (std::find(slots.begin(), slots.end(), slot) != slots.end()) throw InputError("a sentence is given twice");
     slots.push_back(slot);

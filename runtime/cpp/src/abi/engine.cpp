@@ -41,6 +41,15 @@ std::vector<std::size_t> indices(const std::int64_t* values, std::int64_t count,
   return result;
 }
 
+// One whose steps were all read, and whose logits can be.
+txport_engine_state& with_logits(txport_engine_state* state) {
+  txport_engine_state& from = read_out(state);
+  if (!from.outputs.logits && !from.handle.engine->recomputes_logits()) {
+    throw InputError("the state was allocated without logits: allocate it with them");
+  }
+  return from;
+}
+
 }  // namespace
 
 void txport_engine_close(txport_engine_handle* engine) noexcept { delete engine; }
@@ -63,8 +72,17 @@ txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_e
       throw InputError("txport_engine_facts.struct_size is " + std::to_string(size) +
                        ": set it to sizeof(txport_engine_facts)");
     // Of a newer header, fields that we do not know stay as they are.
-    *facts = {size,       limits.batch, limits.source, limits.target,        tokens.pad,
-              tokens.unk, tokens.bos,   tokens.eos,    opened->vocabulary(), opened->poll()};
+    *facts = {size,
+              limits.batch,
+              limits.source,
+              limits.target,
+              tokens.pad,
+              tokens.unk,
+              tokens.bos,
+              tokens.eos,
+              opened->vocabulary(),
+              opened->poll(),
+              opened->recomputes_logits() ? 1 : 0};
     return TXPORT_OK;
   });
 }
@@ -213,12 +231,14 @@ txport_code txport_state_override(txport_engine_state* state, std::int64_t count
   });
 }
 
-txport_code txport_state_logits(txport_engine_state* state, float* logits) noexcept {
+txport_code txport_state_logits(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
+                                float* logits) noexcept {
   return guarded([&] {
-    const txport_engine_state& from = read_out(state);
-    if (!from.outputs.logits) throw InputError("the state was allocated without logits: allocate it with them");
-    float* to = &given(logits, "logits");
-    for (std::size_t row = 0; row < from.state->rows(); ++row) {
+    const txport_engine_state& from = with_logits(state);
+    within(count, 0, from.rows(), "count");
+    const auto of_rows = indices(rows, count, from.rows(), "rows");
+    float* to = count > 0 ? &given(logits, "logits") : logits;
+    for (const std::size_t row : of_rows) {
       const std::vector<float> each = from.state->logits(row);
       to = std::copy(each.begin(), each.end(), to);
     }
@@ -229,8 +249,7 @@ txport_code txport_state_logits(txport_engine_state* state, float* logits) noexc
 txport_code txport_state_log_probabilities(txport_engine_state* state, std::int64_t count, const std::int64_t* rows,
                                            const std::int64_t* token_ids, double* log_probabilities) noexcept {
   return guarded([&] {
-    const txport_engine_state& from = read_out(state);
-    if (!from.outputs.logits) throw InputError("the state was allocated without logits: allocate it with them");
+    const txport_engine_state& from = with_logits(state);
     within(count, 0, from.rows(), "count");
     const auto of_rows = indices(rows, count, from.rows(), "rows");
     indices(token_ids, count, from.handle.sizes.target_vocabulary, "token_ids");

@@ -24,6 +24,12 @@ const InstructionSet kHere{};
 void Encode(const EncodeJob& job, const Member& member) { Encoder(job, member).Run(); }
 void Step(const StepJob& job, const Member& member) { Decoder(job, member).Run(); }
 
+void Project(const Matrix& projection, const float* hidden, const OwnBuffers& own, Member::Range panels,
+             float* logits) {
+  const std::size_t size = (panels.end - panels.begin) * kPanel;
+  Input{own, hidden, 1, projection.inputs}.Times(projection, panels.begin, panels.end, {logits, size});
+}
+
 double LogSumExp(const float* logits, std::size_t size) {
   VF most = hn::Set(df, -std::numeric_limits<float>::infinity());
   for (std::size_t i = 0; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
@@ -32,7 +38,7 @@ double LogSumExp(const float* logits, std::size_t size) {
   return static_cast<double>(hn::GetLane(most)) + std::log(static_cast<double>(sum));
 }
 
-const InstructionSet kHere{hwy::TargetName(HWY_TARGET), Encode, Step, LogSumExp};
+const InstructionSet kHere{hwy::TargetName(HWY_TARGET), Encode, Step, Project, LogSumExp};
 #endif
 
 const InstructionSet& Here() { return kHere; }

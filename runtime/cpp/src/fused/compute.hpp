@@ -85,6 +85,7 @@ struct StepJob {
   const UpperBounds* bounds = nullptr;  // of it
   const std::int32_t* ids = nullptr;    // of its columns; null: they are the tokens themselves
   std::size_t id_count = 0;
+  float* hidden = nullptr;        // [rows, width] what is projected
   float* logits = nullptr;        // [rows, the projection's outputs], or null
   std::size_t top = 0;            // candidates of a row
   Best* candidates = nullptr;     // [the state's rows, top]
@@ -108,6 +109,8 @@ struct InstructionSet {
   const char* name = nullptr;  // Highway's
   void (*encode)(const EncodeJob&, const Member&) = nullptr;
   void (*step)(const StepJob&, const Member&) = nullptr;
+  // Panels of a projection of a row `hidden` [inputs]: what a step makes of it.
+  void (*project)(const Matrix&, const float* hidden, const OwnBuffers&, Member::Range panels, float* logits) = nullptr;
   // ln of the sum of e^x over so many logits, whose padding is -infinity.
   double (*log_sum_exp)(const float* logits, std::size_t size) = nullptr;
 };

@@ -201,6 +201,7 @@ class Decoder {
   // The largest logit of each row, among this thread's columns.
   void Choose(Input last) {
     const Member::Range panels = Panels();
+    if (member_.rank == 0) std::copy_n(last.values, rows_ * last.width, job_.hidden + job_.first * last.width);
     std::fill_n(best_, rows_, Best{});
     const std::size_t stride = projection_.outputs();
     const bool pruned = job_.logits == nullptr && job_.top == 0 && job_.bounds->copy.panels > 0;

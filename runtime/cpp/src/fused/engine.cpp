@@ -57,6 +57,7 @@ class FusedEngine : public Engine {
   std::int64_t vocabulary() const override { return static_cast<std::int64_t>(shared_->model.vocabulary); }
   std::int64_t poll() const override { return kPoll; }
   bool ragged() const override { return true; }
+  bool recomputes_logits() const override { return true; }
   bool restricts() const override { return true; }
   // Only the used part of a cache is read: longer ones cost memory alone, and moves are saved.
   std::int64_t first_target(std::int64_t source) const override {

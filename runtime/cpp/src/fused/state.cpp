@@ -19,6 +19,8 @@ namespace {
 // pays from so many rows a thread on, and up to so many bytes of weights a row. Else threads share every row.
 constexpr std::size_t kLeastRows = 2;
 constexpr std::size_t kMostBytes = std::size_t{512} << 10;
+// Bytes of a projection from which on one row of it is worth waking other threads.
+constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
 
 std::size_t pages_of(std::size_t positions) { return padded(positions) / kPanel; }
 
@@ -69,7 +71,8 @@ class FusedState : public DecoderState {
         outputs_(outputs),
         rows_(rows),
         candidates_(rows * outputs.top),
-        normalisers_(outputs.top > 0 ? rows : 0) {
+        normalisers_(outputs.top > 0 ? rows : 0),
+        hidden_(rows * shared_->model.width * sizeof(float), true) {
     pages_->reserve(rows * pages_of(static_cast<std::size_t>(target)));
     if (outputs.logits) logits_.emplace(rows * shared_->model.projection.outputs() * sizeof(float), true);
   }
@@ -133,9 +136,10 @@ class FusedState : public DecoderState {
   }
 
   std::vector<float> logits(std::size_t row) override {
-    const float* first = logits_of(row);
+    Block computed;
+    const float* first = logits_of(row, computed);
     if (rows_[row].words == nullptr) return {first, first + shared_->model.vocabulary};
-    const Block listed = listed_logits(row);
+    const Block listed = listed_logits(row, first);
     std::vector<float> all(shared_->model.vocabulary, -std::numeric_limits<float>::infinity());
     for (std::size_t i = 0; i < rows_[row].words->size(); ++i) {
       all[static_cast<std::size_t>((*rows_[row].words)[i])] = floats(listed)[i];
@@ -143,13 +147,32 @@ class FusedState : public DecoderState {
     return all;
   }
 
+  std::vector<float> some_logits(std::size_t row, const Ids& token_ids) override {
+    if (logits_ || selection_ != nullptr) return DecoderState::some_logits(row, token_ids);
+    std::vector<float> some;
+    const Block panel(kPanel * sizeof(float));
+    const auto workspace = shared_->workspaces.take();
+    workspace->reserve(shared_->model, size_of_row());
+    std::size_t last = projection().panels;  // the panel that was computed
+    for (const std::int64_t id : token_ids) {
+      const auto column = static_cast<std::size_t>(id);
+      if (const std::size_t p = column / kPanel; p != last) {
+        instruction_set().project(projection(), hidden_of(row), workspace->own(0), {p, p + 1}, floats(panel));
+        last = p;
+      }
+      some.push_back(floats(panel)[column % kPanel]);
+    }
+    return some;
+  }
+
   double log_probability(std::size_t row, std::int64_t token) override {
-    const float* first = logits_of(row);
+    Block computed;
+    const float* first = logits_of(row, computed);
     const Words& words = rows_[row].words;
     if (words == nullptr) return static_cast<double>(first[token]) - instruction_set().log_sum_exp(first, outputs());
     const auto at = std::lower_bound(words->begin(), words->end(), token);
     if (at == words->end() || *at != token) return -std::numeric_limits<double>::infinity();
-    const Block listed = listed_logits(row);
+    const Block listed = listed_logits(row, first);
     return static_cast<double>(floats(listed)[at - words->begin()]) -
            instruction_set().log_sum_exp(floats(listed), padded(words->size()));
   }
@@ -192,7 +215,8 @@ class FusedState : public DecoderState {
   std::vector<Row> rows_;
   std::vector<Best> candidates_;     // [rows, outputs_.top]
   std::vector<double> normalisers_;  // [rows]
-  std::optional<Block> logits_;      // [rows, padded vocabulary]
+  Block hidden_;                     // [rows, width] of the last step
+  std::optional<Block> logits_;      // [rows, padded vocabulary] of the last step, if they are stored
   std::deque<StepOutput> unread_;
   std::shared_ptr<const Selection> selection_;  // of the last step; none: all words
 
@@ -280,6 +304,7 @@ class FusedState : public DecoderState {
         job.ids = selection_->ids().data();
         job.id_count = selection_->ids().size();
       }
+      job.hidden = floats(hidden_);
       job.logits = logits_ ? reinterpret_cast<float*>(logits_->data()) : nullptr;
       job.top = outputs_.top;
       job.candidates = candidates_.data();
@@ -291,16 +316,38 @@ class FusedState : public DecoderState {
     shared_->step_tuner.record(active.size(), threads, time.count() / static_cast<double>(steps * active.size()));
   }
 
-  const float* logits_of(std::size_t row) const {
-    if (!logits_) throw InputError("logits were not asked for when the state was allocated");
-    return reinterpret_cast<const float*>(logits_->data()) + rows_.at(row).logits * outputs();
+  static float* floats(const Block& block) { return reinterpret_cast<float*>(block.data()); }
+  const float* hidden_of(std::size_t row) const {
+    return floats(hidden_) + rows_.at(row).logits * shared_->model.width;
   }
 
-  static float* floats(const Block& block) { return reinterpret_cast<float*>(block.data()); }
+  // Of the last step: those that it stored, or else the same ones, which `computed` gets.
+  const float* logits_of(std::size_t row, Block& computed) const {
+    if (logits_) return floats(*logits_) + rows_.at(row).logits * outputs();
+    computed = Block(shared_->model.projection.outputs() * sizeof(float), true);  // a row may have changed its words
+    const Matrix& matrix = projection();
+    const auto workspace = shared_->workspaces.take();
+    Team::Lease lease(shared_->team, matrix.panels * matrix.stride < kLeastBytes ? 1 : kMostThreads);
+    workspace->reserve(shared_->model, size_of_row(lease.size()));
+    lease.run([&](const Member& member) {
+      const Member::Range mine = member.share(matrix.panels);
+      float* logits = floats(computed) + mine.begin * kPanel;
+      instruction_set().project(matrix, hidden_of(row), workspace->own(member.rank), mine, logits);
+    });
+    return floats(computed);
+  }
 
-  // Of the words of a row that has words of its own, in their order; behind them padding of -infinity.
-  Block listed_logits(std::size_t row) const {
-    const float* first = logits_of(row);
+  // What projecting one row needs.
+  static WorkspaceSize size_of_row(std::size_t threads = 1) {
+    WorkspaceSize size;
+    size.threads = threads;
+    size.data_parallel = true;
+    size.rows = 1;
+    return size;
+  }
+
+  // Of the `first` logits of a row the words of its own, in their order; behind them padding of -infinity.
+  Block listed_logits(std::size_t row, const float* first) const {
     const std::size_t count = rows_[row].words->size();
     const Columns& columns = rows_[row].columns;
     Block listed(padded(count) * sizeof(float));

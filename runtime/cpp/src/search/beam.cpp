@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "search/continuations.hpp"
@@ -12,6 +13,12 @@ namespace txport::core {
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
+// Probability that rules may leave of a normaliser; of less, its last digits would say too little.
+constexpr double kLeastMass = 1.0 / 16;
+
+double sum_of_exp(const std::vector<double>& scores) {
+  return std::accumulate(scores.begin(), scores.end(), 0.0, [](double sum, double x) { return sum + std::exp(x); });
+}
 
 BeamSlot* beam_slot(const std::shared_ptr<Slot>& slot) { return static_cast<BeamSlot*>(slot.get()); }
 
@@ -112,7 +119,8 @@ BeamSearch::BeamSearch(const SpecialTokens& tokens, const Search& search, std::i
 BeamSearch::BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search,
                        std::int64_t vocabulary)
     : Policy(static_cast<std::size_t>(search.beam),
-             std::min((1 + constraints.ends()) * static_cast<std::size_t>(search.beam),
+             std::min((1 + constraints.ends() + (search.rules.change_scores() ? 1 : 0)) *
+                          static_cast<std::size_t>(search.beam),
                       static_cast<std::size_t>(vocabulary))),
       constraints_(std::move(constraints)),
       renormalize_(search.rules.renormalize),
@@ -171,9 +179,8 @@ std::vector<Candidate> BeamSearch::candidates(const BeamSlot& slot, const Scored
 std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Slots& slots) const {
   std::vector<Scored> best(state.rows());
   const auto begun = [](const auto& slot) { return slot && beam_slot(slot)->begun(); };
-  const bool by_state = std::any_of(slots.begin(), slots.end(), [&](const auto& slot) {
-    return begun(slot) && !slot->ruled && !forced_token(*slot);
-  });
+  const bool by_state =
+      std::any_of(slots.begin(), slots.end(), [&](const auto& slot) { return begun(slot) && !forced_token(*slot); });
   const Top found = by_state ? state.top(top()) : Top{};
   for (std::size_t index = 0; index < slots.size(); ++index) {
     if (!begun(slots[index])) continue;
@@ -185,24 +192,54 @@ std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Sl
         best[row] = {{*forced}, {0}};
         continue;
       }
-      if (slot.ruled) {
-        best[row] = by_rules(state.logits(row), slot.running[i].ids, slot);
-        continue;
-      }
       for (std::size_t at = row * top(); at < (row + 1) * top(); ++at) {
         best[row].ids.push_back(found.token_ids[at]);
         best[row].scores.push_back(static_cast<double>(found.logits[at]) - found.normaliser[row]);
+      }
+      if (slot.ruled) {
+        best[row] = by_rules(state, row, found.normaliser[row], best[row], slot.running[i].ids, slot.request);
       }
     }
   }
   return best;
 }
 
-// The best tokens by the rules.
-BeamSearch::Scored BeamSearch::by_rules(const std::vector<float>& logits, const Ids& made, const Slot& slot) const {
+// What the rules make of the best tokens of a row. They change few scores, which alone are looked at besides; the best
+// that they leave alone may be too few, or too little, and then all logits are.
+BeamSearch::Scored BeamSearch::by_rules(DecoderState& state, std::size_t row, double normaliser, const Scored& best,
+                                        const Ids& made, const Request& request) const {
+  const Ids changed = constraints_.changed(made, request);
+  if (changed.empty()) return best;
+  std::vector<double> scores;
+  for (const float logit : state.some_logits(row, changed)) scores.push_back(static_cast<double>(logit) - normaliser);
+  double mass = 1 - sum_of_exp(scores);
+  constraints_.change(changed, scores, made, request);
+  mass += sum_of_exp(scores);
+  std::vector<std::pair<double, std::int64_t>> order;  // by descending score, equal ones by ascending id
+  for (std::size_t i = 0; i < best.ids.size(); ++i) {
+    const bool alone = !std::binary_search(changed.begin(), changed.end(), best.ids[i]);
+    if (alone && best.scores[i] > kNever) order.emplace_back(-best.scores[i], best.ids[i]);
+  }
+  const bool enough = order.size() >= rows() + constraints_.ends() && (!renormalize_ || mass >= kLeastMass);
+  if (!enough) return by_rules(state.logits(row), made, request);
+  for (std::size_t i = 0; i < changed.size(); ++i) {
+    if (scores[i] > kNever) order.emplace_back(-scores[i], changed[i]);
+  }
+  std::sort(order.begin(), order.end());
+  const double second = renormalize_ ? std::log(mass) : 0;
+  Scored next;
+  for (const auto& [negative, id] : order) {
+    next.ids.push_back(id);
+    next.scores.push_back(-negative - second);
+  }
+  return next;
+}
+
+BeamSearch::Scored BeamSearch::by_rules(const std::vector<float>& logits, const Ids& made,
+                                        const Request& request) const {
   std::vector<double> scores(logits.begin(), logits.end());
   log_softmax(scores);
-  constraints_.apply(scores, made, slot.request);
+  constraints_.apply(scores, made, request);
   if (renormalize_) log_softmax(scores);
   Scored best{best_ids(scores, top()), {}};
   for (const std::int64_t id : best.ids) best.scores.push_back(scores[static_cast<std::size_t>(id)]);

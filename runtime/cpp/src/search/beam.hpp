@@ -58,7 +58,9 @@ class BeamSearch : public Policy {
   BeamSearch(const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary);
 
   std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const override;
-  bool needs_logits(const Request& request) const override { return request.ruled(); }
+  bool needs_logits(const Request& request, const Engine& engine) const override {
+    return request.ruled() && !engine.recomputes_logits();
+  }
   bool stepwise(const Slots& /*slots*/) const override { return true; }
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
   // `choose`, and up to `more` steps likewise, as long as no sentence ends and there is room in the caches. Returns the
@@ -79,7 +81,9 @@ class BeamSearch : public Policy {
 
   BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary);
   std::vector<Scored> scored(DecoderState& state, const Slots& slots) const;
-  Scored by_rules(const std::vector<float>& logits, const Ids& made, const Slot& slot) const;
+  Scored by_rules(DecoderState& state, std::size_t row, double normaliser, const Scored& best, const Ids& made,
+                  const Request& request) const;
+  Scored by_rules(const std::vector<float>& logits, const Ids& made, const Request& request) const;
   std::vector<Candidate> candidates(const BeamSlot& slot, const Scored* rows) const;
 };
 

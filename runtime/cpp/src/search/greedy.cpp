@@ -9,7 +9,10 @@ namespace txport::core {
 Greedy::Greedy(const SpecialTokens& tokens, const Search& search)
     : constraints_(search.rules, tokens), tokens_(tokens) {}
 
-bool Greedy::needs_logits(const Request& request) const { return request.scores || request.ruled(); }
+bool Greedy::needs_logits(const Request& request, const Engine& engine) const {
+  // Of each step, or only where the best token must not come.
+  return request.scores || constraints_.penalises() || (request.ruled() && !engine.recomputes_logits());
+}
 
 bool Greedy::stepwise(const Slots& slots) const {
   return std::any_of(slots.begin(), slots.end(), [](const auto& slot) { return slot->length < slot->stepwise; });

@@ -13,7 +13,7 @@ class Greedy : public Policy {
  public:
   explicit Greedy(const SpecialTokens& tokens, const Search& search = {});
 
-  bool needs_logits(const Request& request) const override;
+  bool needs_logits(const Request& request, const Engine& engine) const override;
   bool stepwise(const Slots& slots) const override;
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace txport::core {
 
@@ -10,6 +11,13 @@ namespace {
 bool has(const Ids& ids, std::int64_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
 void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// Each id once, ascending.
+Ids distinct(Ids ids) {
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
 
 // Whether the last of `ids` are all but the last of `phrase`.
 bool begun(const Ids& ids, const Ids& phrase) {
@@ -63,7 +71,12 @@ bool Constraints::may_change(std::int64_t token, const Ids& made, const Request&
 template <typename Number>
 void Constraints::apply(std::vector<Number>& scores, const Ids& made, const Request& request) const {
   constexpr Number kNever = -std::numeric_limits<Number>::infinity();
-  if (penalises()) penalise(scores, made);
+  if (penalises()) {
+    for (const std::int64_t id : seen(made)) {
+      Number& score = scores[static_cast<std::size_t>(id)];
+      score = penalised(score);
+    }
+  }
   for (const std::int64_t id : banned(made, request)) scores[static_cast<std::size_t>(id)] = kNever;
   const bool none = std::all_of(scores.begin(), scores.end(), [](Number score) { return score == kNever; });
   if (none) scores[static_cast<std::size_t>(eos_)] = 0;
@@ -71,6 +84,21 @@ void Constraints::apply(std::vector<Number>& scores, const Ids& made, const Requ
 
 template void Constraints::apply(std::vector<float>& scores, const Ids& made, const Request& request) const;
 template void Constraints::apply(std::vector<double>& scores, const Ids& made, const Request& request) const;
+
+Ids Constraints::changed(const Ids& made, const Request& request) const {
+  Ids ids = banned(made, request);
+  if (penalises()) append(ids, seen(made));
+  return distinct(std::move(ids));
+}
+
+void Constraints::change(const Ids& ids, std::vector<double>& scores, const Ids& made, const Request& request) const {
+  const Ids before = penalises() ? seen(made) : Ids{};
+  const Ids never = distinct(banned(made, request));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (std::binary_search(before.begin(), before.end(), ids[i])) scores[i] = penalised(scores[i]);
+    if (std::binary_search(never.begin(), never.end(), ids[i])) scores[i] = -std::numeric_limits<double>::infinity();
+  }
+}
 
 // Ids that must not follow.
 Ids Constraints::banned(const Ids& made, const Request& request) const {
@@ -87,17 +115,16 @@ Ids Constraints::banned(const Ids& made, const Request& request) const {
 }
 
 // Each id so far, once.
+Ids Constraints::seen(const Ids& made) const {
+  Ids ids{bos_};
+  append(ids, made);
+  return distinct(std::move(ids));
+}
+
 template <typename Number>
-void Constraints::penalise(std::vector<Number>& scores, const Ids& made) const {
+Number Constraints::penalised(Number score) const {
   const auto penalty = static_cast<Number>(penalty_);
-  Ids seen{bos_};
-  append(seen, made);
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  for (const std::int64_t id : seen) {
-    Number& score = scores[static_cast<std::size_t>(id)];
-    score = score < 0 ? score * penalty : score / penalty;
-  }
+  return score < 0 ? score * penalty : score / penalty;
 }
 
 }  // namespace txport::core

@@ -16,6 +16,8 @@ class Constraints {
  public:
   Constraints(const Rules& rules, const SpecialTokens& tokens);
 
+  // Whether there is a rule that changes the scores of most ids that were made.
+  bool penalises() const { return penalty_ != 1; }
   // How many ids end an answer, and whether this one does.
   std::size_t ends() const { return ends_.size(); }
   bool is_end(std::int64_t token) const;
@@ -24,6 +26,10 @@ class Constraints {
   // and bos not.
   bool may_change(std::int64_t token, const Ids& made, const Request& request) const;
 
+  // The ids whose scores the rules change after `made`, ascending; most are banned.
+  Ids changed(const Ids& made, const Request& request) const;
+  // Change these scores, `scores[i]` that of the id `ids[i]`: -inf where the token must not come.
+  void change(const Ids& ids, std::vector<double>& scores, const Ids& made, const Request& request) const;
   // Change the scores `[vocabulary]`, of float or double, of the tokens that may follow `made`: -inf where the token
   // must not come. If none may, eos does, with the score 0.
   template <typename Number>
@@ -39,10 +45,10 @@ class Constraints {
   Ids begin_suppress_;
   std::vector<Ids> phrases_;  // bad words of two ids or more
 
-  bool penalises() const { return penalty_ != 1; }
+  Ids seen(const Ids& made) const;
   Ids banned(const Ids& made, const Request& request) const;
   template <typename Number>
-  void penalise(std::vector<Number>& scores, const Ids& made) const;
+  Number penalised(Number score) const;
 };
 
 }  // namespace txport::core
