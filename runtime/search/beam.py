@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from txport.runtime.bundle.schema import SpecialTokens
-from txport.runtime.engine import DecoderState, Engine, Float32, Float64, Int64, best_ids, log_sum_exp
+from txport.runtime.engine import DecoderState, Float32, Float64, Int64, best_ids, log_sum_exp
 from txport.runtime.search.requests import Hypothesis, Request, Result, Slot
 from txport.runtime.search.rules import Constraints, forced_token
 from txport.runtime.search.settings import Search
@@ -155,7 +155,7 @@ class BeamSearch:
         """The slot of a request."""
         return BeamSlot(index, request, limit)
 
-    def needs_logits(self, request: Request, engine: Engine) -> bool:
+    def needs_logits(self, request: Request) -> bool:
         """Whether rules need all logits, and not only the best."""
         return request.ruled
 

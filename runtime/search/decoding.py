@@ -31,7 +31,7 @@ def policy_of(engine: Engine, search: Search) -> Policy:
         return BeamSearch(engine.tokens, search, engine.vocabulary)
     if search.sampling or search.alternatives:
         return Forks(engine.tokens, search)
-    return Greedy(engine.tokens, search)
+    return Greedy(engine.tokens, search, engine.recomputes_logits)
 
 
 def decode_all(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from txport.runtime.bundle.schema import SpecialTokens
-from txport.runtime.engine import DecoderState, Engine, Float32, Int64, best_ids
+from txport.runtime.engine import DecoderState, Float32, Int64, best_ids
 from txport.runtime.search.requests import Request, Result, Slot
 from txport.runtime.search.rules import Constraints, forced_token
 from txport.runtime.search.sampling import draw
@@ -47,7 +47,7 @@ class Forks:
         """The slot of a request."""
         return ForkedSlot(index, request, limit)
 
-    def needs_logits(self, request: Request, engine: Engine) -> bool:
+    def needs_logits(self, request: Request) -> bool:
         """Whether the host reads logits: always."""
         return True
 

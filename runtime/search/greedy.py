@@ -3,19 +3,26 @@
 from collections.abc import Sequence
 
 from txport.runtime.bundle.schema import SpecialTokens
-from txport.runtime.engine import DecoderState, Engine, Float32, Int64
+from txport.runtime.engine import DecoderState, Float32, Int64
 from txport.runtime.search.requests import Request, Slot
 from txport.runtime.search.rules import Constraints, forced_token
 from txport.runtime.search.settings import GREEDY, Search
 
 
 class Greedy:
-    """The policy of greedy search; see `txport.runtime.search.scheduler.Policy`."""
+    """The policy of greedy search; see `txport.runtime.search.scheduler.Policy`.
+
+    Args:
+        tokens: ids with a meaning.
+        search: its settings.
+        recomputes_logits: see `txport.runtime.engine.Engine`.
+    """
 
     rows = 1
     top = 0
 
-    def __init__(self, tokens: SpecialTokens, search: Search = GREEDY) -> None:
+    def __init__(self, tokens: SpecialTokens, search: Search = GREEDY, recomputes_logits: bool = False) -> None:
+        self._recomputes = recomputes_logits
         self._constraints = Constraints(search.rules, tokens)
         self._pad = tokens.pad
         self._eos = tokens.eos
@@ -24,9 +31,9 @@ class Greedy:
         """The slot of a request."""
         return Slot(index, request, limit)
 
-    def needs_logits(self, request: Request, engine: Engine) -> bool:
+    def needs_logits(self, request: Request) -> bool:
         """Whether the host reads logits: of each step, or only where the best token must not come."""
-        return request.scores or self._constraints.penalises or (request.ruled and not engine.recomputes_logits)
+        return request.scores or self._constraints.penalises or (request.ruled and not self._recomputes)
 
     def stepwise(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step before the one after it begins."""

@@ -6,7 +6,7 @@ Between steps of a small model Python takes longer than the step.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from txport.runtime.engine import DecoderState, Engine, Int64
+from txport.runtime.engine import DecoderState, Int64
 from txport.runtime.engines.native import NativeEngine, NativeState
 from txport.runtime.engines.native_beams import NativeBeams, NativeHypotheses
 from txport.runtime.search.beam import candidates
@@ -54,9 +54,9 @@ class NativeBeamSearch:
         hypotheses = self._beams.sentence(limit, request.min_length, request.prefix, request.forced)
         return _Slot(index, request, limit, hypotheses=hypotheses)
 
-    def needs_logits(self, request: Request, engine: Engine) -> bool:
-        """Whether a state must store logits: never, since the library computes those that rules change."""
-        return False
+    def needs_logits(self, request: Request) -> bool:
+        """Whether a state stores logits: for a penalty of what was made. Else they are computed where they are read."""
+        return request.search.rules.repetition_penalty != 1
 
     def stepwise(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step: always."""

@@ -39,8 +39,8 @@ class Policy(Protocol):
     def slot(self, index: int, request: Request, limit: int) -> Slot:
         """The slot of a request, and the most tokens of its answer."""
 
-    def needs_logits(self, request: Request, engine: Engine) -> bool:
-        """Whether a state of this engine that answers this request must be allocated with logits."""
+    def needs_logits(self, request: Request) -> bool:
+        """Whether a state that answers this request must be allocated with logits."""
 
     def stepwise(self, slots: Sequence[Slot]) -> bool:
         """Whether `choose` must see the next step of these slots before the one after it begins."""
@@ -198,12 +198,9 @@ class Scheduler:
             source = max(entry.width for entry in self._head())
             rows = min(self.most_rows(source), self._share(self._workers - self._batches))
             longest = max(entry.request.limit(self.engine.limits) for entry in self._queue)
-            logits = any(self._needs_logits(entry) for entry in self._queue)
+            logits = any(self.policy.needs_logits(entry.request) for entry in self._queue)
             self._batches += 1
         return rows, source, min(self.engine.first_target(source), longest), logits
-
-    def _needs_logits(self, entry: _Entry) -> bool:
-        return self.policy.needs_logits(entry.request, self.engine)
 
     def most_rows(self, source: int) -> int:
         """The most sentences of a batch of sources of this width."""
@@ -245,7 +242,7 @@ class Scheduler:
         head = islice(self._queue, min(most, self._share(self._workers)))
 
         def fits(entry: _Entry) -> bool:
-            return (ragged or entry.width <= state.source) and (logits or not self._needs_logits(entry))
+            return (ragged or entry.width <= state.source) and (logits or not self.policy.needs_logits(entry.request))
 
         return sum(1 for _ in takewhile(fits, head))
 

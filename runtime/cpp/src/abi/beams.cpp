@@ -21,8 +21,10 @@ struct Settings {
   std::int64_t vocabulary;
   txport::core::BeamSearch policy;
 
-  Settings(const txport::core::SpecialTokens& tokens, txport::core::Search chosen, std::int64_t size)
-      : search(std::move(chosen)), vocabulary(size), policy(tokens, search, size) {}
+  Settings(const txport::core::Engine& engine, txport::core::Search chosen, std::int64_t size)
+      : search(std::move(chosen)),
+        vocabulary(size),
+        policy(engine.tokens(), search, size, engine.recomputes_logits()) {}
 };
 
 }  // namespace
@@ -128,7 +130,7 @@ txport_code txport_beam_search_create(const txport_engine_handle* engine, const 
     const auto read = read_options(&given(settings, "settings"), sizeof(txport_beam_settings), "txport_beam_settings");
     const std::int64_t vocabulary = engine->sizes.target_vocabulary;
     Search chosen = search_of(read, vocabulary, opened.limits().batch);
-    *search = new txport_beam_search{std::make_shared<Settings>(opened.tokens(), std::move(chosen), vocabulary)};
+    *search = new txport_beam_search{std::make_shared<Settings>(opened, std::move(chosen), vocabulary)};
     return TXPORT_OK;
   });
 }

@@ -148,8 +148,14 @@ class FusedState : public DecoderState {
   }
 
   std::vector<float> some_logits(std::size_t row, const Ids& token_ids) override {
-    if (logits_ || selection_ != nullptr) return DecoderState::some_logits(row, token_ids);
+    if (selection_ != nullptr) return DecoderState::some_logits(row, token_ids);
     std::vector<float> some;
+    some.reserve(token_ids.size());
+    if (logits_) {
+      const float* stored = floats(*logits_) + rows_.at(row).logits * outputs();
+      for (const std::int64_t id : token_ids) some.push_back(stored[id]);
+      return some;
+    }
     const Block panel(kPanel * sizeof(float));
     const auto workspace = shared_->workspaces.take();
     workspace->reserve(shared_->model, size_of_row());

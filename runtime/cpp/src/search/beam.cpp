@@ -113,17 +113,19 @@ Result BeamSlot::result() {
   return {index, std::move(ended)};
 }
 
-BeamSearch::BeamSearch(const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary)
-    : BeamSearch(Constraints(search.rules, tokens), tokens, search, vocabulary) {}
+BeamSearch::BeamSearch(const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
+                       bool recomputes_logits)
+    : BeamSearch(Constraints(search.rules, tokens), tokens, search, vocabulary, recomputes_logits) {}
 
 BeamSearch::BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search,
-                       std::int64_t vocabulary)
+                       std::int64_t vocabulary, bool recomputes_logits)
     : Policy(static_cast<std::size_t>(search.beam),
-             std::min((1 + constraints.ends() + (search.rules.change_scores() ? 1 : 0)) *
+             std::min((1 + constraints.ends() + (recomputes_logits && search.rules.change_scores() ? 1 : 0)) *
                           static_cast<std::size_t>(search.beam),
                       static_cast<std::size_t>(vocabulary))),
       constraints_(std::move(constraints)),
       renormalize_(search.rules.renormalize),
+      recomputes_logits_(recomputes_logits),
       pad_(tokens.pad),
       kept_((1 + constraints_.ends()) * rows()) {}
 
@@ -179,8 +181,10 @@ std::vector<Candidate> BeamSearch::candidates(const BeamSlot& slot, const Scored
 std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Slots& slots) const {
   std::vector<Scored> best(state.rows());
   const auto begun = [](const auto& slot) { return slot && beam_slot(slot)->begun(); };
-  const bool by_state =
-      std::any_of(slots.begin(), slots.end(), [&](const auto& slot) { return begun(slot) && !forced_token(*slot); });
+  const auto by_logits = [this](const Slot& slot) { return slot.ruled && !recomputes_logits_; };
+  const bool by_state = std::any_of(slots.begin(), slots.end(), [&](const auto& slot) {
+    return begun(slot) && !by_logits(*slot) && !forced_token(*slot);
+  });
   const Top found = by_state ? state.top(top()) : Top{};
   for (std::size_t index = 0; index < slots.size(); ++index) {
     if (!begun(slots[index])) continue;
@@ -190,6 +194,10 @@ std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Sl
       const std::size_t row = index * rows() + i;
       if (forced) {
         best[row] = {{*forced}, {0}};
+        continue;
+      }
+      if (by_logits(slot)) {
+        best[row] = by_rules(state.logits(row), slot.running[i].ids, slot.request);
         continue;
       }
       for (std::size_t at = row * top(); at < (row + 1) * top(); ++at) {

@@ -52,14 +52,16 @@ struct BeamSlot : Slot {
   bool none_better() const;
 };
 
-// The policy of beam search; `vocabulary`: logits of a row.
+// The policy of beam search; `vocabulary`: logits of a row. Of an engine that `recomputes_logits` few are read for
+// rules.
 class BeamSearch : public Policy {
  public:
-  BeamSearch(const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary);
+  BeamSearch(const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
+             bool recomputes_logits = false);
 
   std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const override;
-  bool needs_logits(const Request& request, const Engine& engine) const override {
-    return request.ruled() && !engine.recomputes_logits();
+  bool needs_logits(const Request& request) const override {
+    return request.ruled() && (!recomputes_logits_ || constraints_.penalises());
   }
   bool stepwise(const Slots& /*slots*/) const override { return true; }
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
@@ -76,10 +78,12 @@ class BeamSearch : public Policy {
 
   const Constraints constraints_;
   const bool renormalize_;
+  const bool recomputes_logits_;
   const std::int64_t pad_;
   const std::size_t kept_;  // candidates of a sentence: each may end with each of the ends, and as many must go on
 
-  BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary);
+  BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
+             bool recomputes_logits);
   std::vector<Scored> scored(DecoderState& state, const Slots& slots) const;
   Scored by_rules(DecoderState& state, std::size_t row, double normaliser, const Scored& best, const Ids& made,
                   const Request& request) const;

@@ -21,9 +21,10 @@ bool is_greedy(const Search& search) { return search.beam == 1 && !search.sampli
 }  // namespace
 
 std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& search) {
-  if (search.beam > 1) return std::make_unique<BeamSearch>(engine.tokens(), search, engine.vocabulary());
+  if (search.beam > 1)
+    return std::make_unique<BeamSearch>(engine.tokens(), search, engine.vocabulary(), engine.recomputes_logits());
   if (!is_greedy(search)) return std::make_unique<Forks>(engine.tokens(), search);
-  return std::make_unique<Greedy>(engine.tokens(), search);
+  return std::make_unique<Greedy>(engine.tokens(), search, engine.recomputes_logits());
 }
 
 // Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,

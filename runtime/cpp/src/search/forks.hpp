@@ -27,7 +27,7 @@ class Forks : public Policy {
   Forks(const SpecialTokens& tokens, const Search& search);
 
   std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const override;
-  bool needs_logits(const Request& /*request*/, const Engine& /*engine*/) const override { return true; }
+  bool needs_logits(const Request& /*request*/) const override { return true; }
   bool stepwise(const Slots& /*slots*/) const override { return true; }
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
 

@@ -6,12 +6,12 @@
 
 namespace txport::core {
 
-Greedy::Greedy(const SpecialTokens& tokens, const Search& search)
-    : constraints_(search.rules, tokens), tokens_(tokens) {}
+Greedy::Greedy(const SpecialTokens& tokens, const Search& search, bool recomputes_logits)
+    : constraints_(search.rules, tokens), tokens_(tokens), recomputes_logits_(recomputes_logits) {}
 
-bool Greedy::needs_logits(const Request& request, const Engine& engine) const {
+bool Greedy::needs_logits(const Request& request) const {
   // Of each step, or only where the best token must not come.
-  return request.scores || constraints_.penalises() || (request.ruled() && !engine.recomputes_logits());
+  return request.scores || constraints_.penalises() || (request.ruled() && !recomputes_logits_);
 }
 
 bool Greedy::stepwise(const Slots& slots) const {

@@ -11,15 +11,17 @@ namespace txport::core {
 // The policy of greedy search.
 class Greedy : public Policy {
  public:
-  explicit Greedy(const SpecialTokens& tokens, const Search& search = {});
+  // `recomputes_logits`: see Engine.
+  explicit Greedy(const SpecialTokens& tokens, const Search& search = {}, bool recomputes_logits = false);
 
-  bool needs_logits(const Request& request, const Engine& engine) const override;
+  bool needs_logits(const Request& request) const override;
   bool stepwise(const Slots& slots) const override;
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
 
  private:
   const Constraints constraints_;
   const SpecialTokens tokens_;
+  const bool recomputes_logits_;
 
   void choose_one(DecoderState& state, const Slots& slots, const Ids& token_ids) const;
   std::int64_t next_token(DecoderState& state, std::size_t row, const Slot& slot, std::int64_t best) const;

@@ -343,7 +343,7 @@ std::optional<Scheduler::BatchSizes> Scheduler::open() {
   bool logits = false;
   for (const Entry& entry : queue_) {
     longest = std::max(longest, entry.request.limit(engine_.limits()));
-    logits = logits || policy_.needs_logits(entry.request, engine_);
+    logits = logits || policy_.needs_logits(entry.request);
   }
   const std::size_t rows = std::min(most_rows(source), share(workers_ - batches_));
   ++batches_;
@@ -425,7 +425,7 @@ std::size_t Scheduler::ready(const DecoderState& state, bool logits, std::size_t
   std::size_t count = 0;
   for (most = std::min(most, share(workers_)); count < most; ++count) {
     const Request& request = queue_[count].request;
-    if (request.width() > state.source() || (policy_.needs_logits(request, engine_) && !logits)) break;
+    if (request.width() > state.source() || (policy_.needs_logits(request) && !logits)) break;
   }
   return count;
 }

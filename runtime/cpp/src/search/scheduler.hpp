@@ -53,8 +53,8 @@ class Policy {
   virtual std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const {
     return std::make_shared<Slot>(index, std::move(request), limit);
   }
-  // Whether a state of this engine that answers this request must be allocated with logits.
-  virtual bool needs_logits(const Request& request, const Engine& engine) const = 0;
+  // Whether a state that answers this request must be allocated with logits.
+  virtual bool needs_logits(const Request& request) const = 0;
   // Whether `choose` must see the next step of these slots, none of them null, before the one after it begins.
   virtual bool stepwise(const Slots& slots) const = 0;
   // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If `stepwise` said so it is one
