@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 // Probability that rules may leave of a normaliser; of less, its last digits would say too little.
-constexpr double kLeastMass = 1.0 / 16;
+constexpr double kLeastMass = 0.25;
 
 double sum_of_exp(const std::vector<double>& scores) {
   return std::accumulate(scores.begin(), scores.end(), 0.0, [](double sum, double x) { return sum + std::exp(x); });
