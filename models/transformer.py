@@ -339,12 +339,18 @@ class Transformer(nn.Module):
         return self.encoder_norm(x)  # type: ignore[no-any-return]
 
     def decode(
-        self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None = None
+        self,
+        target_ids: Tensor,
+        memory: Tensor,
+        source_lengths: Tensor,
+        source_ids: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Teacher forcing: int64 `[b, t]` ids that start with bos -> logits `[b, t, v]`; logits at i see ids 0..i.
 
         No mask of target padding is needed: it is at the end, where no earlier position can see it. A model that copies
-        needs `source_ids`, int64 `[b, s]`; its logits are logarithms of probabilities, in float32.
+        needs `source_ids`, int64 `[b, s]`; its logits are logarithms of probabilities, in float32. With `wanted`, bool
+        `[b, t]`, they are `[n, v]` of its positions alone.
         """
         mask = valid_mask(source_lengths, memory.shape[1])
         positions = torch.arange(target_ids.shape[1], device=target_ids.device)
@@ -353,7 +359,13 @@ class Transformer(nn.Module):
         with self._watching() as seen:
             for layer, cross, bias in zip(self.decoder, self.cross_key_values(memory), biases, strict=True):
                 x = layer(x, cross, mask, bias)
-        return self._logits(self.decoder_norm(x), read, seen, source_ids)
+        state = self.decoder_norm(x)
+        if wanted is None or self.copying is not None:
+            logits = self._logits(state, read, seen, source_ids)
+            return logits if wanted is None else logits[wanted]
+        # By indices, since the gradient of a mask is slow.
+        chosen = state.flatten(0, 1).index_select(0, wanted.flatten().nonzero()[:, 0])
+        return self.projection(chosen)  # type: ignore[no-any-return]
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
         """`encode` and `decode`: logits `[b, t, v]`."""

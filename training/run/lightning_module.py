@@ -157,7 +157,8 @@ class TranslationModule(LightningModule):
         """
         config = self.model.config
         # Marian's answers begin with padding: what is to be predicted tells how long they are.
-        target_lengths = (batch.target_ids[:, 1:] != config.pad_id).sum(dim=1)
+        wanted = batch.target_ids[:, 1:] != config.pad_id
+        target_lengths = wanted.sum(dim=1)
         with (
             padding_left_out(self.model, batch.source_lengths, target_lengths),
             recorded_weights(cross_attentions(self.model) if batch.guide is not None else ()) as weights,
@@ -166,13 +167,13 @@ class TranslationModule(LightningModule):
             read = mixed_inputs(
                 self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
             )
-            logits = self.model.decode(read, memory, batch.source_lengths, batch.source_ids)
+            logits = self.model.decode(read, memory, batch.source_lengths, batch.source_ids, wanted)
         # By the bias of the projection, so that it is the same for every token.
-        banned = logits[0, 0].detach() < BANNED / 2 if config.projection_bias else None
-        loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:], smoothing, config.pad_id, banned)
+        banned = logits[0].detach() < BANNED / 2 if config.projection_bias else None
+        loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:][wanted], smoothing, banned)
         if batch.guide is None:
             return loss
-        tokens = (batch.target_ids[:, 1:] != config.pad_id).sum()
+        tokens = wanted.sum()
         attention = average_of_heads(self.model, weights)
         guided = guided_loss(self.options.guided_attention, attention, batch.guide, tokens)
         self.log("training/guided_attention", guided)
