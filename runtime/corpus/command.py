@@ -1,6 +1,5 @@
 """tx-translate-corpus: files of any number and size into a directory of parts."""
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.formats import COMPRESSIONS, FORMATS
 from txport.runtime.corpus.locations import listed
 from txport.runtime.corpus.loop import PART_ROWS, WINDOW_ROWS, Corpus, Layout, Share, Task
@@ -100,8 +100,7 @@ def main(
     whole or not at all, with one row for each row of the input, in order. Processes that each take a --shard make it
     together; who is ended at any moment goes on with --resume.
     """
-    logging.basicConfig(format="tx-translate-corpus: %(message)s", level=logging.WARNING)
-    logging.getLogger("txport.corpus").setLevel(logging.INFO)
+    show_log("txport.corpus")
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
