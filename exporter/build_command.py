@@ -131,7 +131,7 @@ def main(
             timing_cache=timing_cache,
             timeout=timeout,
             force=force,
-            progress=_Progress(stages),
+            progress=lambda file, part: stages.reach(file, int(100 * part), 100),
         )
     record = BuildRecord.load(directory)
     click.echo(json.dumps(encode(record), indent=1) if as_json else _summary(directory, record))
@@ -154,23 +154,6 @@ def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowe
             f"{bundle} has no decoder step of the lowering {wanted[0]}: export it again with that lowering"
         )
     return usable
-
-
-class _Progress:
-    """Progress over all engines, as the builder tells it: the file of an engine, and how much of it is done, 0 to 1."""
-
-    def __init__(self, stages: Stages) -> None:
-        self._stages = stages
-        self._file = ""
-        self._done = 0
-
-    def __call__(self, file: str, part: float) -> None:
-        if file != self._file:
-            self._file, self._done = file, 0
-            self._stages.stage(file, 100)
-        done = int(100 * part)
-        self._stages.advance(done - self._done)
-        self._done = done
 
 
 def _summary(directory: Path, record: BuildRecord) -> str:

@@ -4,6 +4,7 @@ It needs no library, so that every command can have it.
 """
 
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -77,7 +78,10 @@ class Line:
         """Write the line as it is now, cut to the width of the terminal."""
         with self._lock:
             if self.shown and self._whole and (text := self._text()):
-                self._stream.write(f"\r\x1b[K{text[: (_width(self._stream) or 80) - 1]}")
+                text = text[: (_width(self._stream) or 80) - 1]
+                if "NO_COLOR" not in os.environ:
+                    text = re.sub("━+", "\x1b[32m\\g<0>\x1b[0m", text)
+                self._stream.write(f"\r\x1b[K{text}")
                 self._stream.flush()
                 self._drawn = True
 
@@ -150,6 +154,12 @@ class Stages(Line):
     def advance(self, count: int = 1) -> None:
         """Count so many parts of the stage as done."""
         self._done += count
+
+    def reach(self, description: str, done: int, total: int) -> None:
+        """Count `done` parts of a stage as done, and begin it if it is not the present one."""
+        if description != self._name:
+            self.stage(description, total)
+        self._done = done
 
     def say(self, text: str) -> None:
         """Print a message for the user, at most once."""

@@ -30,6 +30,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, encoding: str = "utf-8") -> I
     monkeypatch.setattr(sys, "argv", ["/bin/tx-export"])
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
     with contextlib.redirect_stderr(Terminal()) as terminal:
         yield terminal
         assert sys.stderr is terminal
@@ -73,8 +74,8 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each stage, which stays; what is said is above the one that is not yet full."""
     with on_a_terminal(monkeypatch) as terminal, Stages() as stages:
         stages.stage("graphs")
-        stages.stage("verify", 100)
-        stages.advance(25)
+        stages.reach("verify", 10, 100)
+        stages.reach("verify", 25, 100)
         stages.draw()
         assert terminal.rows[-1] == "━━━             25/100   0:00 verify about 0:00 min left"
         stages.say("a note")
@@ -112,3 +113,10 @@ def test_letters_for_terminals_without_unicode(monkeypatch: pytest.MonkeyPatch) 
     with on_a_terminal(monkeypatch, "ascii") as terminal, Stages() as stages:
         stages.stage("graphs")
     assert terminal.rows == ["============       1/1   0:00 graphs"]
+
+
+def test_bars_are_green_unless_the_user_wants_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_a_terminal(monkeypatch) as terminal, Stages() as stages:
+        monkeypatch.delenv("NO_COLOR")
+        stages.stage("graphs")
+    assert terminal.rows == ["\x1b[32m━━━━━━━━━━━━\x1b[0m       1/1   0:00 graphs"]
