@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.flags import flags
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Line
 from txport.runtime.documents.document import Document
@@ -34,7 +35,6 @@ from txport.runtime.text.lines import (
 )
 from txport.runtime.translator import Translator
 
-F = TypeVar("F", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
 # Options whose results have no place in a line of text.
 NEED_JSON = ("scores", "attention", "n_best", "alternatives")
@@ -50,13 +50,13 @@ _FORMS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 }
 
 
-def of_options(command: F) -> F:
-    """A flag for each field of `Options`; what is not given is left out."""
-    for option in reversed(fields(Options)):
-        form = _FORMS[option.metadata["kind"]](option.metadata)
-        flag = f"--{option.name.replace('_', '-')}"
-        command = click.option(flag, help=option.metadata["help"], **form)(command)
-    return command
+def _flag(option: Field[Any]) -> Callable[[Any], Any]:
+    form = _FORMS[option.metadata["kind"]](option.metadata)
+    return click.option(f"--{option.name.replace('_', '-')}", help=option.metadata["help"], **form)
+
+
+# A flag for each field of `Options`; what is not given is left out.
+of_options = flags(*map(_flag, fields(Options)))
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-# Of `Translator`: where and how a bundle runs.
-_ENGINE = (
+# Flags for the arguments of `Translator`: where and how a bundle runs.
+of_engine = flags(
     click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda."),
     click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt."),
     click.option(
@@ -96,13 +96,6 @@ _ENGINE = (
         help="Most source tokens, padding included, that run together.",
     ),
 )
-
-
-def of_engine(command: F) -> F:
-    """Flags for the arguments of `Translator`."""
-    for option in reversed(_ENGINE):
-        command = option(command)
-    return command
 
 
 def engine_of(options: dict[str, Any]) -> dict[str, Any]:

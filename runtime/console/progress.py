@@ -170,9 +170,10 @@ class Stages(Line):
     @property
     def left(self) -> str:
         """The time that this stage will take yet, at its speed so far; empty until something of it is done."""
-        if not 0 < self._done < self._total:
+        done, total = self._done, self._total  # another thread asks, too
+        if not 0 < done < total:
             return ""
-        return f"about {minutes((time.monotonic() - self._started) / self._done * (self._total - self._done))} min left"
+        return f"about {minutes((time.monotonic() - self._started) / done * (total - done))} min left"
 
     def _finish(self) -> None:
         self._done = self._total
