@@ -169,11 +169,11 @@ class Stages(Line):
 
     @property
     def left(self) -> str:
-        """The time that this stage will take yet, at its speed so far; empty until something of it is done."""
+        """Minutes that this stage will take yet, at its speed so far; empty until something of it is done."""
         done, total = self._done, self._total  # another thread asks, too
         if not 0 < done < total:
             return ""
-        return f"about {minutes((time.monotonic() - self._started) / done * (total - done))} min left"
+        return minutes((time.monotonic() - self._started) / done * (total - done))
 
     def _finish(self) -> None:
         self._done = self._total
@@ -184,12 +184,14 @@ class Stages(Line):
         if not self._name:
             return ""
         done, time_spent = f"{self._done}/{self._total}", minutes(time.monotonic() - self._started)
-        return f"{bar(self._done / max(1, self._total))} {done:>9} {time_spent:>6} {self._name} {self.left}".rstrip()
+        left = f", {left} left" if (left := self.left) else ""
+        return f"{bar(self._done / max(1, self._total))} {done:>9} {time_spent:>6} {self._name}{left}"
 
     def _print_line(self) -> None:
         if self._name:
             done = f"{self._done} of {self._total}" if self._total > 1 else ""
-            line = ", ".join(part for part in (self._name, done, self.left) if part)
+            left = f"about {left} min left" if (left := self.left) else ""
+            line = ", ".join(part for part in (self._name, done, left) if part)
             print(f"{program()}: {line}", file=sys.stderr, flush=True)
 
 

@@ -55,7 +55,7 @@ def test_the_time_left_is_that_of_the_speed_so_far() -> None:
     assert stages.left == ""
     stages._started -= 60  # a minute ago
     stages.advance(10)
-    assert stages.left == "about 9:00 min left"
+    assert stages.left == "9:00"
     stages.advance(90)
     assert stages.left == ""
 
@@ -77,7 +77,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         stages.reach("verify", 10, 100)
         stages.reach("verify", 25, 100)
         stages.draw()
-        assert terminal.rows[-1] == "━━━             25/100   0:00 verify about 0:00 min left"
+        assert terminal.rows[-1] == "━━━             25/100   0:00 verify, 0:00 left"
         stages.say("a note")
         print("a warning", file=sys.stderr)
     assert terminal.rows == [
