@@ -1,6 +1,5 @@
 """tx-attention: pictures of what a model attends to. PyTorch is imported for a checkpoint only."""
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from txport.benchmarks.pictures.links import draw_links
 from txport.benchmarks.pictures.maps import KINDS, Map, read_maps
 from txport.benchmarks.pictures.positions import draw_positions
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs
@@ -47,7 +47,7 @@ def main(
 
     A bundle of tx-export --with-attention needs no PyTorch. What is masked is 0, and white.
     """
-    logging.basicConfig(format="tx-attention: %(message)s", level=logging.WARNING)
+    show_log()
     write = _writer(output)
     if positions is not None:
         if model is not None or target is not None or word is not None or kinds or layers or heads:

@@ -15,8 +15,8 @@ from txport.benchmarks.report.tables import markdown, print_tables
 from txport.benchmarks.run.job import BenchOptions, make_job
 from txport.benchmarks.run.plans import PEERS
 from txport.benchmarks.run.session import Session
-from txport.exporter.progress import Stages
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.progress import Stages
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import make_directory, write_atomically

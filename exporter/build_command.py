@@ -3,9 +3,6 @@
 import json
 import logging
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +10,12 @@ from typing import Any
 import click
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.directory import BuildPlan, build_directory, sources, target_gpu
-from txport.exporter.engines.profiles import Buckets, choose_beams, choose_buckets
+from txport.exporter.engines.profiles import choose_beams, choose_buckets
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.bundle.strict_json import encode
+from txport.runtime.console.progress import Stages
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
@@ -125,7 +123,7 @@ def main(
     )
     for file in sources(plan, manifest):
         manifest.check_file(bundle, file, contents=True)
-    with _bar(buckets, plan.lowerings[0]) as progress:
+    with Stages() as stages:
         directory = build_directory(
             plan,
             manifest,
@@ -133,7 +131,7 @@ def main(
             timing_cache=timing_cache,
             timeout=timeout,
             force=force,
-            progress=progress,
+            progress=lambda file, part: stages.reach(file, int(100 * part), 100),
         )
     record = BuildRecord.load(directory)
     click.echo(json.dumps(encode(record), indent=1) if as_json else _summary(directory, record))
@@ -156,27 +154,6 @@ def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowe
             f"{bundle} has no decoder step of the lowering {wanted[0]}: export it again with that lowering"
         )
     return usable
-
-
-@contextmanager
-def _bar(buckets: Buckets, lowering: Lowering) -> Iterator[Callable[[str, float], None]]:
-    """A progress bar over all engines on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda file, part: None
-        return
-    steps = len(buckets.targets) if lowering == "tensorscatter" else 1
-    engines = 1 + steps + len(buckets.beams) * len(buckets.targets)
-    parts: dict[str, float] = {}
-    with click.progressbar(length=100 * engines, label="encoder.plan", file=sys.stderr) as bar:
-
-        def progress(file: str, part: float) -> None:
-            parts.update(dict.fromkeys(parts, 1.0))
-            parts[file] = part
-            bar.label = file
-            bar.update(int(100 * sum(parts.values())) - bar.pos)
-
-        yield progress
-        bar.update(100 * engines - bar.pos)
 
 
 def _summary(directory: Path, record: BuildRecord) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from txport.exporter.sample import Sample
-from txport.exporter.words import plural
+from txport.runtime.console.words import plural
 from txport.runtime.text.requests import LIMIT
 
 

@@ -25,7 +25,6 @@ from txport.exporter.precision.islands import (
     islands_of_mixtures,
     islands_of_outputs,
 )
-from txport.exporter.progress import Stages
 from txport.exporter.reference import answers
 from txport.exporter.sample import choose_sample
 from txport.exporter.verification.options import MINUTES, SENTENCES, SINGLES
@@ -44,6 +43,7 @@ from txport.runtime.bundle.schema import (
     SpecialTokens,
 )
 from txport.runtime.bundle.strict_json import encode
+from txport.runtime.console.progress import Stages
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import new_directory, scratch_directory, sha256
 from txport.runtime.text.affixes import affixes

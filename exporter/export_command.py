@@ -65,7 +65,7 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
     with without_collection(), needs("export"):  # here, so that --help need not wait for PyTorch
-        from txport.exporter.progress import Stages
+        from txport.runtime.console.progress import Stages
 
         share_cores()
         from rich.console import Console

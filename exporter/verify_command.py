@@ -11,9 +11,9 @@ from typing import Any
 import click
 from txport.exporter.verification.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
 from txport.exporter.verification.options import verification_options
-from txport.exporter.words import plural
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
@@ -105,7 +105,7 @@ def _verify_checkpoint(
 ) -> None:
     """Compare with PyTorch, print the report and, with `write`, store it in the bundle."""
     with without_collection(), needs("export"):
-        from txport.exporter.progress import Stages
+        from txport.runtime.console.progress import Stages
 
         share_cores()
         from rich.console import Console

@@ -59,6 +59,8 @@ class DecoderState(Protocol):
 
     Rows are independent: each has its own position, so a finished row can be refilled while the others go on. A row
     that was never placed is finished and makes pad.
+
+    States whose library computes no scores inherit from this: `log_probabilities` and `top` are then made of `logits`.
     """
 
     rows: int
@@ -102,9 +104,11 @@ class DecoderState(Protocol):
 
         By its logits.
         """
+        return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
         """The `k` best tokens of each row by the last step; only for a state that was allocated with as many."""
+        return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Rearrange the rows in place: row i continues what row `rows[i]` was.

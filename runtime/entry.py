@@ -6,9 +6,9 @@ Only the standard library is imported at the top, so that a missing library can 
 import importlib
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
+from txport.runtime.console.words import program
 from txport.runtime.errors import ResourceError, TxportError
 from txport.runtime.libraries import needs
 
@@ -61,13 +61,13 @@ def run_command(module: str, extra: str) -> NoReturn:
         if sys.stdout is not None:  # as it is if standard output is closed
             sys.stdout.flush()
     except TxportError as error:
-        print(f"{_program()}: {error}", file=sys.stderr)
+        print(f"{program()}: {error}", file=sys.stderr)
         code = error.exit_code
     except MemoryError:
-        print(f"{_program()}: there is not enough memory", file=sys.stderr)
+        print(f"{program()}: there is not enough memory", file=sys.stderr)
         code = ResourceError.exit_code
     except KeyboardInterrupt:
-        print(f"{_program()}: interrupted", file=sys.stderr)
+        print(f"{program()}: interrupted", file=sys.stderr)
         code = INTERRUPTED
     except BrokenPipeError:
         # Buffered output has nowhere to go; without this the interpreter would report it at exit.
@@ -85,10 +85,10 @@ def _run(module: str, extra: str) -> int:
         import click
 
         command = importlib.import_module(module).main
-    command = click.version_option(package_name="txport", prog_name=_program(), message="%(prog)s %(version)s")(command)
+    command = click.version_option(package_name="txport", prog_name=program(), message="%(prog)s %(version)s")(command)
     # Not through click's own main, which handles a closed pipe and Ctrl-C differently.
     try:
-        with command.make_context(_program(), sys.argv[1:]) as context:
+        with command.make_context(program(), sys.argv[1:]) as context:
             command.invoke(context)
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
@@ -96,7 +96,3 @@ def _run(module: str, extra: str) -> int:
         error.show()
         return error.exit_code
     return 0
-
-
-def _program() -> str:
-    return Path(sys.argv[0]).name

@@ -1,18 +1,20 @@
 """tx-translate: files or standard input to standard output or a file, line by line."""
 
 import json
-import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.flags import flags
+from txport.runtime.console.logs import show_log
+from txport.runtime.console.progress import Line
 from txport.runtime.documents.document import Document
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
@@ -33,7 +35,6 @@ from txport.runtime.text.lines import (
 )
 from txport.runtime.translator import Translator
 
-F = TypeVar("F", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
 # Options whose results have no place in a line of text.
 NEED_JSON = ("scores", "attention", "n_best", "alternatives")
@@ -49,13 +50,13 @@ _FORMS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 }
 
 
-def of_options(command: F) -> F:
-    """A flag for each field of `Options`; what is not given is left out."""
-    for option in reversed(fields(Options)):
-        form = _FORMS[option.metadata["kind"]](option.metadata)
-        flag = f"--{option.name.replace('_', '-')}"
-        command = click.option(flag, help=option.metadata["help"], **form)(command)
-    return command
+def _flag(option: Field[Any]) -> Callable[[Any], Any]:
+    form = _FORMS[option.metadata["kind"]](option.metadata)
+    return click.option(f"--{option.name.replace('_', '-')}", help=option.metadata["help"], **form)
+
+
+# A flag for each field of `Options`; what is not given is left out.
+of_options = flags(*map(_flag, fields(Options)))
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,8 +67,8 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-# Of `Translator`: where and how a bundle runs.
-_ENGINE = (
+# Flags for the arguments of `Translator`: where and how a bundle runs.
+of_engine = flags(
     click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda."),
     click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt."),
     click.option(
@@ -95,13 +96,6 @@ _ENGINE = (
         help="Most source tokens, padding included, that run together.",
     ),
 )
-
-
-def of_engine(command: F) -> F:
-    """Flags for the arguments of `Translator`."""
-    for option in reversed(_ENGINE):
-        command = option(command)
-    return command
 
 
 def engine_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -159,12 +153,11 @@ def main(
     options = given_options(options)
     needy = (*NEED_JSON, "alignments") if document else NEED_JSON
     _check(files, output, [name for name in needy if name in options and not as_json])
-    progress = _Progress(shown=_is_watched(files, output))
-    logging.basicConfig(format=f"{progress.clear}tx-translate: %(message)s", level=logging.WARNING)
+    show_log()
     translator = Translator(bundle, **chosen)
     first = FIRST_LINES if output is None else window
     line_of = as_json_line if as_json else _with_alignment if "alignments" in options else _as_line
-    with _writer(output) as target, progress:
+    with _writer(output) as target, _Rate(_is_watched(files, output)) as progress:
         for file in files:
             with _reader(file) as (descriptor, what):
                 if document:
@@ -227,34 +220,21 @@ def _is_watched(files: Sequence[str], output: Path | None) -> bool:
     return os.isatty(2) and not any(map(os.isatty, seen))
 
 
-class _Progress:
-    """Lines done and lines a second on standard error, in one line that is written anew.
-
-    Args:
-        shown: whether at all.
-
-    Attributes:
-        clear: what must precede anything else that is written there meanwhile.
-    """
+class _Rate(Line):
+    """Lines done and lines a second."""
 
     def __init__(self, shown: bool) -> None:
-        self.clear = "\r\x1b[K" if shown else ""
-        self._lines, self._start = 0, time.monotonic()
-
-    def __enter__(self) -> None:
+        super().__init__(self._rate, shown, refresh=0)
+        self._lines = 0
         self._start = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        if self.clear and self._lines:
-            print(file=sys.stderr, flush=True)
 
     def add(self, lines: int) -> None:
         """Count so many more as done."""
         self._lines += lines
-        if self.clear:
-            rate = self._lines / max(time.monotonic() - self._start, 1e-3)
-            sys.stderr.write(f"{self.clear}{self._lines} lines, {rate:.0f} a second")
-            sys.stderr.flush()
+        self.draw()
+
+    def _rate(self) -> str:
+        return f"{self._lines} lines, {self._lines / max(time.monotonic() - self._start, 1e-3):.0f} a second"
 
 
 def _as_line(result: Translation) -> bytes:

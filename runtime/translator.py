@@ -1,48 +1,27 @@
 """Text in, text out: the one class that an application needs."""
 
 import os
-import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
-from numbers import Integral
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from threading import Lock
-from typing import Any, NoReturn
+from typing import Any
 
-from txport.runtime.arguments import check_ids, listed
-from txport.runtime.bundle.archive import Archive, Files, files_of
-from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.bundle.names import find_bundle
-from txport.runtime.bundle.shortlist import open_shortlist
+from txport.runtime.arguments import listed
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
-from txport.runtime.engine import Engine, Float32
-from txport.runtime.engines.choice import choose, open_engine
+from txport.runtime.engine import Float32
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
-from txport.runtime.libraries import needs
+from txport.runtime.open_bundle import OpenBundle
 from txport.runtime.options import DEFAULTS, Options
-from txport.runtime.results import AttentionMaps, Piece, Score, Translation, best_of, empty, translations_of
-from txport.runtime.scoring import Answer, Scorer
-from txport.runtime.search.decoding import check_streams, stream
-from txport.runtime.search.queue import Load, Pending, Queue, answered
-from txport.runtime.search.requests import Result, Token
-from txport.runtime.search.scheduler import BATCH_TOKENS
-from txport.runtime.search.shared import SharedBatches
+from txport.runtime.results import AttentionMaps, Piece, Score, Translation, empty
+from txport.runtime.scoring import Answer
+from txport.runtime.search.decoding import stream
+from txport.runtime.search.queue import Pending, answered
 from txport.runtime.text.lines import as_line, open_lines, text_windows
-from txport.runtime.text.requests import Call, Sentence
-from txport.runtime.text.search_options import Model
-from txport.runtime.workers import cores, shares
-
-with needs(""):
-    from txport.runtime.text.tokenizer import TextStream, open_tokenizer
-
-_CLOSED = "this Translator was closed: open the bundle again"
+from txport.runtime.text.requests import Call
 
 
-class Translator:
+class Translator(OpenBundle):
     """A bundle, ready to translate. Threads may share one: calls leave no state in it.
 
     Args:
@@ -68,70 +47,6 @@ class Translator:
         EngineError: the library or the GPU failed.
     """
 
-    def __init__(
-        self,
-        bundle: str | os.PathLike[str] | bytes | bytearray | memoryview,
-        device: str = "auto",
-        engine: str = "auto",
-        lowering: str | None = None,
-        threads: int = 0,
-        batch: int | None = None,
-        batch_tokens: int = BATCH_TOKENS,
-        workers: int = 1,
-    ) -> None:
-        numbers = threads, workers, 1 if batch is None else batch, batch_tokens
-        if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
-            raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
-        files = _files(bundle)
-        self.manifest = Manifest.load(files)
-        self.manifest.check_files(files, hashes=lambda name: name != WEIGHTS)
-        self.tokenizer = open_tokenizer(files, self.manifest.tokenizer, self.manifest.vocabularies)
-        self._shortlist = open_shortlist(files, self.manifest)
-        choice = choose(self.manifest, device, engine, lowering, files)
-        self._workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
-        many = self._workers > 1
-        opened = open_engine(files, self.manifest, choice, threads, many=many)
-        limit = opened.limits.batch
-        if batch is not None and batch > limit:
-            raise InputError(f"the batch {batch} is not between 1 and {limit}, the most of this bundle")
-        self._batch, self._batch_tokens = batch, batch_tokens
-        most = max(1, cores() // (threads or cores()))
-        self._shared = SharedBatches(rows=batch, batch_tokens=batch_tokens, workers=self._workers, most=most)
-        self._files = files
-        self._lock = Lock()  # of the queue's making
-        self._queue: Queue | None = None
-        self._opened: Scorer | None = Scorer(files, self.manifest, self.tokenizer, opened, choice.device, threads)
-
-    @property
-    def engine(self) -> Engine:
-        """Engine that runs the bundle; raises InputError once the translator was closed."""
-        return self._scorer.engine
-
-    def close(self) -> None:
-        """Give back the memory of the model, as soon as no call uses it any more. A second call does nothing.
-
-        What was submitted is answered before.
-        """
-        with self._lock:
-            queue, self._queue = self._queue, None
-        if queue is not None:
-            self._finalizer.detach()
-            queue.close()
-        self._opened = None
-
-    def __enter__(self) -> "Translator":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        runs = "closed" if self._opened is None else self._opened.engine.name
-        return f"<Translator of {self._files}: {runs}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise InputError("a Translator cannot be pickled: open the bundle in each process")
-
     def translate(self, sentences: Iterable[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
         """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
 
@@ -146,8 +61,7 @@ class Translator:
             ResourceError: there is not enough memory for the batch; a later call, or a smaller `batch`, may succeed.
             EngineError: the library or the GPU failed.
         """
-        call = self._call(options, changes)
-        return self._translate(sentences, call, "sentence", 1)
+        return self._translate(sentences, self._call(options, changes), "sentence", 1)
 
     def translate_windows(
         self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, *, what: str = "line", **changes: Any
@@ -221,9 +135,8 @@ class Translator:
             as `translate`.
         """
         call = self._call(options, changes)
-        draft = self._draft(text, call, what)
-        made = iter(self._translations([each for each in draft.sentences if each is not None], call.options))
-        return draft.built([empty(call.options) if each is None else next(made) for each in draft.sentences])
+        draft = Draft(call, text, self.manifest.tokenizer, what)
+        return draft.built(self._translations(draft.sentences, call.options))
 
     def translate_ids(
         self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
@@ -238,7 +151,8 @@ class Translator:
         """
         whole = [self._scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
         call = self._call(options, changes)
-        return self._translations([call.of_ids(*each) for each in zip(whole, count(1))], call.options)
+        asked = [call.of_ids(source, number) for number, source in enumerate(whole, 1)]
+        return self._translations(asked, call.options)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one sentence and yield each token as it is made; options as for `translate`.
@@ -254,9 +168,7 @@ class Translator:
         asked = call.sentence(sentence, "the sentence")
         if asked is None:
             return
-        text = TextStream(self.tokenizer)
-        for token in stream(self.engine, asked.request):
-            yield Piece(token.id, text.add(token.id, token.last), token.score)
+        yield from map(self._pieces(lambda piece: piece), stream(self.engine, asked.request))
 
     def submit(
         self,
@@ -311,52 +223,8 @@ class Translator:
         Raises:
             InputError, ResourceError: as `submit`. A document counts as one request until it is taken.
         """
-        draft = self._draft(text, self._call(options, changes), "line")
-        deadline = None if seconds is None else time.monotonic() + seconds
-
-        def enqueue(asked: Sentence, on_token: Callable[[Piece], object] | None, admitted: bool) -> Pending:
-            left = None if deadline is None else deadline - time.monotonic()
-            return self._enqueue(asked, draft.call.options, on_token, left, admitted)
-
-        return submit(draft, enqueue, on_piece)
-
-    def _enqueue(
-        self,
-        asked: Sentence,
-        options: Options,
-        on_piece: Callable[[Piece], object] | None,
-        seconds: float | None,
-        admitted: bool = False,
-    ) -> Pending:
-        return self._running_queue().submit(
-            asked.request,
-            seconds=seconds,
-            on_token=None if on_piece is None else self._pieces(on_piece, asked),
-            convert=lambda result: self._built([asked], [result], options)[0],
-            admitted=admitted,
-        )
-
-    def _running_queue(self) -> Queue:
-        with self._lock:
-            queue = self._queue
-            if queue is None:
-                queue = self._queue = Queue(self.engine, rows=self._batch, batch_tokens=self._batch_tokens)
-                self._finalizer = weakref.finalize(self, queue.close, drain=False)
-        return queue
-
-    def _draft(self, text: str, call: Call, what: str) -> Draft:
-        return Draft(call, text, self.manifest.tokenizer, what)
-
-    @property
-    def load(self) -> Load:
-        """Work of the queue of `submit`."""
-        queue = self._queue
-        return Load() if queue is None else queue.load
-
-    def _pieces(self, on_piece: Callable[[Piece], object], asked: Sentence) -> Callable[[Token], object]:
-        check_streams(asked.request.search)
-        text = TextStream(self.tokenizer)
-        return lambda token: on_piece(Piece(token.id, text.add(token.id, token.last), token.score))
+        draft = Draft(self._call(options, changes), text, self.manifest.tokenizer, "line")
+        return submit(draft, self._enqueue, on_piece, seconds)
 
     def score(
         self, sources: Iterable[str], targets: Iterable[Answer], options: Options = DEFAULTS, **changes: Any
@@ -382,48 +250,4 @@ class Translator:
 
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:
         asked = [call.sentence(text, f"{what} {at}", at) for at, text in enumerate(listed(texts), first)]
-        translations = iter(self._translations([sentence for sentence in asked if sentence is not None], call.options))
-        return [empty(call.options) if sentence is None else next(translations) for sentence in asked]
-
-    def _translations(self, sentences: Sequence[Sentence], options: Options) -> list[Translation]:
-        results = self._shared.decode(self.engine, [sentence.request for sentence in sentences])
-        return self._built(sentences, results, options)
-
-    def _built(self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options) -> list[Translation]:
-        asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
-        translations = translations_of(self.tokenizer, self.manifest.tokens.eos, asked, results)
-        if options.alignments or options.attention:
-            translations = self._scorer.align(options, asked, translations)
-        return best_of(translations, results)
-
-    @property
-    def _scorer(self) -> Scorer:
-        if self._opened is None:
-            raise InputError(_CLOSED)
-        return self._opened
-
-    def _call(self, options: Options, changes: Mapping[str, Any]) -> Call:
-        if not isinstance(options, Options):
-            raise InputError(
-                f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"
-            )
-        options = options.changed(changes)
-        self._scorer.check(options)
-        if options.prefix is not None and not isinstance(options.prefix, str):
-            ids = check_ids(options.prefix, self.manifest.model.target_vocabulary, "the prefix")
-            options = replace(options, prefix=ids)
-        manifest = self.manifest
-        model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, self._shortlist)
-        return Call.of(self.tokenizer, self.engine.limits, options, model=model)
-
-
-def _files(bundle: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Files:
-    """The files of a bundle that is named, or whose bytes are given."""
-    if isinstance(bundle, (str, os.PathLike)):
-        return files_of(find_bundle(bundle))
-    try:
-        data = memoryview(bundle).cast("B")
-    except TypeError:  # it has no bytes, or not side by side
-        kind = type(bundle).__name__
-        raise InputError(f"the bundle is of type {kind}: give its path, or the bytes of its file") from None
-    return Archive(data, "the bundle in memory")
+        return self._translations(asked, call.options)

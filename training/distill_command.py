@@ -4,7 +4,6 @@ Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947, sect
 teacher says, rather than what people wrote, has fewer answers to choose between, and gives up less for being small.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.command import PART_FLAGS, of_parts, run
 from txport.runtime.corpus.rows import Fault, Output, Rows
 from txport.runtime.corpus.translation import bundle_settings, translated
@@ -158,8 +158,7 @@ def main(
     The file is what a recipe reads as kind = "table"; the parts that --to makes instead, as tx-translate-corpus does,
     with its options, are what it reads as kind = "shards". Memory does not grow with the text.
     """
-    logging.basicConfig(format="tx-distill: %(message)s", level=logging.WARNING)
-    logging.getLogger("txport.corpus").setLevel(logging.INFO)
+    show_log("txport.corpus")
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     task = Distill(

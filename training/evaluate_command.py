@@ -1,10 +1,7 @@
 """tx-evaluate: how good a checkpoint or a bundle is. PyTorch is imported when there is something to translate."""
 
 import json
-import logging
 import os
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.logs import show_log
+from txport.runtime.console.progress import Stages
+from txport.runtime.console.words import plural
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs, without_collection
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from txport.training.evaluation import Scores
     from txport.training.quality.comparison import Standing
     from txport.training.quality.sentence_scores import Scored
-
-_log = logging.getLogger("txport")
-
-# Seconds between two lines of progress where no bar can be.
-EVERY = 30.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,8 +73,7 @@ def main(
     A checkpoint runs in PyTorch, a bundle in txport's runtime. Several models are compared with the first of them, by
     paired bootstrap resampling.
     """
-    logging.basicConfig(format="tx-evaluate: %(message)s", level=logging.WARNING)
-    _log.setLevel(logging.INFO)
+    show_log("txport")
     if len(set(models)) < len(models):
         raise InputError("a model is given twice: name each once")
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
@@ -139,7 +133,8 @@ class _Evaluation:
         for each in self.sets:
             shown = each.pairs[: self.lines]
             sentences = [text for text, _ in shown]
-            with _Progress(len(shown)) as progress:
+            with Stages(transient=True) as stages:
+                stages.stage("translating", len(shown))
                 made = answers(
                     engine,
                     tokenizer,
@@ -147,7 +142,7 @@ class _Evaluation:
                     max_length=self.max_length,
                     beam=self.beam,
                     rows=self.batch,
-                    watch=progress.advance,
+                    watch=stages.advance,
                 )
             texts = [answer.text for answer in made]
             yield (
@@ -202,9 +197,9 @@ class Report:
     def table(self, max_length: int | None) -> str:
         """Result for people; what is as it should be is not mentioned."""
         scores, most = self.scores, max_length or "2 for each of the source's and 20 more"
-        of = f", the first of {self.lines}" if self.lines > scores.sentences else ""
+        of = f", the first of {self.lines:,}" if self.lines > scores.sentences else ""
         rows = [
-            f"{self.model} on {self.test_set}: {_sentences(scores.sentences)}{of}",
+            f"{self.model} on {self.test_set}: {plural(scores.sentences, 'sentence')}{of}",
             f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}",
             f"chrF         {scores.chrf:6.2f}  {scores.chrf_signature}",
             f"exact match  {100 * scores.exact:6.2f}%",
@@ -212,9 +207,11 @@ class Report:
         if self.standing is not None:
             rows.insert(2, self._compared(self.standing))
         if self.unfinished:
-            rows.append(f"unfinished   {_sentences(self.unfinished)}: no end within {most} tokens (see --max-length)")
+            rows.append(
+                f"unfinished   {plural(self.unfinished, 'sentence')}: no end within {most} tokens (see --max-length)"
+            )
         if self.cut:
-            rows.append(f"cut          {_sentences(self.cut)}: longer than the model reads")
+            rows.append(f"cut          {plural(self.cut, 'sentence')}: longer than the model reads")
         return "\n".join([*rows, *(self._shown(each) for each in self.worst)])
 
     def _compared(self, standing: "Standing") -> str:
@@ -228,49 +225,3 @@ class Report:
             f"\nsource       {each.source}\nreference    {each.reference}\ntranslation  {each.translation}\n"
             f"BLEU-{self.order:<7} {each.bleu:.3f}, chrF {each.chrf:.1f}"
         )
-
-
-def _sentences(count: int) -> str:
-    return f"{count} sentence{'' if count == 1 else 's'}"
-
-
-class _Progress:
-    """A bar on a terminal, and in a pipe a line every half minute; on standard error."""
-
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )  # fmt: skip
-
-        columns = (
-            TextColumn("translating"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
-        self._task = self._bar.add_task("", total=total)
-        self._total = total
-        self._done = 0
-        self._said = time.monotonic()
-
-    def __enter__(self) -> "_Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def advance(self, count: int) -> None:
-        self._done += count
-        self._bar.advance(self._task, count)
-        if self._bar.disable and time.monotonic() - self._said >= EVERY:
-            self._said = time.monotonic()
-            _log.info("%d of %s translated", self._done, _sentences(self._total))

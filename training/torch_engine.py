@@ -11,15 +11,12 @@ from txport.models.transformer import KeyValue, Transformer
 from txport.runtime.bundle.schema import Limits, SpecialTokens
 from txport.runtime.engine import (
     FIRST_TARGET,
+    DecoderState,
     Float32,
-    Float64,
     Int64,
     Memory,
     StepOutput,
-    Top,
-    log_probabilities,
     of_rows,
-    top_of,
 )
 
 
@@ -71,7 +68,7 @@ def special_tokens(config: Config) -> SpecialTokens:
     return SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id)
 
 
-class TorchState:
+class TorchState(DecoderState):
     """State of a batch; see `txport.runtime.engine.DecoderState`."""
 
     def __init__(self, engine: TorchEngine, rows: int, source: int, target: int) -> None:
@@ -141,12 +138,6 @@ class TorchState:
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
         assert self._logits is not None, "no step was computed"
         return of_rows(self._logits.float().cpu().numpy(), rows)
-
-    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        return log_probabilities(self.logits(rows), token_ids)
-
-    def top(self, k: int) -> Top:
-        return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
         keep = list(rows)

@@ -1,15 +1,14 @@
 """tx-train: a recipe in, a checkpoint out. PyTorch and Lightning are imported when there is something to do."""
 
 import json
-import logging
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 from txport.models.config import PRESETS
+from txport.runtime.console.logs import show_log
 from txport.runtime.libraries import keep_memory, needs, share_cores, without_collection
 
 # The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
@@ -22,18 +21,6 @@ def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> No
 
         click.echo(starter(), nl=False)
         context.exit()
-
-
-class _StandardError(logging.StreamHandler[Any]):
-    """Standard error as it is when something is said: while there is a bar, lines must pass through its console."""
-
-    @property
-    def stream(self) -> Any:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, stream: Any) -> None:
-        pass
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,8 +67,7 @@ def main(
     OUTPUT.run next to it keeps logs (CSV, TensorBoard) and what --resume needs.
     """
     started = time.monotonic()
-    logging.basicConfig(format="tx-train: %(message)s", level=logging.WARNING, handlers=[_StandardError()])
-    logging.getLogger("txport").setLevel(logging.INFO)
+    show_log("txport")
     if resume and force:
         raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them")
     overrides = [

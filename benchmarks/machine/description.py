@@ -10,7 +10,7 @@ from pathlib import Path
 
 from txport.benchmarks.machine.nvml import Nvml
 from txport.benchmarks.report.schema import Machine
-from txport.runtime.workers import cores
+from txport.runtime.system import cores
 
 LIBRARIES = "txport numpy onnxruntime onnxruntime-gpu tensorrt torch transformers ctranslate2 optimum-onnx".split()
 

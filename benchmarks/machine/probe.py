@@ -20,7 +20,7 @@ import numpy as np
 from txport.benchmarks.report.schema import Bandwidth, Peak
 from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.errors import EngineError
-from txport.runtime.workers import cores
+from txport.runtime.system import cores
 
 SIZES = (1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30)
 SIDE = 2048

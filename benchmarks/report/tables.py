@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from txport.benchmarks.report.schema import BenchReport, Contestant, Measurement, Percentiles, Workload
 from txport.exporter.tables import print_table
+from txport.runtime.console.words import plural
 
 Column = tuple[str, Callable[[Measurement], str]]
 _NONE = "-"
@@ -86,8 +87,9 @@ def sections(report: BenchReport) -> list[Section]:
 def _describe(workload: Workload) -> str:
     if workload.kind == "text":
         return f"{workload.sentences} sentences of {workload.source:.1f} tokens on average; ms/token is of all tokens"
-    sentences = "1 sentence" if workload.sentences == 1 else f"{workload.sentences} sentences"
-    return f"{sentences} of {workload.source:.0f} tokens, {workload.target} new tokens each"
+    return (
+        f"{plural(workload.sentences, 'sentence')} of {workload.source:.0f} tokens, {workload.target} new tokens each"
+    )
 
 
 def _section(title: str, rows: Sequence[Measurement], columns: Sequence[Column]) -> Section:

@@ -13,7 +13,7 @@ from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.directories import directories
 from txport.runtime.errors import InputError
-from txport.runtime.workers import cores
+from txport.runtime.system import cores
 
 Settings = Mapping[str, Sequence[Mapping[str, str]]]
 PEERS: tuple[Kind, ...] = ("pytorch", "compile", "huggingface", "ctranslate2", "optimum")

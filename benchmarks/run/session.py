@@ -20,8 +20,8 @@ from txport.benchmarks.run.rounds import LOAD_SECONDS, Budget, Runner, run_round
 from txport.benchmarks.run.startup import REPEATS, startup
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess, prepare
 from txport.benchmarks.run.workloads import Work
-from txport.exporter.progress import Stages
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.console.progress import Stages
 from txport.runtime.errors import EngineError, InputError
 
 CURVE_SECONDS = 2.0  # the most for a workload of the bundle alone

@@ -80,10 +80,10 @@ def _export(model: Path, name: Name, source: str, force: bool) -> None:
         share_cores()
         from rich.console import Console
         from txport.exporter.export import ExportOptions, export_bundle
-        from txport.exporter.progress import Stages
         from txport.exporter.verification.table import print_report
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
+        from txport.runtime.console.progress import Stages
     with scratch_directory() as scratch, Stages() as stages:
         imported = import_model(str(model), None, ImportOptions())
         for note in imported.notes:

@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 from txport.exporter.coverage import Coverage
-from txport.exporter.progress import Stages
 from txport.exporter.reference import Answer, answers
 from txport.exporter.sample import Sample, spread
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LOOP_SAMPLE, LoweringCheck
 from txport.exporter.verification.yardstick import Yardstick
-from txport.exporter.words import plural
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import cross_names
+from txport.runtime.console.progress import Stages
+from txport.runtime.console.words import plural
 from txport.runtime.engine import Engine, Memory
 from txport.runtime.errors import CheckFailed
 

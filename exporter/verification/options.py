@@ -1,18 +1,16 @@
 """The options of tx-export and tx-verify that say what is verified on."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
+from txport.runtime.console.flags import flags
 
 SENTENCES = 200  # how many are compared, on every machine: several thousand choices of a token
 SINGLES = 10  # how many of them also run alone, which takes as long as a few hundred in batches
 MINUTES = 60.0  # after which something is wrong, or the machine too small for so many
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_OPTIONS = (
+# As `sentences`, `minutes`, `singles`, `text` and `references` of a command.
+verification_options = flags(
     click.option(
         "--sentences", type=click.IntRange(1), default=SENTENCES, show_default=True, help="Sentences to verify on."
     ),
@@ -36,10 +34,3 @@ _OPTIONS = (
     ),
     click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, to compare BLEU."),
 )
-
-
-def verification_options(command: Command) -> Command:
-    """Add them to a command, as `sentences`, `minutes`, `singles`, `text` and `references`."""
-    for option in reversed(_OPTIONS):  # decorators apply from the last to the first
-        command = option(command)
-    return command

@@ -41,7 +41,7 @@ import torch
 from txport.exporter.coverage import Coverage
 from txport.exporter.verification.errors import ErrorSizes
 from txport.exporter.verification.quality import Quality
-from txport.exporter.words import plural
+from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, ORT
 
 # Share of an int8 bundle's sentences whose ids must not depend on their batch.

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 from txport.exporter.tables import print_table
 from txport.exporter.verification.report import VerificationReport
-from txport.exporter.words import plural
+from txport.runtime.console.words import plural
 
 _SHOWN = 5
 _HEADS = ("lowering", "identical", "loop", "alone", "padded", "max error", "mean error", "encoder")

@@ -11,7 +11,6 @@ from typing import get_args
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.graphs.float16 import rounded
-from txport.exporter.progress import Stages
 from txport.exporter.reference import BATCH
 from txport.exporter.sample import Sample
 from txport.exporter.verification.attention import check_attention, check_beams
@@ -24,6 +23,7 @@ from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.bundle.schema import AttentionRole, FileEntry, OptionalRole, Role, Verification
+from txport.runtime.console.progress import Stages
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import FUSED
 from txport.runtime.engines.ort import OrtEngine

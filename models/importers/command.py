@@ -1,9 +1,9 @@
 """tx-import: a model of another toolkit becomes a checkpoint."""
 
-import sys
 from pathlib import Path
 
 import click
+from txport.runtime.console.progress import Stages
 from txport.runtime.libraries import needs
 
 KINDS = (
@@ -43,8 +43,6 @@ def main(
     differ from greedy search, standard error says so.
     """
     with needs("import"):  # here, so that --help need not wait for PyTorch
-        from rich.console import Console
-        from rich.progress import Progress
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
 
@@ -52,7 +50,7 @@ def main(
     imported = import_model(source, kind, options)
     for note in imported.notes:
         click.echo(f"tx-import: {note}", err=True)
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("import", total=len(imported.plan.parts))
-        write_imported(imported, output, source, replace=force, advance=lambda: bar.advance(task))
+    with Stages() as stages:
+        stages.stage("import", len(imported.plan.parts))
+        write_imported(imported, output, source, replace=force, advance=stages.advance)
     click.echo(f"checkpoint: {output} (imported from {imported.kind})")

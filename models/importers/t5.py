@@ -16,8 +16,6 @@ from txport.models.importers.plan import ImportPlan
 from txport.models.importers.tokenizers.t5 import t5_tokenizer
 from txport.runtime.errors import CheckpointError
 
-# transformers up to 4 scaled the projection's input of these where config.json tied it, version 5 does for UMT5 only.
-_SCALED_BY_4 = ("mt5", "umt5")
 _UNK = 2
 
 

@@ -1,13 +1,14 @@
 """tx-translate-corpus: files of any number and size into a directory of parts."""
 
-import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.flags import flags
+from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.formats import COMPRESSIONS, FORMATS
 from txport.runtime.corpus.locations import listed
 from txport.runtime.corpus.loop import PART_ROWS, WINDOW_ROWS, Corpus, Layout, Share, Task
@@ -17,8 +18,6 @@ from txport.runtime.errors import CheckFailed
 from txport.runtime.options import Options
 from txport.runtime.translate_command import engine_of, given_options, of_engine, of_options
 from txport.runtime.translator import Translator
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _share(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Share:
@@ -34,7 +33,8 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str | No
     return None if value is None else tuple(name for name in value.split(",") if name)
 
 
-_PARTS = (
+# Flags of all that work on corpora in parts.
+of_parts = flags(
     click.option("--shard", "share", callback=_share, metavar="I/N", help="The I-th of N shares. [default: all parts]"),
     click.option("--resume", is_flag=True, help="Make what is missing, and leave the parts that are there."),
     click.option("--check", is_flag=True, help="Make nothing: compare what is there with its hashes; exit with 1 if "
@@ -49,13 +49,6 @@ _PARTS = (
                  help="Rows that are sorted by length together."),
 )  # fmt: skip
 PART_FLAGS = ("share", "resume", "check", "column", "read", "write", "compression", "part_rows", "window_rows")
-
-
-def of_parts(command: F) -> F:
-    """Flags of all that work on corpora in parts."""
-    for option in reversed(_PARTS):
-        command = option(command)
-    return command
 
 
 def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **layout: Any) -> str:
@@ -100,8 +93,7 @@ def main(
     whole or not at all, with one row for each row of the input, in order. Processes that each take a --shard make it
     together; who is ended at any moment goes on with --resume.
     """
-    logging.basicConfig(format="tx-translate-corpus: %(message)s", level=logging.WARNING)
-    logging.getLogger("txport.corpus").setLevel(logging.INFO)
+    show_log("txport.corpus")
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)

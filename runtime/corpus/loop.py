@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from txport.runtime.console.words import plural
 from txport.runtime.corpus import parts, sources
 from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, form_of, packed
 from txport.runtime.corpus.lines import JsonWriter, TextWriter, json_line
@@ -121,7 +122,7 @@ class Totals:
         """All of it, for people."""
         faults = "".join(f", {count:,} {fault}" for fault, count in sorted(self.counts.items()))
         there = f", {self.found:,} there already" if self.found else ""
-        return f"{_count(self.made, 'part')} made{there}; {_count(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
+        return f"{plural(self.made, 'part')} made{there}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
 
     def add(self, part: Part) -> None:
         """Add a part."""
@@ -362,7 +363,3 @@ class _Clock:
         if time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
             _log.info("%s, %d s", totals.sentence(), self._said - self._start)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -13,7 +13,7 @@ from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
 from txport.runtime.device.beam_buffers import BeamBuffers
 from txport.runtime.device.pool import Encoded, Lease, Pool, PreparedStep
 from txport.runtime.device.state import DeviceState
-from txport.runtime.engine import Bool, Int64, StepOutput, Top, top_of
+from txport.runtime.engine import Bool, Int64, StepOutput, Top
 
 
 class DeviceBeams(DeviceState):
@@ -112,7 +112,7 @@ class DeviceBeams(DeviceState):
         """The best tokens by the last step; see `DecoderState.top`. More than the graph gives are of its logits."""
         ids, logits, normaliser = map(self._of_rows, TOP_OUTPUTS)
         if k > ids.shape[1]:
-            return top_of(self.logits(), k)
+            return super().top(k)
         return Top(ids[:, :k].astype(np.int64), logits[:, :k], normaliser[:, 0].astype(np.float64))
 
     def reorder(self, rows: Sequence[int]) -> None:

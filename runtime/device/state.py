@@ -11,10 +11,10 @@ import numpy as np
 from txport.runtime.device.buffers import RING, StepBuffers
 from txport.runtime.device.device import Buffer
 from txport.runtime.device.pool import Encoded, Lease, Pool, PreparedStep
-from txport.runtime.engine import Float32, Float64, StepOutput, Top, log_probabilities, of_rows, top_of
+from txport.runtime.engine import DecoderState, Float32, StepOutput, of_rows
 
 
-class DeviceState:
+class DeviceState(DecoderState):
     """One running batch; see `txport.runtime.engine.DecoderState`.
 
     Args:
@@ -103,14 +103,6 @@ class DeviceState:
             buffers.device.download(logits, buffers.logits)
             buffers.device.synchronize()
         return of_rows(logits[self._rows].reshape(self.rows, -1), rows)
-
-    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
-        return log_probabilities(self.logits(rows), token_ids)
-
-    def top(self, k: int) -> Top:
-        """The best tokens by the last step; see `DecoderState.top`."""
-        return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Row i continues what row `rows[i]` was: only the copies of a repeated row are copied on the device."""

@@ -1,11 +1,13 @@
 """Documents on their way through the queue of requests, some parts at a time."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
 from txport.runtime.documents import layout
 from txport.runtime.documents.document import Draft
+from txport.runtime.options import Options
 from txport.runtime.results import Piece, Translation, empty
 from txport.runtime.search.queue import Pending
 from txport.runtime.text.requests import Sentence
@@ -14,13 +16,16 @@ from txport.runtime.text.requests import Sentence
 NO_ID = -1
 # Parts of a document that are in the queue at one time: more than a batch has rows, and no more than others can bear.
 _AT_ONCE = 64
-# Puts a sentence into the queue. Arguments: the sentence, what takes its tokens, whether its document was admitted.
-Enqueue = Callable[[Sentence, Callable[[Piece], object] | None, bool], Pending]
+# Puts a sentence into the queue. Arguments: the sentence, its options, what takes its tokens, seconds to the deadline,
+# and whether its document was admitted.
+Enqueue = Callable[[Sentence, Options, Callable[[Piece], object] | None, float | None, bool], Pending]
 
 
-def submit(draft: Draft, enqueue: Enqueue, on_piece: Callable[[Piece], object] | None) -> Pending:
-    """The `Document` to come, whose parts go through a queue some at a time."""
-    feed = _Feed(draft, enqueue, None if on_piece is None else _InOrder(draft, on_piece))
+def submit(
+    draft: Draft, enqueue: Enqueue, on_piece: Callable[[Piece], object] | None, seconds: float | None
+) -> Pending:
+    """The `Document` to come, whose parts go through a queue some at a time; `seconds` to the deadline of all."""
+    feed = _Feed(draft, enqueue, None if on_piece is None else _InOrder(draft, on_piece), seconds)
     feed.start()
     return feed.answer
 
@@ -28,8 +33,9 @@ def submit(draft: Draft, enqueue: Enqueue, on_piece: Callable[[Piece], object] |
 class _Feed:
     """The parts of a document on their way through a queue."""
 
-    def __init__(self, draft: Draft, enqueue: Enqueue, in_order: "_InOrder | None") -> None:
+    def __init__(self, draft: Draft, enqueue: Enqueue, in_order: "_InOrder | None", seconds: float | None) -> None:
         self.answer = Pending()
+        self._deadline = None if seconds is None else time.monotonic() + seconds
         self._draft = draft
         self._enqueue = enqueue
         self._in_order = in_order
@@ -64,7 +70,8 @@ class _Feed:
             if sentence is None:
                 return
             on_piece = None if self._in_order is None else partial(self._in_order.add, at)
-            future = self._enqueue(sentence, on_piece, self._admitted)
+            left = None if self._deadline is None else self._deadline - time.monotonic()
+            future = self._enqueue(sentence, self._draft.call.options, on_piece, left, self._admitted)
             self._admitted = True
             self._running.add(future)
         future.add_done_callback(partial(self._take, at))

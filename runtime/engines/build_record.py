@@ -15,6 +15,7 @@ from txport.runtime.bundle.manifest import check_contents
 from txport.runtime.bundle.rules import HEX
 from txport.runtime.bundle.schema import FileEntry, MadeBy, Range, Role, added
 from txport.runtime.bundle.strict_json import check_version, decode, encode, parse
+from txport.runtime.console.words import plural
 from txport.runtime.errors import BundleError
 from txport.runtime.files import write_atomically
 
@@ -208,7 +209,7 @@ class BuildRecord:
         """Sizes that the steps are tuned for, for people: "4 buckets, beams 4"."""
         count = sum(len(engine.profiles) for engine in self.of_role("decoder_step"))
         beams = f", beams {' and '.join(map(str, self.beams))}" if self.beams else ""
-        return f"{count} bucket{'' if count == 1 else 's'}{beams}"
+        return f"{plural(count, 'bucket')}{beams}"
 
     def check_files(self, directory: Path) -> None:
         """Compare every engine file with its size and hash.

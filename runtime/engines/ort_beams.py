@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
-from txport.runtime.engine import Float32, Top, of_rows, top_of
+from txport.runtime.engine import Float32, Top, of_rows
 from txport.runtime.engines.ort_session import run
 from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, is_cache
 
@@ -128,7 +128,7 @@ class OrtBeams(OrtState):
         """The best tokens by the last step; see `DecoderState.top`."""
         ids, logits, normaliser = map(self._by_row, TOP_OUTPUTS)
         if k > ids.shape[1]:
-            return top_of(self.logits(), k)
+            return super().top(k)
         return Top(ids[:, :k], logits[:, :k], normaliser[:, 0].astype(np.float64))
 
     def reorder(self, rows: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
 from txport.runtime.engines.external_data import moved
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
-from txport.runtime.workers import limited
+from txport.runtime.system import limited
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.interface import MASKED
 from txport.runtime.bundle.schema import Graph, SpecialTokens, Tensor
-from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top, log_probabilities, of_rows, top_of
+from txport.runtime.engine import DecoderState, Float32, Int64, StepOutput, of_rows
 from txport.runtime.engines.ort_session import run
 from txport.runtime.errors import ResourceError
 
@@ -53,7 +53,7 @@ class OrtSteps:
             return zeros(cross, {"batch": rows, "source": source})
 
 
-class OrtState:
+class OrtState(DecoderState):
     """The buffers of one running batch, in host memory; see `txport.runtime.engine.DecoderState`.
 
     Args:
@@ -167,14 +167,6 @@ class OrtState:
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
         """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
         return of_rows(self._buffers["logits"], rows)
-
-    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
-        return log_probabilities(self.logits(rows), token_ids)
-
-    def top(self, k: int) -> Top:
-        """The best tokens by the last step; see `DecoderState.top`."""
-        return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""

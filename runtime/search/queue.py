@@ -88,7 +88,7 @@ class _Lane:
 
 
 class Queue:
-    """Answers to requests, by a thread of its own.
+    """Answers to requests, by a thread of its own, which the first request starts.
 
     Args:
         engine: what runs the model.
@@ -115,7 +115,6 @@ class Queue:
         self._failed = False
         self._closing = False
         self._thread = Thread(target=self._run, name="txport-queue", daemon=True)
-        self._thread.start()
 
     def submit(
         self,
@@ -154,6 +153,8 @@ class Queue:
                 raise InputError(CLOSED)
             if self._unanswered >= self._most_waiting and not admitted:
                 raise ResourceError(f"{self._unanswered} requests wait already, which is the most: try again later")
+            if self._thread.ident is None:
+                self._thread.start()
             lane = self._lanes.get(request.search) or self._new_lane(request.search)
             (index,) = lane.scheduler.submit([request])
             self._lanes[request.search] = lane
@@ -162,11 +163,6 @@ class Queue:
             self._changed.notify()
         future.add_done_callback(lambda done: self._cancel(lane, index) if done.cancelled() else None)
         return future
-
-    @property
-    def unanswered(self) -> int:
-        """Requests that have no answer yet."""
-        return self._unanswered
 
     @property
     def load(self) -> Load:
@@ -181,7 +177,7 @@ class Queue:
             self._changed.notify()
         for future in waiting:
             future.cancel()
-        if current_thread() is not self._thread:  # its owner may be collected there
+        if self._thread.ident is not None and current_thread() is not self._thread:  # its owner may be collected there
             self._thread.join()
 
     def _new_lane(self, search: Search) -> _Lane:

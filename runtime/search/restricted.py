@@ -9,14 +9,11 @@ from txport.runtime.engine import (
     DecoderState,
     Engine,
     Float32,
-    Float64,
     Int64,
     Memory,
     StepOutput,
     Top,
-    log_probabilities,
     of_rows,
-    top_of,
 )
 
 T = TypeVar("T")
@@ -76,7 +73,7 @@ class _Rows:
         return new
 
 
-class RestrictedState:
+class RestrictedState(DecoderState):
     """A state whose logits outside a row's words are -inf; see `txport.runtime.engine.DecoderState`."""
 
     def __init__(self, state: DecoderState, rows: _Rows, tokens: SpecialTokens) -> None:
@@ -155,14 +152,10 @@ class RestrictedState:
         assert self._logits is not None, "no step was made"
         return of_rows(self._logits, rows)
 
-    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """The natural logarithm of a token's probability among the words of its row."""
-        return log_probabilities(self.logits(rows), token_ids)
-
     def top(self, k: int) -> Top:
         """The best tokens among the words of each row; a row that has fewer has others, of the logit -inf."""
         with np.errstate(invalid="ignore"):  # of rows that were never placed
-            return top_of(self.logits(), k)
+            return super().top(k)
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Row i continues what row `rows[i]` was."""

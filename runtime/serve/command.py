@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import uvicorn
+from txport.runtime.console.flags import flags
 from txport.runtime.errors import InputError
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.serve.admission import Admission
@@ -24,28 +25,28 @@ from txport.runtime.serve.service import Service
 from txport.runtime.serve.settings import Settings
 from txport.runtime.translator import Translator
 
-F = TypeVar("F", bound=Callable[..., Any])
 COUNT = click.IntRange(1)
 SECONDS = click.FloatRange(0, min_open=True)
 MEBIBYTE = 1 << 20
 
 
-def _limits(command: F) -> F:
-    """Options for the fields of `Settings`."""
-    options = (
-        ("--max-bytes", "most_bytes", COUNT, "Most bytes of a request's body."),
-        ("--max-characters", "most_characters", COUNT, "Most characters of a request's texts."),
-        ("--max-texts", "most_texts", COUNT, "Most texts in the list of a request."),
-        ("--max-alternatives", "most_alternatives", click.IntRange(0), "Most alternatives of a text."),
-        ("--max-waiting", "most_waiting", COUNT, "Most sentences without an answer; more are refused (503)."),
-        ("--max-per-client", "most_of_a_client", click.IntRange(0), "Most requests of a key or address; 0: any (429)."),
-        ("--seconds", "seconds", SECONDS, "Time for a request."),
-        ("--slow-seconds", "slow_seconds", SECONDS, "Time for a client to send a request, or to take an answer."),
-    )
-    for flag, name, kind, text in reversed(options):
-        default = getattr(Settings, name)
-        command = click.option(flag, name, type=kind, default=default, show_default=True, help=text)(command)
-    return command
+def _setting(flag: str, name: str, kind: Any, text: str) -> Callable[[Any], Any]:
+    """An option for a field of `Settings`."""
+    return click.option(flag, name, type=kind, default=getattr(Settings, name), show_default=True, help=text)
+
+
+_limits = flags(
+    _setting("--max-bytes", "most_bytes", COUNT, "Most bytes of a request's body."),
+    _setting("--max-characters", "most_characters", COUNT, "Most characters of a request's texts."),
+    _setting("--max-texts", "most_texts", COUNT, "Most texts in the list of a request."),
+    _setting("--max-alternatives", "most_alternatives", click.IntRange(0), "Most alternatives of a text."),
+    _setting("--max-waiting", "most_waiting", COUNT, "Most sentences without an answer; more are refused (503)."),
+    _setting(
+        "--max-per-client", "most_of_a_client", click.IntRange(0), "Most requests of a key or address; 0: any (429)."
+    ),
+    _setting("--seconds", "seconds", SECONDS, "Time for a request."),
+    _setting("--slow-seconds", "slow_seconds", SECONDS, "Time for a client to send a request, or to take an answer."),
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

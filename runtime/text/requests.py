@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txport.runtime.arguments import check_lengths, check_text
+from txport.runtime.arguments import check_ids, check_lengths, check_text
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.bundle.shortlist import Shortlist
 from txport.runtime.errors import InputError
@@ -115,7 +115,7 @@ class Call:
             check_text(options.prefix, "the prefix")
             prefix = tokenizer.encode_prefix(options.prefix) if options.prefix else []
         elif options.prefix is not None:
-            prefix = options.prefix
+            prefix = options.prefix if model is None else check_ids(options.prefix, model.vocabulary, "the prefix")
         begun = len(target_prefix) + len(prefix)
         check_lengths(options.max_length, options.min_length, begun, limits.target)
         search = GREEDY if model is None else search_of(options, model, limits, tokenizer)

@@ -14,13 +14,12 @@ import numpy as np
 from txport.runtime.bundle.schema import Limits, SpecialTokens
 from txport.runtime.engine import (
     FIRST_TARGET,
+    DecoderState,
     Float32,
-    Float64,
     Int64,
     Memory,
     StepOutput,
     Top,
-    log_probabilities,
     of_rows,
     top_of,
 )
@@ -92,7 +91,7 @@ class Gate(MemoryEngine):
         return super().encode(input_ids, source_lengths)
 
 
-class MemoryState:
+class MemoryState(DecoderState):
     """A `DecoderState`: rows step by the semantics of the decoder_step graph."""
 
     def __init__(self, engine: MemoryEngine, rows: int, source: int, target: int, logits: bool, top: int) -> None:
@@ -161,9 +160,6 @@ class MemoryState:
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
         assert self.valid and self.want_logits and self.last_logits is not None
         return of_rows(self.last_logits, rows)
-
-    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
         assert self.valid and 1 <= k <= self.most_top and self.last_logits is not None

@@ -22,10 +22,10 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.engines.native import missing
 from txport.runtime.errors import BundleError, InputError
+from txport.runtime.open_bundle import shares
 from txport.runtime.options import Options
 from txport.runtime.results import Translation, looped
 from txport.runtime.translator import Translator
-from txport.runtime.workers import shares
 
 TEXTS = ["the cat sees a bird", "one", "a big red dog", "not two or three", "zebra crossing", "a a a a a a a"]
 

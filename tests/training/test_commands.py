@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from txport.runtime.console.progress import Stages
 from txport.runtime.errors import InputError
 from txport.training import evaluate_command
 from txport.training.evaluate_command import main as evaluate
@@ -153,15 +155,16 @@ def test_evaluate_shows_the_worst(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_evaluate_says_how_far_it_is_where_there_is_no_terminal(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate_command, "EVERY", 0.0)
+    monkeypatch.setattr(evaluate_command, "Stages", partial(Stages, every=0.001))
     for name in ("s", "r"):
         (tmp_path / name).write_text("Call me.\n" * 300)
     files = ["--source", str(tmp_path / "s"), "--reference", str(tmp_path / "r")]
-    with caplog.at_level("INFO", "txport"):
-        CliRunner().invoke(evaluate, [str(checkpoint), *files, "--max-length", "2", "--batch", "100", "--threads", "1"])
-    assert caplog.messages == ["256 of 300 sentences translated", "300 of 300 sentences translated"]
+    short = ["--max-length", "2", "--batch", "100", "--threads", "1"]
+    lines = CliRunner().invoke(evaluate, [str(checkpoint), *files, *short]).stderr.splitlines()
+    said = {line.partition(": ")[2] for line in lines}
+    assert "translating, 0 of 300" in said and "translating, 256 of 300, about 0:00 min left" in said
 
 
 def test_evaluate_refuses_a_device_and_a_length_that_are_not_there(checkpoint: Path) -> None:

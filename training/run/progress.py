@@ -1,22 +1,16 @@
 """Progress of a run for people: one bar for all of it on a terminal, a line every half minute in a pipe."""
 
 import logging
-import sys
 import time
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column
-from rich.text import Text
+from txport.runtime.console.progress import LINE_SECONDS, Line, bar, minutes
 from txport.training.examples import TrainingBatch
 from txport.training.run.lightning_module import TranslationModule
 
 _log = logging.getLogger("txport")
-# Seconds between two lines where there is no terminal.
-LINE_EVERY = 30.0
 # Characters of an example.
 MOST_SHOWN = 100
 # Weight of the newest step in the averages of speed.
@@ -31,16 +25,9 @@ class RunProgress(Callback):
     """
 
     def __init__(self, shown: bool) -> None:
-        self._shown, self._terminal = shown, sys.stderr.isatty()
-        columns = (TextColumn("{task.description}"), BarColumn(12), _Figures(self))
-        self._bar = Progress(
-            *columns,
-            console=Console(stderr=True),
-            disable=not (shown and self._terminal),
-            refresh_per_second=2,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=None)
+        self._shown = shown
+        self._bar = Line(self._text, shown, transient=True)
+        self._share = 0.0
         self._phase = ""
         self._lined = time.monotonic()
         self._module: TranslationModule | None = None
@@ -50,18 +37,18 @@ class RunProgress(Callback):
         self._began, self._first = 0.0, 0.0  # time and progress at the first step of this process
 
     def __enter__(self) -> "RunProgress":
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        self._bar.__exit__(*error)
 
     def phase(self, name: str, done: int = 0, total: int = 0) -> None:
         """Phase of the run, and how far it is where that is known."""
         self._phase = f"{name} {done}/{total}" if total else name
-        progress = self._module.own_progress() if self._module is not None else None
-        self._bar.update(self._task, description=self._phase, completed=progress or 0.0, total=progress and 1.0)
-        self._line()
+        if self._module is not None:
+            self._share = self._module.own_progress()
+        self._print_line()
 
     def watch(self, name: str) -> Any:
         """A function that is told how many sentences are done, and of how many."""
@@ -77,21 +64,20 @@ class RunProgress(Callback):
     def _left(self) -> str:
         assert self._module is not None
         left = self._module.clock.left
-        progress = self._bar.tasks[0].completed
         options = self._module.options
-        if (options.max_minutes is None or options.max_steps is not None) and progress > self._first:
+        if (options.max_minutes is None or options.max_steps is not None) and self._share > self._first:
             spent = time.monotonic() - self._began
-            steps = spent * (1 - progress) / (progress - self._first)
+            steps = spent * (1 - self._share) / (self._share - self._first)
             left = steps if left is None else min(left, steps)
-        if left is None:
-            return ""
-        minutes, seconds = divmod(max(0, round(left)), 60)
-        return f", {minutes}:{seconds:02d} left"
+        return "" if left is None else f", {minutes(left)} left"
 
-    def _line(self) -> None:
+    def _text(self) -> str:
+        return f"{self._phase} {bar(self._share)} {self.figures()}"
+
+    def _print_line(self) -> None:
         """Print a line, if the last is long ago, where there is no terminal."""
         now = time.monotonic()
-        if self._shown and not self._terminal and now - self._lined >= LINE_EVERY:
+        if self._shown and not self._bar.shown and now - self._lined >= LINE_SECONDS:
             self._lined = now
             _log.info("%s", ": ".join(text for text in (self._phase, self.figures()) if text))
 
@@ -135,16 +121,3 @@ class RunProgress(Callback):
 def _beginning(text: str) -> str:
     """Text cut to fit a line: a model that knows little does not end."""
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
-
-
-class _Figures(ProgressColumn):
-    """Rendered at each refresh, so that the time left moves while a step or a validation takes long."""
-
-    max_refresh = 0.5
-
-    def __init__(self, progress: RunProgress) -> None:
-        super().__init__(table_column=Column(no_wrap=True))
-        self._progress = progress
-
-    def render(self, task: Task) -> Text:
-        return Text(self._progress.figures())

@@ -7,6 +7,7 @@ import click
 import numpy as np
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
+from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
@@ -58,8 +59,7 @@ def main(
 
     Each sentence chooses among the most frequent words and those that its own words become in a corpus.
     """
-    logging.basicConfig(format="tx-shortlist: %(message)s", level=logging.WARNING)
-    _log.setLevel(logging.INFO)
+    show_log("txport")
     with needs("train"):
         from txport.training.shortlists.making import quality
     if (check_source is None or check_reference is None) and not no_check:

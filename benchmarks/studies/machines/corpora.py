@@ -27,6 +27,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 from txport.benchmarks.studies.turns import in_turns
+from txport.runtime.console.flags import flags
 from txport.runtime.corpus.batches import translate_dataset
 from txport.runtime.corpus.formats import packed
 from txport.runtime.corpus.lines import json_line
@@ -42,19 +43,13 @@ LOOPS = {
     "additions": "n = 0\nwhile n < 40_000_000: n += 1",
     "copies": "data, copy = bytes(1 << 26), memoryview(bytearray(1 << 26))\nfor _ in range(300): copy[:] = data",
 }
-ARGUMENTS = (
+# The arguments of all of these.
+with_arguments = flags(
     click.argument("bundle", type=click.Path(path_type=Path)),
     click.argument("text", type=click.Path(path_type=Path)),
     click.option("--lines", default=20_000, show_default=True, help="Lines of the corpus."),
     click.option("--max-length", default=None, type=int, help="Most tokens of a translation."),
 )
-
-
-def with_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments of all of these."""
-    for argument in reversed(ARGUMENTS):
-        command = argument(command)
-    return command
 
 
 def corpus(text: Path, lines: int) -> Iterator[dict[str, Any]]:

@@ -33,7 +33,7 @@ from txport.runtime.engines.native import NativeEngine
 from txport.runtime.files import new_file
 from txport.runtime.search.queue import Queue
 from txport.runtime.search.requests import Request
-from txport.runtime.workers import cores
+from txport.runtime.system import cores
 
 Seconds = npt.NDArray[np.float64]
 # Calls back with the number of tokens of the answer, in any thread.

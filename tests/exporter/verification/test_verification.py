@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 import torch
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.progress import Stages
 from txport.exporter.sample import choose_sample
 from txport.exporter.verification.errors import Errors
 from txport.exporter.verification.evidence import LOOP_SAMPLE
@@ -19,6 +18,7 @@ from txport.exporter.verification.verify import Verifier, store_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest, list_files
+from txport.runtime.console.progress import Stages
 from txport.runtime.engines.native import missing
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, CheckFailed

@@ -28,10 +28,10 @@ def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
 
 
 def test_an_engine_over_device_memory_says_what_pytorch_says(bundle: Path, checkpoint: Path) -> None:
-    from txport.exporter.progress import Stages
     from txport.exporter.sample import choose_sample
     from txport.exporter.verification.verify import Verifier
     from txport.models.checkpoint import load_checkpoint
+    from txport.runtime.console.progress import Stages
 
     manifest, loaded = Manifest.load(bundle), load_checkpoint(checkpoint)
     sample = choose_sample(loaded, 48, manifest.limits.source, manifest.limits.target, None, None)

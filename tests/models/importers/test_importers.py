@@ -438,7 +438,7 @@ def test_help_does_not_wait_for_pytorch() -> None:
 
 
 def test_a_missing_library_is_one_sentence(marian: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.modules['rich'] = None; "
+    code = "import sys; sys.modules['safetensors'] = None; "
     done = run(marian, "-o", tmp_path / "x", code=code)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "pip install 'txport[import]'" in done.stderr
 

@@ -116,7 +116,7 @@ def test_a_long_document_leaves_room_for_others_and_is_answered_when_the_queue_d
 
     def look(_: Piece) -> None:
         nonlocal most
-        most = max(most, translator._running_queue().unanswered)
+        most = max(most, translator.load.unanswered)
 
     document = translator.submit_document(text, on_piece=look)
     alone = translator.submit("the dog").result()
@@ -139,7 +139,7 @@ def test_cancel_and_deadline_free_all_parts(translator: Translator, end: type[Ex
     with pytest.raises(end):
         document.result(30)
     translator.submit("the dog").result(30)
-    assert translator._running_queue().unanswered == 0
+    assert translator.load.unanswered == 0
 
 
 def test_a_callback_that_raises_ends_its_document_only(translator: Translator) -> None:
@@ -151,12 +151,12 @@ def test_a_callback_that_raises_ends_its_document_only(translator: Translator) -
     with pytest.raises(ValueError, match="no"):
         document.result(30)
     assert other.result(30) == translator.translate_document(TEXT)
-    assert translator._running_queue().unanswered == 0
+    assert translator.load.unanswered == 0
 
 
 def test_a_queue_that_is_full_refuses_a_document_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     with Translator(toy.BUNDLE) as translator:
-        queue = translator._running_queue()
+        queue = translator._owners.queue
         monkeypatch.setattr(queue, "_most_waiting", 1)
         hold, held = threading.Event(), threading.Event()
 
@@ -168,7 +168,7 @@ def test_a_queue_that_is_full_refuses_a_document_whole(monkeypatch: pytest.Monke
         assert held.wait(30)
         with pytest.raises(ResourceError, match="try again later"):
             translator.submit_document(TEXT)
-        assert queue.unanswered == 1
+        assert queue.load.unanswered == 1
         hold.set()
         first.result(30)
         assert translator.submit_document(TEXT).result(30).parts

@@ -111,7 +111,7 @@ def test_what_is_cancelled_gives_its_row_to_others() -> None:
     assert waits.cancel() and long.cancel()
     engine.open.set()
     assert len(short.result(60).ids) == 40
-    assert queue.unanswered == 0
+    assert queue.load.unanswered == 0
     queue.close()
     assert len(engine.steps) < 2 * 40, "the first was not decoded to its end"
     for future in (long, waits):
@@ -283,4 +283,4 @@ def test_nothing_is_kept_of_many_requests() -> None:
             wait(futures, 60)
             futures.clear()
     queue.close()
-    assert not queue._lanes and queue.unanswered == 0
+    assert not queue._lanes and queue.load.unanswered == 0

@@ -22,7 +22,7 @@ def test_lines_in_a_pipe(
     tiny: Callable[..., Recipe], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each stage says what it is, how far it is, and the figures of the last step."""
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     caplog.set_level("INFO", "txport")
     train(tiny("training.max_steps=3", "training.validate_every=2"), tmp_path / "checkpoint", Path())
     for stage in ("reading the corpus", "training the tokenizer", "tokenising", "saving"):
@@ -59,5 +59,5 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert all(len(row) <= 80 for row in rows)
     assert any(re.match(r"tx-train: step 4, \d+ s: loss .* exact \d+\.\d%$", row.strip()) for row in rows)
     assert "training" in text and "tokens/s" in text
-    # What is drawn last is erased: the cursor goes up and the line is cleared, and only logged lines stay.
-    assert "\x1b[2K" in text[text.rindex("━") :]
+    # What is drawn last is erased, and only logged lines stay.
+    assert "\r\x1b[K" in text[text.rindex("━") :]

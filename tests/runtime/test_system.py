@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from toy import BUNDLE
-from txport.runtime import workers
+from txport.runtime import system
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.ort_session import open_session
 
@@ -35,21 +35,21 @@ def test_the_quota_of_a_control_group(tmp_path: Path, groups: str, files: dict[s
     for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{name}": t for name, t in files.items()}}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert workers.quota(tmp_path) == expected
+    assert system.quota(tmp_path) == expected
 
 
 def test_without_control_groups_nothing_is_limited(tmp_path: Path) -> None:
-    assert workers.quota(tmp_path) == 0
-    assert 1 <= workers.cores() <= (os.cpu_count() or 1)
+    assert system.quota(tmp_path) == 0
+    assert 1 <= system.cores() <= (os.cpu_count() or 1)
 
 
 def test_a_quota_bounds_cores_and_the_threads_of_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    affinity = workers.cores()
-    monkeypatch.setattr(workers, "quota", lambda: affinity + 1)
-    assert (workers.cores(), workers.limited()) == (affinity, 0)
-    monkeypatch.setattr(workers, "affinity", lambda: 8)
-    monkeypatch.setattr(workers, "quota", lambda: 3)
-    assert (workers.cores(), workers.limited()) == (3, 3)
+    affinity = system.cores()
+    monkeypatch.setattr(system, "quota", lambda: affinity + 1)
+    assert (system.cores(), system.limited()) == (affinity, 0)
+    monkeypatch.setattr(system, "affinity", lambda: 8)
+    monkeypatch.setattr(system, "quota", lambda: 3)
+    assert (system.cores(), system.limited()) == (3, 3)
     graph = Manifest.load(BUNDLE).encoder
     threads = [
         open_session(BUNDLE, graph, threads=threads, providers=["CPUExecutionProvider"])

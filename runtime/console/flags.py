@@ -1,0 +1,17 @@
+"""Flags that several commands have."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def flags(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """One decorator of several, as of `click.option`; help lists them in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):  # decorators apply from the last to the first
+            command = option(command)
+        return command
+
+    return decorate

@@ -1,0 +1,26 @@
+"""Logged sentences on standard error, each after the name of the command."""
+
+import logging
+import sys
+from typing import Any
+
+from txport.runtime.console.words import program
+
+
+def show_log(logger: str = "") -> None:
+    """Show warnings, and what the logger of this name says without warning."""
+    logging.basicConfig(format=f"{program()}: %(message)s", level=logging.WARNING, handlers=[_StandardError()])
+    if logger:
+        logging.getLogger(logger).setLevel(logging.INFO)
+
+
+class _StandardError(logging.StreamHandler[Any]):
+    """Standard error as it is when something is said: while a line is shown there, others stand above it."""
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: Any) -> None:
+        pass

@@ -1,0 +1,188 @@
+"""An open bundle: what runs its model for many calls, until it is closed."""
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from txport.runtime.bundle.archive import Archive, Files, files_of
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.names import find_bundle
+from txport.runtime.bundle.shortlist import open_shortlist
+from txport.runtime.engine import Engine
+from txport.runtime.engines.choice import choose, open_engine
+from txport.runtime.errors import InputError
+from txport.runtime.libraries import needs
+from txport.runtime.options import Options
+from txport.runtime.results import Piece, Translation, best_of, empty, translations_of
+from txport.runtime.scoring import Scorer
+from txport.runtime.search.decoding import check_streams
+from txport.runtime.search.queue import Load, Pending, Queue
+from txport.runtime.search.requests import Result, Token
+from txport.runtime.search.scheduler import BATCH_TOKENS
+from txport.runtime.search.shared import SharedBatches
+from txport.runtime.system import cores
+from txport.runtime.text.requests import Call, Sentence
+from txport.runtime.text.search_options import Model
+
+with needs(""):
+    from txport.runtime.text.tokenizer import TextStream, open_tokenizer
+
+T = TypeVar("T")
+Self = TypeVar("Self", bound="OpenBundle")
+# More workers read the weights more often than caches and memory bandwidth allow.
+MOST_WORKERS = 4
+
+
+class _Memory(NamedTuple):
+    """Owners of the model's memory."""
+
+    scorer: Scorer
+    queue: Queue
+
+
+class OpenBundle:
+    """A bundle, opened with the arguments of `txport.runtime.translator.Translator`, which explains them."""
+
+    def __init__(
+        self,
+        bundle: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        device: str = "auto",
+        engine: str = "auto",
+        lowering: str | None = None,
+        threads: int = 0,
+        batch: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        workers: int = 1,
+    ) -> None:
+        numbers = threads, workers, 1 if batch is None else batch, batch_tokens
+        if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
+            raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
+        self._files = files = _files(bundle)
+        self.manifest = manifest = Manifest.load(files)
+        manifest.check_files(files, hashes=lambda name: name != WEIGHTS)
+        self.tokenizer = open_tokenizer(files, manifest.tokenizer, manifest.vocabularies)
+        shortlist = open_shortlist(files, manifest)
+        self._model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
+        choice = choose(manifest, device, engine, lowering, files)
+        workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
+        opened = open_engine(files, manifest, choice, threads, many=workers > 1)
+        limit = opened.limits.batch
+        if batch is not None and batch > limit:
+            raise InputError(f"the batch {batch} is not between 1 and {limit}, the most of this bundle")
+        most = max(1, cores() // (threads or cores()))
+        self._shared = SharedBatches(rows=batch, batch_tokens=batch_tokens, workers=workers, most=most)
+        scorer = Scorer(files, manifest, self.tokenizer, opened, choice.device, threads)
+        queue = Queue(opened, rows=batch, batch_tokens=batch_tokens)
+        self._memory: _Memory | None = _Memory(scorer, queue)
+        self._finalizer = weakref.finalize(self, queue.close, drain=False)
+
+    @property
+    def engine(self) -> Engine:
+        """Engine that runs the bundle; raises InputError once it was closed."""
+        return self._scorer.engine
+
+    @property
+    def load(self) -> Load:
+        """Work of the queue of `submit`."""
+        return Load() if self._memory is None else self._memory.queue.load
+
+    def close(self) -> None:
+        """Give back the memory of the model, as soon as no call uses it any more. A second call does nothing.
+
+        What was submitted is answered before.
+        """
+        if (memory := self._memory) is not None:
+            self._finalizer.detach()  # it has the queue, and so the engine
+            memory.queue.close()
+            self._memory = None
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        runs = "closed" if self._memory is None else self.engine.name
+        return f"<{type(self).__name__} of {self._files}: {runs}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError("a Translator cannot be pickled: open the bundle in each process")
+
+    def _call(self, options: Options, changes: Mapping[str, Any]) -> Call:
+        if not isinstance(options, Options):
+            raise InputError(
+                f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"
+            )
+        options = options.changed(changes)
+        self._scorer.check(options)
+        return Call.of(self.tokenizer, self.engine.limits, options, model=self._model)
+
+    def _translations(self, asked: Sequence[Sentence | None], options: Options) -> list[Translation]:
+        """The translation of each sentence, in batches with those of other calls; that of None is empty."""
+        sentences = [sentence for sentence in asked if sentence is not None]
+        results = self._shared.decode(self.engine, [sentence.request for sentence in sentences])
+        made = iter(self._built(sentences, results, options))
+        return [empty(options) if sentence is None else next(made) for sentence in asked]
+
+    def _enqueue(
+        self,
+        asked: Sentence,
+        options: Options,
+        on_piece: Callable[[Piece], object] | None,
+        seconds: float | None,
+        admitted: bool = False,
+    ) -> Pending:
+        """The translation to come of a sentence; see `txport.runtime.search.queue.Queue.submit`."""
+        if on_piece is not None:
+            check_streams(asked.request.search)
+        return self._owners.queue.submit(
+            asked.request,
+            seconds=seconds,
+            on_token=None if on_piece is None else self._pieces(on_piece),
+            convert=lambda result: self._built([asked], [result], options)[0],
+            admitted=admitted,
+        )
+
+    def _pieces(self, on_piece: Callable[[Piece], T]) -> Callable[[Token], T]:
+        """A function that takes the tokens of one answer, and gives each with its text to another."""
+        text = TextStream(self.tokenizer)
+        return lambda token: on_piece(Piece(token.id, text.add(token.id, token.last), token.score))
+
+    def _built(self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options) -> list[Translation]:
+        asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
+        translations = translations_of(self.tokenizer, self.manifest.tokens.eos, asked, results)
+        if options.alignments or options.attention:
+            translations = self._scorer.align(options, asked, translations)
+        return best_of(translations, results)
+
+    @property
+    def _scorer(self) -> Scorer:
+        return self._owners.scorer
+
+    @property
+    def _owners(self) -> _Memory:
+        if (memory := self._memory) is None:
+            raise InputError("this Translator was closed: open the bundle again")
+        return memory
+
+
+def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
+    """The number of workers and of threads of each; 0 means as many as the cores allow."""
+    if workers == 0:
+        workers = max(1, min(MOST_WORKERS, cores // max(1, threads)))
+    return workers, threads if threads or workers == 1 else max(1, cores // workers)
+
+
+def _files(bundle: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Files:
+    """The files of a bundle that is named, or whose bytes are given."""
+    if isinstance(bundle, (str, os.PathLike)):
+        return files_of(find_bundle(bundle))
+    try:
+        data = memoryview(bundle).cast("B")
+    except TypeError:  # it has no bytes, or not side by side
+        kind = type(bundle).__name__
+        raise InputError(f"the bundle is of type {kind}: give its path, or the bytes of its file") from None
+    return Archive(data, "the bundle in memory")
