@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from txport.exporter.reference import Logits, answers
+from txport.exporter.reference import BATCH, Logits, answers
 from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import LogitErrors
 from txport.exporter.verification.fused import fused_engine
@@ -42,7 +42,8 @@ def golden_cases(
         sample: the sentences.
         directory: of the bundle, which has no golden.json yet.
         manifest: of the bundle.
-        quick: few and short sentences and, in float32, by PyTorch alone: for a bundle that is not verified.
+        quick: few and short sentences, one at a time to save memory, and, in float32, by PyTorch alone: for a bundle
+            that is not verified.
     """
     numbers = list(range(min(2 * MOST, len(sample.sources))))
     if quick:
@@ -55,7 +56,8 @@ def golden_cases(
     expected: dict[int, list[int]] = {}
     leads: dict[int, Logits] = {}
     errors, yardstick = LogitErrors(), Yardstick(checkpoint.model, weights)
-    for answer in answers(checkpoint.model, sources, limits, sample.prefix, results[0] if results else None):
+    guesses, batch = results[0] if results else None, 1 if quick else BATCH
+    for answer in answers(checkpoint.model, sources, limits, sample.prefix, guesses, batch):
         rounded = yardstick.logits(answer.batch)
         for row, (index, target) in enumerate(zip(answer.batch.indices, answer.batch.targets, strict=True)):
             logits = answer.logits[row, : len(target)]

@@ -76,8 +76,9 @@ def answers(
     limits: int | Sequence[int],
     prefix: Sequence[int] = (),
     guesses: Sequence[Sequence[int]] | None = None,
+    batch: int = BATCH,
 ) -> Iterator[Answer]:
-    """Greedy search over `sources` and its logits, in batches of up to `BATCH` of about one length, computed lazily.
+    """Greedy search over `sources` and its logits, in batches of about one length, computed lazily.
 
     Args:
         model: the reference.
@@ -87,12 +88,13 @@ def answers(
         guesses: targets of another engine. One is accepted only if PyTorch, reading it whole, chooses each of its
             tokens after the ones before it: by induction it is then its own greedy target, without a search step by
             step (the argument of speculative decoding, Leviathan et al. 2023). The others are searched for together.
+        batch: the most sentences whose logits are in memory at once.
     """
     most = [limits] * len(sources) if isinstance(limits, int) else limits
     searched = list(range(len(sources)))
     if guesses is not None:
         searched = []
-        for indices in batches(guesses):
+        for indices in batches(guesses, batch):
             answer = _read(model, sources, indices, [list(guesses[index]) for index in indices])
             eos = model.config.eos_id
             right = [
@@ -107,12 +109,12 @@ def answers(
         chosen = [searched[index] for index in indices]
         targets = _greedy(model, [sources[index] for index in chosen], [most[index] for index in chosen], prefix)
         found.update(zip(chosen, targets, strict=True))
-    for indices in batches(list(found.values())):
+    for indices in batches(list(found.values()), batch):
         chosen = [list(found)[index] for index in indices]
         yield _read(model, sources, chosen, [found[index] for index in chosen])
 
 
-def batches(rows: Sequence[Sequence[int]], most: int = BATCH) -> list[list[int]]:
+def batches(rows: Sequence[Sequence[int]], most: int) -> list[list[int]]:
     """The indices of `rows`, sorted by length, up to `most` at a time."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     return [order[start : start + most] for start in range(0, len(order), most)]

@@ -32,6 +32,7 @@ _HALF_MOST = torch.finfo(torch.float16).max
 _MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
 _LOOKUPS = {F.embedding, torch.Tensor.__getitem__}
 _LEVELS = 127
+_OUTPUTS = 4096  # of a product at once
 
 Function = Callable[..., Any]
 
@@ -116,7 +117,18 @@ class _Double(_Arithmetic):
             return args[0]
         if function in _LOOKUPS:  # exact, and of a whole table
             return function(*args, **options)
+        if function is F.linear:
+            return self._linear(*args)
         return function(*map(_wide, args), **{name: _wide(value) for name, value in options.items()})
+
+    @staticmethod
+    def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Some outputs after the other: a projection to a large vocabulary would be most of the export's memory."""
+        wide = x.double()
+        parts = [slice(first, first + _OUTPUTS) for first in range(0, len(weight), _OUTPUTS)]
+        biases = [None if bias is None else bias[part].double() for part in parts]
+        made = [F.linear(wide, weight[part].double(), each) for part, each in zip(parts, biases, strict=True)]
+        return torch.cat(made, dim=-1)
 
 
 def _wide(value: Any) -> Any:
