@@ -402,7 +402,7 @@ def test_a_folder_of_the_project_and_a_static_library(tmp_path: Path, bundle: Pa
 @needs_own_compiler
 def test_fetched(tmp_path: Path, bundle: Path) -> None:
     here = f"-DFETCHCONTENT_SOURCE_DIR_TXPORT={SOURCE.parents[1]}"  # in place of a repository that is cloned
-    assert translates(consumer(tmp_path / "app", here, QUICKLY), bundle)
+    assert translates(consumer(tmp_path / "app", here, QUICKLY, "-DTXPORT_UNITY=ON"), bundle)
 
 
 def test_the_project_of_the_readme_is_the_one_to_copy() -> None:
