@@ -22,11 +22,13 @@ INSTALL := $(PIP) install --no-compile
 CPP := build/cpp
 CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
 CPP_HIGHWAY := $(or $(HIGHWAY_ROOT),$(CURDIR)/$(CPP)/highway)
+# Of the release build: .ci/run compiles its tests, which nobody installs, by folders (runtime/cpp/CMakeLists.txt).
+UNITY ?= OFF
 CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) -DHIGHWAY_ROOT=$(CPP_HIGHWAY)
 # $(call sanitized,FOLDER,OPTIONS): configured for clang's sanitizers, with assertions and with line numbers in reports.
-# That each source includes what it needs is seen by g++, without precompiled headers.
+# That each source includes what it needs is seen by g++, which compiles each by itself.
 sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYPE=Sanitized \
-  -DCMAKE_CXX_FLAGS='-O1 -gline-tables-only' -DTXPORT_PRECOMPILE=ON -DTXPORT_TESTS=ON -DTXPORT_TOOLS=OFF \
+  -DCMAKE_CXX_FLAGS='-O1 -gline-tables-only' -DTXPORT_UNITY=ON -DTXPORT_TESTS=ON -DTXPORT_TOOLS=OFF \
   -DTXPORT_EXAMPLES=OFF $(2) > $(CPP)/$(1).log || { cat $(CPP)/$(1).log; exit 2; }; }
 # Tests and fuzz targets share what is compiled.
 sanitized_address = $(call sanitized,address,-DTXPORT_SANITIZE=address$(comma)undefined -DTXPORT_FUZZERS=ON)
@@ -124,6 +126,9 @@ unit: wheel
 	@rm -rf build/test
 	@PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) python -m pytest $(SIDE_BY_SIDE) -m 'not gpu'
 
+# What files, processes and cores are for, in which alone systems differ (runtime/system.py, tests/test_layout.py).
+PORTABLE_TESTS = $(wildcard tests/runtime/test_*.py) tests/runtime/bundle tests/runtime/corpus tests/runtime/serve/test_triton.py
+
 unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL)
 	@test -e $(TEST_BUNDLE)/manifest.json || { echo 'Run `make unit` first: it exports the bundle to test with.'; exit 2; }
@@ -132,7 +137,7 @@ unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	  tests/runtime tests/gpu tests/test_layout.py
 	@echo '== Tests of the runtime as on a system without locks of directories'
 	@TXPORT_SYSTEM=portable TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
-	  tests/runtime --ignore tests/runtime/device
+	  $(PORTABLE_TESTS)
 
 # ONNX Runtime's own CUDA provider, without a GPU, over stand-ins for CUDA's libraries: the newest version, and the last
 # one for Python 3.10. Not the extra ort-gpu, which brings CUDA itself. Kernels compute nothing there.
@@ -316,7 +321,7 @@ clean:
 
 cpp-build: cpp-dependencies
 	@echo '== Build the C++ runtime (g++)'
-	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
+	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON -DTXPORT_UNITY=$(UNITY) > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
 	@grep -oE '(TensorRT|Fused engine): .*' $(CPP)/release.log
 	@cmake --build $(CPP)/release
 
@@ -355,7 +360,7 @@ arm64_python = $(call pack,$(1),$(ARM64)/dist) && \
 
 # Not strict: with sanitizers g++ warns of what it cannot know. A search for leaks would trace the process, as qemu cannot.
 # ThreadSanitizer would start the program again, without qemu, if addresses were random.
-arm64_sanitized = $(call arm64_configured,$(1),-DTXPORT_SANITIZE=$(2) -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS='-O1 -g1' \
+arm64_sanitized = $(call arm64_configured,$(1),-DTXPORT_UNITY=ON -DTXPORT_SANITIZE=$(2) -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS='-O1 -g1' \
   -DCMAKE_EXE_LINKER_FLAGS='$(3)' -DTXPORT_TOOLS=OFF -DTXPORT_EXAMPLES=OFF) && cmake --build $(ARM64)/$(1) --target txport_tests && \
   printf '%s\n' cortex-a76 max | ASAN_OPTIONS=detect_leaks=0 xargs -P $(WORKERS) -I CPU env QEMU_CPU=CPU \
   setarch -R qemu-aarch64 -L $(ARM64)/sysroot $(ARM64)/$(1)/tests/txport_tests --source-file='*/fused/*'
@@ -364,7 +369,7 @@ arm64_sanitized = $(call arm64_configured,$(1),-DTXPORT_SANITIZE=$(2) -DCMAKE_BU
 arm64-cpp: fused
 	@$(call arm64_python,)
 	@echo '== Build the C++ runtime for arm64'
-	@$(call arm64_configured,release,-DTXPORT_STRICT=ON)
+	@$(call arm64_configured,release,-DTXPORT_STRICT=ON -DTXPORT_UNITY=ON)
 	@cmake --build $(ARM64)/release --target txport txport-translate txport-bench txport_example_c txport_example_cpp
 	@echo '== Its golden cases and ids on arm64, under qemu'
 	@$(call arm64_ids,cortex-a76)

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,14 +79,13 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a checkpoint: `tiny`, trained for a moment on the built-in corpus. Copy it to change it."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
-    from checkpoints import make_tiny_checkpoint
+    return _checkpoint(tmp_path_factory, "checkpoint")
 
-    directory = _shared(tmp_path_factory) / "checkpoint"
-    with exclusive(directory.with_suffix(".lock")):
-        if not directory.exists():
-            make_tiny_checkpoint(directory)
-    return directory
+
+@pytest.fixture(scope="session")
+def rotary_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with rotary positions, of other pairs in the decoder than in the encoder."""
+    return _checkpoint(tmp_path_factory, "rotary", positions="rotary", heads=2, decoder_heads=4)
 
 
 @pytest.fixture(scope="session")
@@ -116,6 +116,17 @@ def attention_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 def int8_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with int8 weights, verified; the lowering `ort` alone."""
     return _bundle(request, tmp_path_factory, "-int8")
+
+
+def _checkpoint(factory: pytest.TempPathFactory, name: str, **fields: Any) -> Path:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    from checkpoints import make_tiny_checkpoint
+
+    directory = _shared(factory) / name
+    with exclusive(directory.with_suffix(".lock")):
+        if not directory.exists():
+            make_tiny_checkpoint(directory, **fields)
+    return directory
 
 
 def _bundle(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, kind: str) -> Path:

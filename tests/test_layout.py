@@ -146,6 +146,19 @@ def test_a_device_can_be_measured_without_pytorch() -> None:
     )
 
 
+def test_systems_differ_in_files_memory_and_cores_alone() -> None:
+    """Tests of these are what runs a second time, as on a system without POSIX: PORTABLE_TESTS of the Makefile."""
+    pattern = re.compile(r"^from txport\.runtime\.system import (.*)$", re.MULTILINE)
+    sources = {file.relative_to(ROOT / "runtime"): file.read_text() for file in (ROOT / "runtime").rglob("*.py")}
+    found = {str(file): name for file, text in sources.items() for name in pattern.findall(text)}
+    assert found == {
+        "files.py": "Lock, exchange, synchronise, user",
+        "libraries.py": "c_function",
+        "workers.py": "affinity",
+        "engines/native.py": "library_name",  # the same everywhere but on Windows and macOS
+    }
+
+
 def test_every_module_can_be_imported() -> None:
     needs_everything()
     everything = [module for package in PACKAGES for module in modules_of(package)]

@@ -28,22 +28,22 @@ MODELS = {
     "t5": T5,
     "umt5": {**T5, "position_tables": "layer", "feed_forward": "gated", "activation": "gelu_tanh"},
     "sides": {"heads": 2, "decoder_heads": 4, "head_dim": 16, "decoder_ffn": 48, "encoder_layers": 3},
-    "rotary": {"positions": "rotary", "heads": 2, "decoder_heads": 4},
 }
-T5_MODELS = ["t5", "umt5", "sides"]
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[*MODELS, "rotary"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "rotary":
+        return Path(request.getfixturevalue("rotary_checkpoint"))
     directory = tmp_path_factory.mktemp("t5") / str(request.param)
     make_tiny_checkpoint(directory, **MODELS[request.param])
     return directory
 
 
 @pytest.fixture(scope="module")
-def bundle(checkpoint: Path) -> Path:
+def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Verified in float32, with every lowering and the optional graphs."""
-    output = checkpoint.with_name("bundle")
+    output = tmp_path_factory.mktemp("t5") / "bundle"
     sentences = 8 if checkpoint.name == "rotary" else 24
     report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=sentences, singles=2))
     assert report is not None and report.passed
@@ -106,14 +106,14 @@ def test_cpp_reads_and_writes_bytes_as_python_does(tmp_path: Path) -> None:
     assert len({token for line in expected for token in json.loads(line)["ids"]}) > 10
 
 
-@pytest.mark.parametrize("checkpoint", T5_MODELS, indirect=True)
+@pytest.mark.parametrize("checkpoint", MODELS, indirect=True)
 def test_int8_is_verified(checkpoint: Path, tmp_path: Path) -> None:
     options = ExportOptions(int8=True, lowerings=("ort",), sentences=64, singles=2)
     report = export_bundle(checkpoint, tmp_path / "int8", options)
     assert report is not None and report.passed
 
 
-@pytest.mark.parametrize("checkpoint", T5_MODELS, indirect=True)
+@pytest.mark.parametrize("checkpoint", MODELS, indirect=True)
 def test_float16_is_verified(checkpoint: Path, tmp_path: Path) -> None:
     report = export_bundle(checkpoint, tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2))
     assert report is not None and report.passed

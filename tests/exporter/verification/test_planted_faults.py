@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import make_tiny_checkpoint
 from txport.benchmarks.studies.planted_faults import KINDS, Planted
 from txport.exporter.export import ExportOptions, export_bundle
 
@@ -15,14 +14,13 @@ def planted(float16_bundle: Path, checkpoint: Path, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def rotary(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def rotary(rotary_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Planted:
     """Of a model whose encoder and decoder have rotary positions of their own, so that a fault is in one of them."""
     directory = tmp_path_factory.mktemp("rotary")
-    checkpoint, bundle, scratch = (directory / name for name in ("checkpoint", "bundle", "scratch"))
-    make_tiny_checkpoint(checkpoint, positions="rotary", heads=2, decoder_heads=4)
-    export_bundle(checkpoint, bundle, ExportOptions(float16=True, lowerings=("ort",), verify=False))
+    bundle, scratch = directory / "bundle", directory / "scratch"
+    export_bundle(rotary_checkpoint, bundle, ExportOptions(float16=True, lowerings=("ort",), verify=False))
     scratch.mkdir()
-    return Planted(checkpoint, bundle, 64, scratch)
+    return Planted(rotary_checkpoint, bundle, 64, scratch)
 
 
 def test_nothing_is_refused_without_a_fault(planted: Planted, rotary: Planted) -> None:
