@@ -154,7 +154,8 @@ def test_systems_differ_in_files_memory_and_cores_alone() -> None:
     assert found == {
         "files.py": "Lock, exchange, synchronise, user",
         "libraries.py": "c_function",
-        "workers.py": "affinity",
+        "open_bundle.py": "cores",
+        "engines/ort_session.py": "limited",
         "engines/native.py": "library_name",  # the same everywhere but on Windows and macOS
     }
 
