@@ -14,7 +14,7 @@ def show_log(logger: str = "") -> None:
         logging.getLogger(logger).setLevel(logging.INFO)
 
 
-class _StandardError(logging.StreamHandler[Any]):
+class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 takes no argument there
     """Standard error as it is when something is said: while a line is shown there, others stand above it."""
 
     @property
