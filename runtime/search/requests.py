@@ -46,7 +46,7 @@ class Request:
 
     @property
     def ruled(self) -> bool:
-        """Whether a rule may change the scores of what comes after the prefix, so that the host needs all logits."""
+        """Whether a rule may change the scores of what comes after the prefix, so that the host must see each step."""
         return self.min_length > 0 or self.search.rules.change_scores
 
     def limit(self, limits: Limits) -> int:

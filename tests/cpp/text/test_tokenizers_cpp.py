@@ -63,7 +63,7 @@ def texts_of_bytes(draw: random.Random, count: int) -> list[str]:
 
 
 def texts() -> Iterator[str]:
-    """8,000 lines, or all of those in the file that TXPORT_TEXTS names, and random bytes."""
+    """20,000 lines, or all of those in the file that TXPORT_TEXTS names, and random bytes."""
     draw = random.Random(0)
     yield from [
         "",
@@ -83,8 +83,8 @@ def texts() -> Iterator[str]:
     if "TXPORT_TEXTS" in os.environ:
         yield from Path(os.environ["TXPORT_TEXTS"]).read_text(encoding="utf-8").split("\n")
     else:
-        yield from texts_of_blocks(draw, 4000)
-    yield from texts_of_bytes(draw, 4000)
+        yield from texts_of_blocks(draw, 10_000)
+    yield from texts_of_bytes(draw, 10_000)
 
 
 @functools.cache
@@ -182,7 +182,7 @@ def test_bytes_are_those_of_python() -> None:
 def test_bytes_are_those_of_byt5() -> None:
     theirs = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'").ByT5Tokenizer()
     given = [text for text in texts() if not any(token in text for token in theirs.get_added_vocab())]
-    assert len(given) > 4000
+    assert len(given) > 10_000
     for text, (ids, _) in zip(given, by_cpp("bytes", "", given), strict=True):
         assert ids == theirs.encode(text, add_special_tokens=False), repr(text)
     many = [[i for i in ids if 3 <= i < 259 + 125] for ids in random_ids(random.Random(3), [])]

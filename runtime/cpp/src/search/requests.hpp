@@ -31,7 +31,7 @@ struct Request {
   // The most tokens that an engine makes for it, eos included.
   std::int64_t limit(const Limits& limits) const;
   std::int64_t width() const { return static_cast<std::int64_t>(source_ids.size()); }
-  // Whether a rule may change what comes after the prefix, so that the host must see each step and all logits.
+  // Whether a rule may change what comes after the prefix, so that the host must see each step.
   bool ruled() const { return min_length > 0 || search.rules.change_scores(); }
 };
 

@@ -70,16 +70,14 @@ bool Constraints::may_change(std::int64_t token, const Ids& made, const Request&
 
 template <typename Number>
 void Constraints::apply(std::vector<Number>& scores, const Ids& made, const Request& request) const {
-  constexpr Number kNever = -std::numeric_limits<Number>::infinity();
-  if (penalises()) {
-    for (const std::int64_t id : seen(made)) {
-      Number& score = scores[static_cast<std::size_t>(id)];
-      score = penalised(score);
-    }
-  }
-  for (const std::int64_t id : banned(made, request)) scores[static_cast<std::size_t>(id)] = kNever;
-  const bool none = std::all_of(scores.begin(), scores.end(), [](Number score) { return score == kNever; });
-  if (none) scores[static_cast<std::size_t>(eos_)] = 0;
+  const auto at = [](std::int64_t id) { return static_cast<std::size_t>(id); };
+  const Ids ids = changed(made, request);
+  std::vector<Number> some;
+  for (const std::int64_t id : ids) some.push_back(scores[at(id)]);
+  change(ids, some, made, request);
+  for (std::size_t i = 0; i < ids.size(); ++i) scores[at(ids[i])] = some[i];
+  const auto never = [](Number score) { return score == -std::numeric_limits<Number>::infinity(); };
+  if (std::all_of(scores.begin(), scores.end(), never)) scores[at(eos_)] = 0;
 }
 
 template void Constraints::apply(std::vector<float>& scores, const Ids& made, const Request& request) const;
@@ -91,14 +89,20 @@ Ids Constraints::changed(const Ids& made, const Request& request) const {
   return distinct(std::move(ids));
 }
 
-void Constraints::change(const Ids& ids, std::vector<double>& scores, const Ids& made, const Request& request) const {
+template <typename Number>
+void Constraints::change(const Ids& ids, std::vector<Number>& scores, const Ids& made, const Request& request) const {
+  const auto penalty = static_cast<Number>(penalty_);
   const Ids before = penalises() ? seen(made) : Ids{};
   const Ids never = distinct(banned(made, request));
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (std::binary_search(before.begin(), before.end(), ids[i])) scores[i] = penalised(scores[i]);
-    if (std::binary_search(never.begin(), never.end(), ids[i])) scores[i] = -std::numeric_limits<double>::infinity();
+    Number& score = scores[i];
+    if (std::binary_search(before.begin(), before.end(), ids[i])) score = score < 0 ? score * penalty : score / penalty;
+    if (std::binary_search(never.begin(), never.end(), ids[i])) score = -std::numeric_limits<Number>::infinity();
   }
 }
+
+template void Constraints::change(const Ids&, std::vector<float>&, const Ids&, const Request&) const;
+template void Constraints::change(const Ids&, std::vector<double>&, const Ids&, const Request&) const;
 
 // Ids that must not follow.
 Ids Constraints::banned(const Ids& made, const Request& request) const {
@@ -119,12 +123,6 @@ Ids Constraints::seen(const Ids& made) const {
   Ids ids{bos_};
   append(ids, made);
   return distinct(std::move(ids));
-}
-
-template <typename Number>
-Number Constraints::penalised(Number score) const {
-  const auto penalty = static_cast<Number>(penalty_);
-  return score < 0 ? score * penalty : score / penalty;
 }
 
 }  // namespace txport::core

@@ -28,10 +28,10 @@ class Constraints {
 
   // The ids whose scores the rules change after `made`, ascending; most are banned.
   Ids changed(const Ids& made, const Request& request) const;
-  // Change these scores, `scores[i]` that of the id `ids[i]`: -inf where the token must not come.
-  void change(const Ids& ids, std::vector<double>& scores, const Ids& made, const Request& request) const;
-  // Change the scores `[vocabulary]`, of float or double, of the tokens that may follow `made`: -inf where the token
-  // must not come. If none may, eos does, with the score 0.
+  // Change these scores, of float or double, `scores[i]` that of the id `ids[i]`: -inf where the token must not come.
+  template <typename Number>
+  void change(const Ids& ids, std::vector<Number>& scores, const Ids& made, const Request& request) const;
+  // Change the scores `[vocabulary]` of all tokens in that way. If none may come, eos does, with the score 0.
   template <typename Number>
   void apply(std::vector<Number>& scores, const Ids& made, const Request& request) const;
 
@@ -47,8 +47,6 @@ class Constraints {
 
   Ids seen(const Ids& made) const;
   Ids banned(const Ids& made, const Request& request) const;
-  template <typename Number>
-  Number penalised(Number score) const;
 };
 
 }  // namespace txport::core

@@ -27,7 +27,7 @@ struct Rules {
 
   // Whether there is one that may change what comes.
   bool any() const { return change_scores() || !end_ids.empty() || forced_end.has_value(); }
-  // Whether there is one that needs all logits.
+  // Whether there is one that may change the score of a token.
   bool change_scores() const {
     return repetition_penalty != 1 || no_repeat_ngram > 0 || !bad_words.empty() || !suppress.empty() ||
            !begin_suppress.empty();
