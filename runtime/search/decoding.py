@@ -30,7 +30,7 @@ def policy_of(engine: Engine, search: Search) -> Policy:
             return NativeBeamSearch(engine, search)
         return BeamSearch(engine.tokens, search, engine.vocabulary)
     if search.sampling or search.alternatives:
-        return Forks(engine.tokens, search)
+        return Forks(engine.tokens, search, engine.recomputes_logits)
     return Greedy(engine.tokens, search, engine.recomputes_logits)
 
 

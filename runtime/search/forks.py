@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.engine import DecoderState, Float32, Int64, best_ids
+from txport.runtime.search.greedy import Greedy
 from txport.runtime.search.requests import Request, Result, Slot
 from txport.runtime.search.rules import Constraints, forced_token
 from txport.runtime.search.sampling import draw
@@ -33,11 +34,14 @@ class Forks:
     Args:
         tokens: ids with a meaning.
         search: its settings.
+        recomputes_logits: see `txport.runtime.engine.Engine`.
     """
 
     top = 0
 
-    def __init__(self, tokens: SpecialTokens, search: Search) -> None:
+    def __init__(self, tokens: SpecialTokens, search: Search, recomputes_logits: bool = False) -> None:
+        self._recomputes = recomputes_logits
+        self._greedy = Greedy(tokens, search, recomputes_logits)
         self._constraints = Constraints(search.rules, tokens)
         self._sampling = search.sampling
         self._pad = tokens.pad
@@ -48,44 +52,55 @@ class Forks:
         return ForkedSlot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether the host reads logits: always."""
-        return True
+        """Whether the host reads logits: of each step, or only where alternatives begin."""
+        return self._sampling is not None or not self._recomputes or self._greedy.needs_logits(request)
 
     def stepwise(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step: always."""
         return True
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
-        """Choose a token for each row, instead of those that the device chose."""
-        logits = state.logits()
+        """Choose a token for each row: the one that the device chose, or another one."""
         order = list(range(state.rows))
-        made: list[tuple[int, int, int, Slot]] = []  # row, the row that was stepped, token, answer
-        for index, slot in enumerate(slots):
-            if not isinstance(slot, ForkedSlot):
-                continue
-            first = index * self.rows
+        forked = [(index * self.rows, slot) for index, slot in enumerate(slots) if isinstance(slot, ForkedSlot)]
+        made = self._continued(state, forked, token_ids[0])
+        for first, slot in forked:
             if slot.answers:
-                for number, answer in enumerate(slot.answers):
-                    if not answer.done:
-                        row = first + number
-                        made.append((row, row, self._best(logits[row], answer, number, 1)[0], answer))
-            elif slot.length < len(slot.request.prefix):
+                continue
+            if slot.length < len(slot.request.prefix):
                 made.append((first, first, int(slot.request.prefix[slot.length]), slot))
-            else:
-                for number, token in enumerate(self._fork(logits[first], slot)):
-                    answer = Slot(slot.index, slot.request, slot.limit, slot.length, [*slot.ids], [*slot.scores])
-                    slot.answers.append(answer)
-                    order[first + number] = first
-                    made.append((first + number, first, token, answer))
+                continue
+            for number, token in enumerate(self._fork(state, first, slot)):
+                answer = Slot(slot.index, slot.request, slot.limit, slot.length, [*slot.ids], [*slot.scores])
+                slot.answers.append(answer)
+                order[first + number] = first
+                made.append((first + number, first, token, answer))
         self._extend(state, made)
-        for slot in slots:
-            if isinstance(slot, ForkedSlot) and slot.answers:
+        for _, slot in forked:
+            if slot.answers:
                 slot.length += 1
                 slot.done = all(answer.done for answer in slot.answers)
         if order != list(range(state.rows)):
             state.reorder(order)
         overrides = [(row, self._pad if answer.done else token, answer.done) for row, _, token, answer in made]
         state.override(*map(list, zip(*overrides, strict=True)))
+
+    def _continued(
+        self, state: DecoderState, forked: Sequence[tuple[int, ForkedSlot]], token_ids: Int64
+    ) -> list[tuple[int, int, int, Slot]]:
+        """Rows, twice, and the next tokens of the answers that have not ended."""
+        answers = {
+            first + number: (number, answer)
+            for first, slot in forked
+            for number, answer in enumerate(slot.answers)
+            if not answer.done
+        }
+        if self._sampling is None:
+            chosen = self._greedy.tokens(state, {row: answer for row, (_, answer) in answers.items()}, token_ids)
+        else:
+            logits = state.logits()
+            chosen = {row: self._drawn(logits[row], answer, number) for row, (number, answer) in answers.items()}
+        return [(row, row, token, answers[row][1]) for row, token in chosen.items()]
 
     def _extend(self, state: DecoderState, made: Sequence[tuple[int, int, int, Slot]]) -> None:
         """Append the tokens and their scores to their answers."""
@@ -97,19 +112,27 @@ class Forks:
         for _, _, token, answer in made:
             answer.extend([token], self._constraints.ends)
 
-    def _fork(self, logits: Float32, slot: ForkedSlot) -> list[int]:
+    def _fork(self, state: DecoderState, row: int, slot: ForkedSlot) -> list[int]:
         """The first token of each answer."""
-        if self._sampling is None:
-            return self._best(logits, slot, 0, self.rows)
-        return [self._best(logits, slot, number, 1)[0] for number in range(self.rows)]
-
-    def _best(self, logits: Float32, answer: Slot, number: int, count: int) -> list[int]:
-        """The best tokens by the rules, or one that is drawn for the sample of this number."""
-        token = forced_token(answer)
+        (logits,) = state.logits([row])
+        if self._sampling is not None:
+            return [self._drawn(logits, slot, number) for number in range(self.rows)]
+        token = forced_token(slot)
         if token is not None:
             return [token]
+        scores = self._constrained(logits, slot)
+        return [token for token in best_ids(scores, self.rows).tolist() if scores[token] > -np.inf]
+
+    def _drawn(self, logits: Float32, answer: Slot, number: int) -> int:
+        """The next token of the sample of this number."""
+        assert self._sampling is not None
+        token = forced_token(answer)
+        if token is not None:
+            return token
+        return draw(self._constrained(logits, answer), self._sampling, answer.request.key, number, answer.length)
+
+    def _constrained(self, logits: Float32, answer: Slot) -> Float32:
+        """A copy of the logits, as the rules change them."""
         scores = logits.copy()
         self._constraints.apply(scores, answer.ids, answer.request)
-        if self._sampling is not None:
-            return [draw(scores, self._sampling, answer.request.key, number, answer.length)]
-        return [token for token in best_ids(scores, count).tolist() if scores[token] > -np.inf]
+        return scores

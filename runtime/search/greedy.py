@@ -1,6 +1,6 @@
 """Greedy search: each token is the most probable one, which the device chooses, unless a rule overrides it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.engine import DecoderState, Float32, Int64
@@ -52,10 +52,9 @@ class Greedy:
         """One token for each row, with its score."""
         overrides: list[tuple[int, int, bool]] = []
         scored: list[tuple[int, Slot]] = []
-        chosen = self._chosen(state, slots, token_ids)
-        for row, token in chosen.items():
-            slot = slots[row]
-            assert slot is not None
+        at_work = {row: slot for row, slot in enumerate(slots) if slot is not None}
+        for row, token in self.tokens(state, at_work, token_ids).items():
+            slot = at_work[row]
             slot.extend([token], self._constraints.ends)
             # An end that only the rules know is none on the device.
             given_up = token != self._eos and token in self._constraints.ends
@@ -70,13 +69,11 @@ class Greedy:
             for (_, slot), score in zip(scored, scores.tolist(), strict=True):
                 slot.scores.append(score)
 
-    def _chosen(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> dict[int, int]:
-        """The token of each row that works."""
+    def tokens(self, state: DecoderState, slots: Mapping[int, Slot], token_ids: Int64) -> dict[int, int]:
+        """The token of each row, by its slot, where the device chose `token_ids` `[rows]`."""
         chosen: dict[int, int] = {}
         changed: dict[int, Slot] = {}
-        for row, slot in enumerate(slots):
-            if slot is None:
-                continue
+        for row, slot in slots.items():
             token = forced_token(slot)
             if token is None:
                 token = int(token_ids[row])

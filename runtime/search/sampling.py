@@ -28,13 +28,22 @@ def probabilities(logits: Float32, sampling: Sampling) -> Float64:
         scores[scores < least] = -np.inf
     weights: Float64 = np.exp(scores - scores.max())
     if sampling.top_p < 1:
-        ascending = np.argsort(weights, kind="stable")
-        removed = np.cumsum(weights[ascending]) <= (1 - sampling.top_p) * weights.sum()
-        removed[-1] = False
-        weights[ascending[removed]] = 0
+        _remove_tail(weights, (1 - sampling.top_p) * weights.sum())
     if sampling.min_p > 0:
         weights[weights < sampling.min_p] = 0  # the best one's weight is 1
     return weights
+
+
+def _remove_tail(weights: Float64, mass: float) -> None:
+    """Set the smallest weights that have at most this sum to 0, but never the largest."""
+    # Those below half of an equal share have less together, and need no sorting: nearly all of a large vocabulary.
+    small = weights < mass / (2 * len(weights))
+    rest = np.flatnonzero(~small)
+    ascending = rest[np.argsort(weights[rest], kind="stable")]
+    removed = weights[small].sum() + np.cumsum(weights[ascending]) <= mass
+    removed[-1] = False
+    weights[small] = 0
+    weights[ascending[removed]] = 0
 
 
 def uniform(seed: int, key: int, sample: int, position: int) -> float:

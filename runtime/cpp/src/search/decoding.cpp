@@ -23,7 +23,7 @@ bool is_greedy(const Search& search) { return search.beam == 1 && !search.sampli
 std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& search) {
   if (search.beam > 1)
     return std::make_unique<BeamSearch>(engine.tokens(), search, engine.vocabulary(), engine.recomputes_logits());
-  if (!is_greedy(search)) return std::make_unique<Forks>(engine.tokens(), search);
+  if (!is_greedy(search)) return std::make_unique<Forks>(engine.tokens(), search, engine.recomputes_logits());
   return std::make_unique<Greedy>(engine.tokens(), search, engine.recomputes_logits());
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "search/continuations.hpp"
+#include "search/greedy.hpp"
 #include "search/rules.hpp"
 #include "search/scheduler.hpp"
 
@@ -24,21 +25,27 @@ struct ForkedSlot : Slot {
 // The policy of sampling, and of alternatives.
 class Forks : public Policy {
  public:
-  Forks(const SpecialTokens& tokens, const Search& search);
+  // `recomputes_logits`: see Engine.
+  Forks(const SpecialTokens& tokens, const Search& search, bool recomputes_logits = false);
 
   std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const override;
-  bool needs_logits(const Request& /*request*/) const override { return true; }
+  bool needs_logits(const Request& request) const override;
   bool stepwise(const Slots& /*slots*/) const override { return true; }
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
 
  private:
   const Constraints constraints_;
+  const Greedy greedy_;
   const std::optional<Sampling> sampling_;
   const std::int64_t pad_;
+  const bool recomputes_logits_;
 
-  void extend_all(DecoderState& state, ForkedSlot& slot, std::size_t first, Continuations& next) const;
-  Ids best(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number, std::size_t count) const;
+  void extend_all(DecoderState& state, ForkedSlot& slot, std::size_t first, const Ids& token_ids,
+                  Continuations& next) const;
   Ids first_tokens(DecoderState& state, std::size_t row, const Slot& slot) const;
+  Ids alternatives(DecoderState& state, std::size_t row, const Slot& slot) const;
+  std::int64_t draw_next(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number) const;
+  std::vector<float> constrained(DecoderState& state, std::size_t row, const Slot& answer) const;
 };
 
 }  // namespace txport::core

@@ -49,7 +49,6 @@ void Greedy::choose_one(DecoderState& state, const Slots& slots, const Ids& toke
   next.apply(state);
 }
 
-// What comes by the rules, where the device chose `best`; the first of equals, as with ArgMax.
 std::int64_t Greedy::next_token(DecoderState& state, std::size_t row, const Slot& slot, std::int64_t best) const {
   if (const auto forced = forced_token(slot)) return *forced;
   if (!slot.ruled || !constraints_.may_change(best, slot.ids, slot.request)) return best;

@@ -17,6 +17,8 @@ class Greedy : public Policy {
   bool needs_logits(const Request& request) const override;
   bool stepwise(const Slots& slots) const override;
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
+  // What comes by the rules, where the device chose `best`; the first of equals, as with ArgMax.
+  std::int64_t next_token(DecoderState& state, std::size_t row, const Slot& slot, std::int64_t best) const;
 
  private:
   const Constraints constraints_;
@@ -24,7 +26,6 @@ class Greedy : public Policy {
   const bool recomputes_logits_;
 
   void choose_one(DecoderState& state, const Slots& slots, const Ids& token_ids) const;
-  std::int64_t next_token(DecoderState& state, std::size_t row, const Slot& slot, std::int64_t best) const;
 };
 
 }  // namespace txport::core

@@ -35,20 +35,26 @@ void keep_best(std::vector<double>& scores, std::size_t count) {
   }
 }
 
-// Leave the largest that have the share `top_p` of all in sum.
-void keep_mass(std::vector<double>& weights, double top_p) {
-  if (top_p >= 1) return;
-  std::vector<std::size_t> ascending(weights.size());
-  std::iota(ascending.begin(), ascending.end(), 0U);
+// Set the smallest weights that have at most the sum `mass` to 0, but never the largest.
+void remove_tail(std::vector<double>& weights, double mass) {
+  // Those below half of an equal share have less together, and need no sorting: nearly all of a large vocabulary.
+  const double small = mass / (2 * static_cast<double>(weights.size()));
+  std::vector<std::size_t> ascending;
+  double sum = 0;
+  for (std::size_t id = 0; id < weights.size(); ++id) {
+    if (weights[id] >= small) {
+      ascending.push_back(id);
+    } else {
+      sum += weights[id];
+      weights[id] = 0;
+    }
+  }
   std::stable_sort(ascending.begin(), ascending.end(),
                    [&](std::size_t a, std::size_t b) { return weights[a] < weights[b]; });
-  double all = 0;
-  for (const std::size_t id : ascending) all += weights[id];
-  ascending.pop_back();  // the best one stays
-  double sum = 0;
+  ascending.pop_back();
   for (const std::size_t id : ascending) {
     sum += weights[id];
-    if (sum > (1 - top_p) * all) break;
+    if (sum > mass) break;
     weights[id] = 0;
   }
 }
@@ -68,7 +74,9 @@ std::vector<double> probabilities(const std::vector<float>& logits, const Sampli
   keep_best(weights, static_cast<std::size_t>(sampling.top_k));
   const double most = *std::max_element(weights.begin(), weights.end());
   for (double& weight : weights) weight = std::exp(weight - most);
-  keep_mass(weights, sampling.top_p);
+  if (sampling.top_p < 1) {
+    remove_tail(weights, (1 - sampling.top_p) * std::accumulate(weights.begin(), weights.end(), 0.0));
+  }
   for (double& weight : weights) {
     if (weight < sampling.min_p) weight = 0;  // the best one's weight is 1
   }
