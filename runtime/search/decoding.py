@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 
 from txport.runtime.engine import Engine
 from txport.runtime.engines.native import NativeEngine
@@ -75,7 +74,7 @@ def decode_all(
 
     def answers(scheduler: Scheduler, share: Sequence[int]) -> list[Result]:
         with _stopped_by_errors(schedulers):
-            return [replace(result, index=share[result.index]) for result in scheduler.drain()]
+            return [Result(share[result.index], result.hypotheses) for result in scheduler.drain()]
 
     if workers == 1:
         results = answers(schedulers[0], shares[0])

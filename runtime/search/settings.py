@@ -1,6 +1,7 @@
 """Settings of a search. They mean what they mean in Hugging Face's `generate` (transformers 5, generation/utils.py)."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 EarlyStopping = bool | Literal["never"]
@@ -33,7 +34,7 @@ class Rules:
     forced_end: int | None = None
     renormalize: bool = False
 
-    @property
+    @cached_property
     def change_scores(self) -> bool:
         """Whether a rule may change the score of a token."""
         return replace(self, end_ids=(), forced_end=None, renormalize=False) != NO_RULES

@@ -6,7 +6,6 @@ It needs no thread of its own, so that a process may fork, and no call has anoth
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from threading import Event, Lock, local
 
 from txport.runtime.engine import Engine
@@ -167,7 +166,7 @@ class _Group:
 
     def _answer(self, result: Result) -> None:
         call, place = self.owners.pop(result.index)
-        call.results[place] = replace(result, index=place)
+        call.results[place] = Result(place, result.hypotheses)
         call.unanswered -= 1
         if call.ended:
             call.changed.set()
