@@ -42,11 +42,11 @@ void remove_tail(std::vector<double>& weights, double mass) {
   std::vector<std::size_t> ascending;
   double sum = 0;
   for (std::size_t id = 0; id < weights.size(); ++id) {
-    if (weights[id] >= small) {
-      ascending.push_back(id);
-    } else {
+    if (weights[id] < small) {
       sum += weights[id];
       weights[id] = 0;
+    } else {
+      ascending.push_back(id);
     }
   }
   std::stable_sort(ascending.begin(), ascending.end(),
