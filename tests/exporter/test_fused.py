@@ -177,7 +177,10 @@ def test_scores_and_constraints_are_those_of_pytorch(open_engine: Any) -> None:
 
 
 def test_a_long_run_neither_errs_nor_grows(open_engine: Any) -> None:
-    """States of changing sizes, made and freed; memory stays where it was after the first of them."""
+    """States of changing sizes, made and freed; a state that is lost in each turn is seen.
+
+    In every quarter of the run, since other libraries of this process take memory now and then.
+    """
     engine, rng = open_engine("post", "float32", 2), np.random.default_rng(4)
     pool = [[*rng.integers(4, 64, rng.integers(0, 31)).tolist(), 3] for _ in range(64)]
     answered = expected(model_of("post"), pool)
@@ -187,12 +190,12 @@ def test_a_long_run_neither_errs_nor_grows(open_engine: Any) -> None:
         ids = decoded(engine, [pool[index] for index in chosen], rows=int(rng.integers(1, 17)))
         assert ids == [answered[index] for index in chosen]
 
-    for _ in range(20):
-        turn()
-    before = resident_bytes()
-    for _ in range(200):
-        turn()
-    assert resident_bytes() - before < 8e6
+    resident = []
+    for count in (20, 50, 50, 50, 50):
+        for _ in range(count):
+            turn()
+        resident.append(resident_bytes())
+    assert np.diff(resident).min() < 2e6
 
 
 def resident_bytes() -> int:
