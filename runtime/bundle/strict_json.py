@@ -24,6 +24,8 @@ _NAMES = {
     float: "a number",
 }
 _LARGEST = 2**63 - 1
+# Arrays and objects in each other, at most, as in C++; how deep Python's own parser goes depends on its version.
+_DEEPEST = 64
 EXPORT_AGAIN = "copy or export the bundle again"
 
 
@@ -47,6 +49,7 @@ def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dic
         value = json.loads(
             text, object_pairs_hook=_no_repeats, parse_constant=_no_constant, parse_float=_finite, parse_int=_int64
         )
+        _check_depth(value)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
         raise error(f"{file} is not valid JSON: it is nested too deeply") from None
@@ -216,6 +219,16 @@ def _expect(kind: type, value: Any, where: str) -> None:
 
 def _name(value: Any) -> str:
     return "null" if value is None else _NAMES.get(type(value), type(value).__name__)
+
+
+def _check_depth(value: Any) -> None:
+    """Raise `ValueError` if arrays and objects are nested too deeply."""
+    level: list[Any] = [[value]]
+    for _ in range(_DEEPEST + 1):
+        items = [item for part in level for item in (part.values() if isinstance(part, dict) else part)]
+        level = [item for item in items if isinstance(item, dict | list)]
+    if level:
+        raise ValueError("it is nested too deeply")
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

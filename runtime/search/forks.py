@@ -63,6 +63,7 @@ class Forks:
         """Choose a token for each row: the one that the device chose, or another one."""
         order = list(range(state.rows))
         forked = [(index * self.rows, slot) for index, slot in enumerate(slots) if isinstance(slot, ForkedSlot)]
+        # The row, the row that was stepped, the token, and the answer or what answers have in common.
         made = self._continued(state, forked, token_ids[0])
         for first, slot in forked:
             if slot.answers:
@@ -88,7 +89,7 @@ class Forks:
     def _continued(
         self, state: DecoderState, forked: Sequence[tuple[int, ForkedSlot]], token_ids: Int64
     ) -> list[tuple[int, int, int, Slot]]:
-        """Rows, twice, and the next tokens of the answers that have not ended."""
+        """Of each answer that has not ended: its row, that row again, its next token, and itself; see `choose`."""
         answers = {
             first + number: (number, answer)
             for first, slot in forked
