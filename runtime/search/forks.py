@@ -89,7 +89,7 @@ class Forks:
     def _continued(
         self, state: DecoderState, forked: Sequence[tuple[int, ForkedSlot]], token_ids: Int64
     ) -> list[tuple[int, int, int, Slot]]:
-        """Of each answer that has not ended: its row, that row again, its next token, and itself; see `choose`."""
+        """The next tokens of the answers that have not ended, which stay in their rows; elements as in `choose`."""
         answers = {
             first + number: (number, answer)
             for first, slot in forked
