@@ -1,5 +1,6 @@
 """Runs a build in its own process: it can be stopped or run out of memory harmlessly, and its peak can be measured."""
 
+import faulthandler
 import multiprocessing
 import signal
 import time
@@ -12,6 +13,7 @@ from txport.runtime.system import end_with_parent
 
 T = TypeVar("T")
 _POLL = 0.2  # seconds between checks of the time that is left
+_FAULTS = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL")  # of which faulthandler says where they were
 
 
 def run_apart(
@@ -51,8 +53,9 @@ def run_apart(
         raise CheckFailed(f"the build took longer than {timeout:g} seconds and was stopped: raise --timeout")
     number = -(process.exitcode or 0)
     name = signal.Signals(number).name if number in set(signal.Signals) else f"exit code {process.exitcode}"
-    memory = ", most likely for want of memory: use fewer or smaller buckets, or a smaller --workspace"
-    raise CheckFailed(f"the build was ended by {name}{memory if name == 'SIGKILL' else ''}")
+    hints = {"SIGKILL": ", most likely for want of memory: use fewer or smaller buckets, or a smaller --workspace"}
+    hints |= dict.fromkeys(_FAULTS, ", in the call that is first in the lines above")
+    raise CheckFailed(f"the build was ended by {name}{hints.get(name, '')}")
 
 
 def _listen(
@@ -74,6 +77,7 @@ def _listen(
 
 def _work(work: Callable[[Callable[[str, float], None]], Any], sender: Connection) -> None:
     end_with_parent()
+    faulthandler.enable()
     try:
         answer = "done", work(lambda what, part: sender.send(("progress", (what, part))))
     except (TxportError, OSError) as error:

@@ -1,6 +1,7 @@
 """Groups of decoder steps as CUDA graphs, or launched operator by operator where the device refuses to capture them."""
 
 import logging
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -8,15 +9,22 @@ from txport.runtime.device.buffers import StepBuffers
 from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
 
+# Held while a stream is captured, and while a library opens, prepares or closes a model, for which it may wait for the
+# whole device. No thread may do that while a stream of the device is captured: it fails, and spoils the capture (CUDA
+# C++ Programming Guide, "Prohibited and Unhandled Operations"). A thread that holds the lock of a pool may take this
+# one, never the reverse.
+WHOLE_DEVICE = threading.RLock()
+
 _log = logging.getLogger("txport")
-_ATTEMPTS = 2
+_ATTEMPTS = 5
 
 
 class StepGroups:
     """The steps of one set of buffers, in groups: the first group of each size is captured, and replayed from then on.
 
-    What a library allocates in a capture spoils it. Such a group is launched operator by operator, which allocates, and
-    the next one is captured. A second failure ends it: steps over these buffers are not captured any more.
+    What a library allocates in a capture spoils it, and so does another library of the process, as PyTorch, that waits
+    for the device meanwhile. Such a group is launched operator by operator, which allocates, and the next one is
+    captured. After some failures steps over these buffers are not captured any more.
 
     Args:
         buffers: of the steps.
@@ -47,7 +55,8 @@ class StepGroups:
         if self._attempts == 0:
             return group
         try:
-            self._graphs[count] = self._buffers.device.capture(group)
+            with WHOLE_DEVICE:
+                self._graphs[count] = self._buffers.device.capture(group)
         except (EngineError, ResourceError) as error:
             self._attempts -= 1
             if self._attempts == 0:

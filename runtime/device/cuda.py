@@ -7,6 +7,7 @@ import ctypes
 import functools
 import gc
 import itertools
+import os
 import threading
 import weakref
 from collections import Counter
@@ -120,6 +121,7 @@ class CudaDevice:
                 error, graph = cuda.cuStreamEndCapture(self._stream)
                 if error == _SUCCESS:
                     cuda.cuGraphDestroy(graph)
+                _forget_errors()
                 raise
             graph = _checked("cuStreamEndCapture", self._stream)
         try:
@@ -129,6 +131,17 @@ class CudaDevice:
         finally:
             cuda.cuGraphDestroy(graph)
         return _Replay(runnable, self._stream, enqueue)
+
+
+def _forget_errors() -> None:
+    """Clear the last error of this thread in CUDA's runtime.
+
+    A launch that a spoilt capture refused leaves one there, and ONNX Runtime takes it for the next operator's.
+    """
+    _, version = cuda.cuDriverGetVersion()
+    for generation in range(11, version // 1000 + 1):
+        with suppress(OSError):  # it is not loaded
+            ctypes.CDLL(f"libcudart.so.{generation}", mode=os.RTLD_NOLOAD | os.RTLD_LAZY).cudaGetLastError()
 
 
 class _Event:

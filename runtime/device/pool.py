@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.beam_buffers import BeamBuffers
 from txport.runtime.device.buffers import Stack, StepBuffers, StepSizes, bytes_needed
-from txport.runtime.device.capture import StepGroups
+from txport.runtime.device.capture import WHOLE_DEVICE, StepGroups
 from txport.runtime.device.device import Device
 from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
@@ -144,7 +144,8 @@ class Pool:
         kind = StepBuffers if sizes.beams == 1 else BeamBuffers
         buffers = kind(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
         try:
-            enqueue = self._program.prepare(buffers.addresses, sizes)
+            with WHOLE_DEVICE:
+                enqueue = self._program.prepare(buffers.addresses, sizes)
             return PreparedStep(buffers, StepGroups(buffers, enqueue, self._program))
         except EngineError:  # the device may not answer any more; its memory goes with it
             raise

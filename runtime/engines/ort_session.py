@@ -10,6 +10,7 @@ import onnxruntime
 from txport.runtime.bundle.archive import Archive, File, Files, files_of
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
+from txport.runtime.device.capture import WHOLE_DEVICE
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
 from txport.runtime.engines.external_data import moved
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
@@ -24,6 +25,18 @@ _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
 SPIN_US = "500"
 _log = logging.getLogger(__name__)
+
+
+class _GpuSession(onnxruntime.InferenceSession):  # type: ignore[misc]
+    """A session that is opened and closed while no stream of the device is captured."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        with WHOLE_DEVICE:
+            super().__init__(*arguments, **options)
+
+    def __del__(self) -> None:
+        with WHOLE_DEVICE:
+            self.__dict__.clear()
 
 
 def run(session: Any, binding: Any, options: Any = None) -> None:
@@ -134,7 +147,8 @@ def open_session(
     try:
         model = _in_archive(files, graph, options) if isinstance(files, Archive) else str(path)
         # Without a fallback of its own, which would print on standard output.
-        session = onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
+        kind = onnxruntime.InferenceSession if first == CPU else _GpuSession
+        session = kind(model, options, providers=list(providers), enable_fallback=0)
     except TxportError:
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own

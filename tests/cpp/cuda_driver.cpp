@@ -232,6 +232,7 @@ int drain(Stream& stream, unsigned long long place) {
 int drain(Stream& stream) { return drain(stream, stream.done + stream.queue.size()); }
 
 int enqueue(Stream& stream, Node node) {
+  if (stream.invalid) return kCaptureInvalidated;
   if (stream.recording != nullptr) {
     stream.recording->push_back(std::move(node));
     return kSuccess;
@@ -297,6 +298,15 @@ bool spoils_capture() {
   for (Stream* stream : driver().streams) {
     if (stream->recording == nullptr || (!stream->global && stream->owner != std::this_thread::get_id())) continue;
     spoilt = stream->invalid = true;
+  }
+  return spoilt;
+}
+
+// Waiting for all streams spoils the captures of all threads.
+bool waits_for_captures() {
+  bool spoilt = false;
+  for (Stream* stream : driver().streams) {
+    if (stream->recording != nullptr) spoilt = stream->invalid = true;
   }
   return spoilt;
 }
@@ -424,6 +434,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
 CUresult cuCtxSetCurrent(CUcontext context) {
   has_context = context == reinterpret_cast<CUcontext>(&driver());
   return result(has_context ? kSuccess : kInvalidContext);
+}
+CUresult cuCtxSynchronize() {
+  return guarded([] { return waits_for_captures() ? int{kCaptureUnsupported} : finish_all(); });
 }
 CUresult cuGetErrorString(CUresult error, const char** text) {
   static std::map<int, std::string> texts;
@@ -651,7 +664,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     if (stream.owner != std::this_thread::get_id()) return int{kCaptureWrongThread};
     auto* recorded = stream.recording;
     stream.recording = nullptr;
-    if (stream.invalid) {
+    if (std::exchange(stream.invalid, false)) {
       delete recorded;
       return int{kCaptureInvalidated};
     }

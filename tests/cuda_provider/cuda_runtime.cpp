@@ -23,6 +23,7 @@ int cuInit(unsigned);
 int cuDriverGetVersion(int*);
 int cuDevicePrimaryCtxRetain(void**, int);
 int cuCtxSetCurrent(void*);
+int cuCtxSynchronize();
 int cuMemGetInfo_v2(std::size_t*, std::size_t*);
 int cuMemAlloc_v2(Address*, std::size_t);
 int cuMemFree_v2(Address);
@@ -314,6 +315,10 @@ int cudaEventRecord(void* event, Stream stream) {
   START;
   return remember(cuEventRecord(event, of(stream)));
 }
+int cudaDeviceSynchronize() {
+  START;
+  return remember(cuCtxSynchronize());
+}
 int cudaEventSynchronize(void* event) {
   START;
   return remember(cuEventSynchronize(event));
@@ -380,9 +385,10 @@ int cublasCreate_v2(Handle** handle) {
   *handle = new Handle;
   return 0;
 }
+// It "will implicitly call cudaDeviceSynchronize()" (cuBLAS, cublasCreate).
 int cublasDestroy_v2(Handle* handle) {
   delete handle;
-  return 0;
+  return cudaDeviceSynchronize();
 }
 int cublasSetStream_v2(Handle* handle, Stream stream) {
   START;

@@ -1,9 +1,11 @@
 """tx-build as a user meets it, with TensorRT-RTX, which builds for a GPU that is not there."""
 
+import ctypes
 import dataclasses
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -220,7 +222,11 @@ def _is_killed(progress: Callable[[str, float], None]) -> int:
     return 0
 
 
-def test_work_in_another_process_answers_fails_and_dies_in_words() -> None:
+def _reads_nowhere(progress: Callable[[str, float], None]) -> int:
+    return len(ctypes.string_at(1))
+
+
+def test_work_in_another_process_answers_fails_and_dies_in_words(capfd: pytest.CaptureFixture[str]) -> None:
     told: list[tuple[str, float]] = []
     assert run_apart(_works, None, lambda what, part: told.append((what, part))) > 1 << 20
     assert told == [("half", 0.5)]
@@ -228,6 +234,11 @@ def test_work_in_another_process_answers_fails_and_dies_in_words() -> None:
         run_apart(_fails, None, print)
     with pytest.raises(CheckFailed, match="SIGKILL, most likely for want of memory"):
         run_apart(_is_killed, 60, print)
+    with pytest.raises(CheckFailed, match="SIGSEGV, in the call that is first in the lines above"):
+        run_apart(_reads_nowhere, 60, print)
+    assert re.search(
+        r"Segmentation fault.*, line \d+ in string_at\n.* in _reads_nowhere\n", capfd.readouterr().err, re.S
+    )
 
 
 def test_the_record_is_plain_json(target: Path, built: BuildRecord) -> None:

@@ -6,6 +6,7 @@ over libraries that do nothing, nothing at all: ids mean something in the first 
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.device.state import DeviceState
 from txport.runtime.engines.choice import choose
+from txport.runtime.errors import TxportError
 from txport.runtime.golden import check, load_golden
 from txport.runtime.libraries import cuda_provider
 from txport.runtime.search.decoding import decode_all
@@ -118,6 +120,40 @@ def check_threads(open_engine: Callable[[], DeviceEngine], bundle: Path) -> None
     for thread in threads[3:]:
         thread.join()
     assert wrong == [[]] * 3 * len(threads), "a thread that fails answers nothing"
+
+
+def check_captures(engine: DeviceEngine, bundle: Path, beside: Callable[[], None]) -> list[str]:
+    """Answers stay right while steps are captured again and again beside other work; returns why captures failed."""
+    device, faults, done, stop = engine.device, list[str](), list[bool](), threading.Event()
+    capture = device.capture
+
+    def noting(enqueue: Callable[[], None]) -> Callable[[], None]:
+        try:
+            return capture(enqueue)
+        except TxportError as error:
+            faults.append(str(error))
+            raise
+
+    def repeat() -> None:
+        while not stop.is_set():
+            beside()
+            done.append(True)
+
+    device.capture = noting  # type: ignore[method-assign]
+    other = threading.Thread(target=repeat)
+    other.start()
+    try:
+        end = time.monotonic() + 20
+        while (turns := len(done)) < 4 and time.monotonic() < end:
+            while len(done) == turns and other.is_alive():
+                engine._pool._free_idle()
+                assert wrong_cases(engine, bundle, 1) == []
+            assert other.is_alive(), "what is done beside it has failed"
+    finally:
+        stop.set()
+        other.join()
+        device.capture = capture  # type: ignore[method-assign]
+    return faults
 
 
 def check_nodes(engine: DeviceEngine, rows: Rows, **names: object) -> None:

@@ -1,10 +1,22 @@
 """ONNX Runtime's CUDA provider: each bundle and lowering, captured and launched one by one."""
 
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from gpu_engines import WHERE, Rows, check_beams, check_golden, check_nodes, check_threads, on_onnxruntime, wrong_cases
+from gpu_engines import (
+    WHERE,
+    Rows,
+    check_beams,
+    check_captures,
+    check_golden,
+    check_nodes,
+    check_threads,
+    on_onnxruntime,
+    wrong_cases,
+)
 from txport.exporter.graphs.capturable import not_capturable
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import LOWERINGS, Lowering
@@ -68,6 +80,29 @@ def test_beams_are_captured_and_find_what_rows_find(with_beams: Path, record_pro
 
 def test_threads_get_the_same(small: Path) -> None:
     check_threads(lambda: opened(small), small)
+
+
+def test_engines_that_open_and_close_spoil_no_capture(small: Path) -> None:
+    def open_and_close() -> None:
+        assert wrong_cases(opened(small), small, 1) == []
+
+    engine = opened(small)
+    assert check_captures(engine, small, open_and_close) == []
+    assert engine.captured == (WHERE == "cuda")
+
+
+def test_who_waits_for_the_device_spoils_captures_and_nothing_else(small: Path, device: Any) -> None:
+    """Another library of the process may, as PyTorch."""
+    from cuda.bindings import driver
+
+    def wait_for_it() -> None:
+        for _ in range(50):
+            device.free_memory()  # makes the context current
+            driver.cuCtxSynchronize()
+            time.sleep(0.002)
+
+    faults = check_captures(opened(small), small, wait_for_it)
+    assert bool(faults) == (WHERE == "cuda"), "a capture was under way now and then"
 
 
 def test_a_stream_of_tokens_is_the_same(small: Path) -> None:

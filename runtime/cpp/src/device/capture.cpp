@@ -1,10 +1,16 @@
 #include "device/capture.hpp"
 
+#include <mutex>
 #include <utility>
 
 #include "errors.hpp"
 
 namespace txport::core {
+
+std::shared_mutex& whole_device() {
+  static std::shared_mutex one;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  return one;
+}
 
 void StepGroups::launch(std::size_t count) {
   const std::function<void()> group = [this, count] {
@@ -18,6 +24,7 @@ void StepGroups::launch(std::size_t count) {
 void StepGroups::capture(std::size_t count, const std::function<void()>& group) {
   std::string fault;
   try {
+    const std::unique_lock alone(whole_device());
     auto replay = device_.capture(group, fault);
     if (fault.empty()) graphs_.emplace(count, std::move(replay));
   } catch (const ResourceError& error) {  // an allocation that a capture refuses looks like one for want of memory

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 
@@ -11,20 +12,27 @@
 
 namespace txport::core {
 
+// Held alone while a stream is captured, and together while libraries open, prepare or close models, for which they may
+// wait for the whole device. No thread may do that while a stream of the device is captured: it fails, and spoils the
+// capture (CUDA C++ Programming Guide, "Prohibited and Unhandled Operations"). A thread that holds the latch of a pool
+// may take this one, never the reverse.
+std::shared_mutex& whole_device();
+
 // The steps of one set of buffers: the first group of each size is captured, and replayed from then on.
 //
-// What a library allocates in a capture spoils it. Such a group is launched operator by operator, which allocates, and
-// the next one is captured. A second failure ends it: steps over these buffers are not captured any more.
+// What a library allocates in a capture spoils it, and so does another library of the process, as PyTorch, that waits
+// for the device meanwhile. Such a group is launched operator by operator, which allocates, and the next one is
+// captured. After some failures steps over these buffers are not captured any more.
 class StepGroups {
  public:
   // Enqueues one step, and a copy of its tokens to this slot of the ring.
   using Step = std::function<void(std::size_t slot)>;
-  // Called after the second failure, with what the device or the library said.
+  // Called after the last failure, with what the device or the library said.
   using Refused = std::function<void(const std::string& fault)>;
 
   // `step` has run before, with nothing left to do. Without `refused` nothing is captured.
   StepGroups(Device& device, Step step, Refused refused)
-      : device_(device), step_(std::move(step)), refused_(std::move(refused)), attempts_(refused_ ? 2 : 0) {}
+      : device_(device), step_(std::move(step)), refused_(std::move(refused)), attempts_(refused_ ? 5 : 0) {}
 
   // Enqueue `count` steps. Throws EngineError: the device or the library failed. ResourceError: for want of memory.
   void launch(std::size_t count);

@@ -81,6 +81,7 @@ struct Copy2D {
 
 // The functions of the driver that are called. cuda.h has mapped the plain names to those with _v2 since CUDA 4 and 10.
 struct Driver {
+  int (*cuDriverGetVersion)(int*);
   int (*cuDeviceGet)(int*, int);
   int (*cuDevicePrimaryCtxRetain)(void**, int);
   int (*cuCtxSetCurrent)(void*);
@@ -131,6 +132,7 @@ Driver load() {
   Driver driver{};
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_FIND(name) find(library, #name, driver.name)
+  TXPORT_FIND(cuDriverGetVersion);
   TXPORT_FIND(cuDeviceGet);
   TXPORT_FIND(cuDevicePrimaryCtxRetain);
   TXPORT_FIND(cuCtxSetCurrent);
@@ -191,6 +193,20 @@ bool accepted(int result, const char* what) {
 void note(int result, const char* what, std::string& fault) {
   if (result == kOutOfMemory) throw ResourceError(failure(result, what));
   if (result != 0 && fault.empty()) fault = failure(result, what);
+}
+
+// Clear the last error of this thread in CUDA's runtime. A launch that a spoilt capture refused leaves one there, and
+// ONNX Runtime takes it for the next operator's.
+void forget_errors() {
+  int version = 0;
+  driver().cuDriverGetVersion(&version);
+  for (int generation = 11; generation <= version / 1000; ++generation) {
+    const std::string name = "libcudart.so." + std::to_string(generation);
+    void* runtime = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (runtime == nullptr) continue;  // it is not loaded
+    if (void* get = ::dlsym(runtime, "cudaGetLastError")) reinterpret_cast<int (*)()>(get)();
+    ::dlclose(runtime);
+  }
 }
 
 // The context that CUDA's runtime uses too, and with it TensorRT and ONNX Runtime. Never released.
@@ -384,6 +400,7 @@ class CudaDevice : public Device {
     std::shared_ptr<void> graph(made, [](Captured held) {
       if (held != nullptr) driver().cuGraphDestroy(held);
     });
+    if (other || !fault.empty()) forget_errors();
     if (other) std::rethrow_exception(other);
     return fault.empty() ? graph : nullptr;
   }

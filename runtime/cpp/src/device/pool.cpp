@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 
+#include "device/capture.hpp"
 #include "errors.hpp"
 
 namespace txport::core {
@@ -72,6 +74,7 @@ Pool::Lease<Block> Pool::memory(std::size_t bytes) const {
 std::unique_ptr<DeviceBuffers> Pool::prepared(const StepSizes& sizes) const {
   auto buffers = std::make_unique<DeviceBuffers>(graph_, device_, sizes);
   buffers->reset(pad_);
+  const std::shared_lock uncaptured(whole_device());
   buffers->set_groups(prepare_(*buffers));
   return buffers;
 }

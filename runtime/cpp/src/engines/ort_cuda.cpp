@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <shared_mutex>
 #include <utility>
 
 #include "bundle/interface.hpp"
+#include "device/capture.hpp"
 #include "device/cuda.hpp"
 #include "device/engine.hpp"
 #include "engines/ort_session.hpp"
@@ -57,11 +60,19 @@ std::int64_t power_of_two(std::int64_t number, std::int64_t most) {
 class OrtProgram : public Program {
  public:
   OrtProgram(OrtSessions sessions, std::unique_ptr<BeamSession> beams, const Manifest& manifest, bool on_gpu)
-      : sessions_(std::move(sessions)),
+      : sessions_(std::make_unique<const OrtSessions>(std::move(sessions))),
         beams_(std::move(beams)),
         encoder_(manifest.encoder()),
         limits_(manifest.limits()),
         on_gpu_(on_gpu) {}
+
+  ~OrtProgram() override {
+    const std::shared_lock uncaptured(whole_device());
+    beams_.reset();
+    sessions_.reset();
+  }
+  OrtProgram(const OrtProgram&) = delete;
+  OrtProgram& operator=(const OrtProgram&) = delete;
 
   // Any number of rows. Their weights are on the GPU once more.
   const Graph* beam_graph(std::int64_t /*beams*/) const override {
@@ -76,22 +87,22 @@ class OrtProgram : public Program {
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
-    Ort::Session& session = sizes.beams == 1 ? sessions_.step : *beams_->open();
-    const Graph& graph = sizes.beams == 1 ? sessions_.step_graph : beams_->graph();
+    Ort::Session& session = sizes.beams == 1 ? sessions_->step : *beams_->open();
+    const Graph& graph = sizes.beams == 1 ? sessions_->step_graph : beams_->graph();
     const auto bound = std::make_shared<Bound>(session, graph, tensors, on_gpu_);
     return [bound] { bound->run(); };
   }
 
   void encode(const DeviceTensors& tensors, const StepSizes& /*sizes*/) const override {
-    Bound(sessions_.encoder, encoder_, tensors, on_gpu_).run();
+    Bound(sessions_->encoder, encoder_, tensors, on_gpu_).run();
   }
 
   bool can_be_captured() const override { return on_gpu_; }
   bool runs_in_order() const override { return true; }
 
  private:
-  const OrtSessions sessions_;
-  const std::unique_ptr<const BeamSession> beams_;
+  std::unique_ptr<const OrtSessions> sessions_;
+  std::unique_ptr<const BeamSession> beams_;
   const Graph encoder_;
   const Limits limits_;
   const bool on_gpu_;

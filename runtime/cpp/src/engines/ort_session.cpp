@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <regex>
+#include <shared_mutex>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "bundle/external_data.hpp"
 #include "bundle/interface.hpp"
 #include "cores.hpp"
+#include "device/capture.hpp"
 #include "device/gpu.hpp"
 #include "engines/onnxruntime.hpp"
 #include "errors.hpp"
@@ -195,6 +197,8 @@ Ort::Session session_of(const Bundle& bundle, const Graph& graph, Ort::SessionOp
 
 Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& how) {
   const std::string path = bundle.name(graph.file);
+  std::shared_lock<std::shared_mutex> uncaptured;
+  if (how.device != "cpu") uncaptured = std::shared_lock(whole_device());
   try {
     Ort::Session session = bundle.is_directory() ? Ort::Session(environment(), path.c_str(), session_options(how))
                                                  : session_of(bundle, graph, session_options(how));

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <shared_mutex>
 #include <utility>
 #include <variant>
 
 #include "bundle/files.hpp"
 #include "bundle/interface.hpp"
+#include "device/capture.hpp"
 #include "device/cuda.hpp"
 #include "device/engine.hpp"
 #include "device/gpu.hpp"
@@ -293,6 +295,7 @@ std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
   const BuildRecord& record = built.record;
   std::shared_ptr<Device> device = cuda_device();
   record.check_files(built.directory);
+  const std::shared_lock uncaptured(whole_device());
   const auto runtime = std::make_shared<Runtime>();
   runtime->runtime = make_tensorrt_runtime(runtime->log);
   if (record.version_compatible) runtime->runtime->setEngineHostCodeAllowed(true);
