@@ -162,7 +162,7 @@ class Run:
     def _commands(self, name: str) -> Iterator[list[str]]:
         if name == "figures":
             for command in bench_commands(self.bundles, self.results, self.programs, self.rehearsal):
-                short = ["--calls", "1", "--batch", "1", "--no-roofline"] if self.rehearsal else ["--seconds", "5"]
+                short = ["--calls", "1", "--batch", "1", "--no-roofline"] if self.rehearsal else ["--seconds", "2.5"]
                 yield [*command, "--quick", "--no-plots", *short]
             return
         if name == "model" and find_spec("torch") is None:
