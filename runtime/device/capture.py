@@ -1,11 +1,17 @@
-"""Groups of decoder steps as CUDA graphs, or launched operator by operator where the device refuses to capture them."""
+"""Groups of decoder steps, and runs of the encoder, as CUDA graphs.
+
+They are launched operator by operator where the device refuses to capture them.
+"""
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
 
 from txport.runtime.device.buffers import StepBuffers
+from txport.runtime.device.device import Device
 from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
 
@@ -68,6 +74,45 @@ class StepGroups:
         if self._program.captured:
             _log.warning("steps are launched one by one, without CUDA graphs: %s", fault)
         self._program.captured = False
+
+
+@dataclass
+class _Run:
+    """Work over the same memory: how often it was enqueued, and its graph if that was captured."""
+
+    times: int = 0
+    replay: Callable[[], None] | None = None
+
+
+class FrequentRuns:
+    """Work that is captured once it has come often with the same key, and replayed from then on.
+
+    Args:
+        device: whose stream it is enqueued on.
+        attempts: failed captures after which nothing is captured any more; 0 for never.
+        often: which time it is captured. Before, a library has allocated what it needs and has chosen its kernels.
+        most: keys to remember, the latest ones.
+    """
+
+    def __init__(self, device: Device, attempts: int = _ATTEMPTS, often: int = 3, most: int = 64) -> None:
+        self._device, self._attempts, self._often, self._most = device, attempts, often, most
+        self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
+
+    def launch(self, key: Hashable, enqueue: Callable[[], None]) -> None:
+        """Enqueue work; one key means the same kernels over the same addresses."""
+        run = self._runs.setdefault(key, _Run())
+        self._runs.move_to_end(key)
+        if len(self._runs) > self._most:
+            self._runs.popitem(last=False)
+        run.times += 1
+        if run.replay is None and run.times >= self._often and self._attempts > 0:
+            try:
+                with WHOLE_DEVICE:
+                    run.replay = self._device.capture(enqueue)
+            except (EngineError, ResourceError) as error:
+                self._attempts -= 1
+                _log.debug("a run was not captured: %s", error)
+        (run.replay or enqueue)()
 
 
 def _enqueue(enqueue: Callable[[], None], buffers: StepBuffers, count: int) -> None:

@@ -17,6 +17,7 @@ from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.buffers import StepSizes
+from txport.runtime.device.capture import FrequentRuns
 from txport.runtime.device.device import Device
 from txport.runtime.engines.ort_session import open_beams, open_session, open_step, providers_of, run
 
@@ -56,6 +57,7 @@ class OrtProgram:
         self._beam_graph = manifest.optional_graph("decoder_beams")
         self.limits: Limits = manifest.limits
         self.captures = self.captured = where == "cuda"
+        self._encoder_runs = FrequentRuns(device)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
     def graph_of(self, beams: int) -> Graph | None:
@@ -84,8 +86,15 @@ class OrtProgram:
         return launch
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
-        """Enqueue a run of the encoder."""
-        self._bound(self._encoder, self._encoder_graph, addresses, {"batch": batch, "source": width})()
+        """Enqueue a run of the encoder. What lies at an address follows from the sizes, and so does what it computes."""
+
+        def enqueue() -> None:
+            self._bound(self._encoder, self._encoder_graph, addresses, {"batch": batch, "source": width})()
+
+        if self.captures:
+            self._encoder_runs.launch((addresses["input_ids"], batch, width), enqueue)
+        else:
+            enqueue()
 
     def _bound(
         self, session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import pytest
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.device.state import DeviceState
+from txport.runtime.engine import Int64
 from txport.runtime.engines.choice import choose
 from txport.runtime.errors import TxportError
 from txport.runtime.golden import check, load_golden
@@ -154,6 +156,35 @@ def check_captures(engine: DeviceEngine, bundle: Path, beside: Callable[[], None
         other.join()
         device.capture = capture  # type: ignore[method-assign]
     return faults
+
+
+def check_encoder(engine: DeviceEngine, rows: Rows, **names: object) -> None:
+    """Runs of the encoder are captured, with no work for the host, and give for other ids what they gave without."""
+    device, counts = cast("CudaDevice", engine.device), list[Counter[str]]()
+    device.graphs, chance = counts, np.random.default_rng(0)
+    for batch in (batch for batch in BATCHES if batch <= engine.limits.batch):
+        width = min(SOURCE, engine.limits.source)
+        ids, lengths = chance.integers(4, 30, (2, batch, width)), chance.integers(1, width + 1, (2, batch))
+        plain = [outputs(engine, *each) for each in zip(ids, lengths, strict=True)]
+        before = len(counts)
+        found = [outputs(engine, *each) for each in zip(ids, lengths, strict=True)]
+        assert not COMPUTES or found == plain, f"in a batch of {batch}"
+        for nodes in counts[before:]:
+            rows("nodes of a captured run of the encoder", {**names, "batch": batch, **nodes})
+    device.graphs = None
+    assert len(counts) == len(BATCHES) or not engine.captured
+    assert [nodes for nodes in counts if any(nodes[kind] for kind in FORBIDDEN)] == []
+
+
+def outputs(engine: DeviceEngine, ids: Int64, lengths: Int64) -> list[bytes]:
+    """What the encoder gives for cross-attention."""
+    encoded, device = engine.encode(ids, lengths), engine.device
+    found = [np.empty(whole.plane * len(whole.names), np.uint8) for whole in encoded.sources]
+    with engine._pool.working():
+        for array, whole in zip(found, encoded.sources, strict=True):
+            device.download(array, whole.address)
+        device.synchronize()
+    return [array.tobytes() for array in found]
 
 
 def check_nodes(engine: DeviceEngine, rows: Rows, **names: object) -> None:

@@ -11,6 +11,7 @@ from gpu_engines import (
     Rows,
     check_beams,
     check_captures,
+    check_encoder,
     check_golden,
     check_nodes,
     check_threads,
@@ -56,6 +57,10 @@ def test_golden_cases_in_any_batch_and_after_any_refill(plain: Path, lowering: L
 
 def test_no_captured_node_depends_on_the_host(plain: Path, lowering: Lowering, record_property: Rows) -> None:
     check_nodes(opened(plain, lowering), record_property, bundle=plain.name, lowering=lowering)
+
+
+def test_the_encoder_is_captured(plain: Path, record_property: Rows) -> None:
+    check_encoder(opened(plain), record_property, bundle=plain.name)
 
 
 def test_operators_may_be_captured(plain: Path, lowering: Lowering) -> None:

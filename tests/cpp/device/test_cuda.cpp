@@ -427,6 +427,44 @@ TEST_CASE("CUDA: who waits for the whole device spoils a capture, unless the lib
   CHECK(failures == 0);
 }
 
+TEST_CASE("CUDA: work that comes often is captured, and replayed from then on" * doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  std::byte* places = device->allocate(512);
+  std::array<int, 2> called{};
+  FrequentRuns runs(*device);
+  for (int i = 0; i < 7; ++i) {
+    device->fill({places}, 0, 512);
+    for (std::size_t key = 0; key < 2; ++key) {
+      runs.launch({places, static_cast<std::int64_t>(key), 0}, [&] {
+        ++called[key];
+        device->fill({places + 256 * key}, static_cast<unsigned char>(key + 1), 256);
+      });
+    }
+    const Bytes found = downloaded(*device, places, 512);
+    CHECK((found.front() == 1 && found.back() == 2));
+  }
+  CHECK(called == std::array<int, 2>{3, 3});
+  // A key that is forgotten for later ones starts anew.
+  for (std::int64_t other = 1; other < 70; ++other) {
+    runs.launch({places, 2, other}, [&] { device->fill({places}, 9, 512); });
+  }
+  runs.launch({places, 0, 0}, [&] { ++called[0]; });
+  CHECK(called[0] == 4);
+  // What cannot be captured runs as it is; a few failures end the trying.
+  int refused = 0;
+  for (int i = 0; i < 12; ++i) {
+    runs.launch({places, 3, 3}, [&] {
+      try {
+        device->synchronize();
+      } catch (const EngineError&) {
+        ++refused;
+        throw;
+      }
+    });
+  }
+  CHECK(refused == 5);
+}
+
 TEST_CASE("CUDA: rows are filled however far they are apart" * doctest::skip(!runs_over("lazy"))) {
   // The driver takes less as a pitch: 1 MiB here, 2 GiB on a GPU.
   constexpr std::size_t kPitch = (std::size_t{1} << 20) + 256;

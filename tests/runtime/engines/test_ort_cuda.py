@@ -74,9 +74,28 @@ def test_threads_one_after_the_other_share_captured_steps() -> None:
         thread.join()
         captures.append(device.captures)
     assert found == [answer(word)[0] for word in words] * 4
-    assert program.captured and captures == captures[:1] * 4
+    first = captures[0]
+    assert program.captured and captures == [first, first, first + 1, first + 1], "the encoder's third run besides"
     threads = {session.get_session_options().intra_op_num_threads for session in (program._encoder, program._step)}
     assert threads == {1}, "the host only launches kernels"
+
+
+def test_runs_of_the_encoder_that_come_often_are_captured() -> None:
+    """A replay reads the ids that are there by then; other sizes, and memory elsewhere, are runs of their own."""
+    device = CapturingDevice(lazy=False)
+    _, engine = capturing(device)
+    lengths = np.array([3, 2], np.int64)
+    words = np.random.default_rng(0).integers(4, 90, (12, 2, 3))
+    captures = []
+    for word in words:
+        requests = [Request([*row[:length], 3]) for row, length in zip(word.tolist(), lengths.tolist(), strict=True)]
+        found = decode_all(engine, requests)
+        assert [each.ids for each in found] == [answer(request.source_ids)[0] for request in requests]
+        captures.append(device.captures)
+    assert captures[2:] == [captures[1] + 1] * 10
+    held = [engine.encode(word, lengths) for word in words]  # at once: none in the memory of another
+    assert device.captures == captures[-1]
+    assert len({each.memory.value for each in held}) == len(held)
 
 
 class Refusing(CapturingDevice):

@@ -1,11 +1,15 @@
-// Groups of decoder steps as CUDA graphs, or launched operator by operator where the device refuses to capture them.
+// Groups of decoder steps, and runs of the encoder, as CUDA graphs; launched operator by operator where the device
+// refuses to capture them.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <shared_mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "device/device.hpp"
@@ -45,6 +49,31 @@ class StepGroups {
   std::map<std::size_t, std::function<void()>> graphs_;
 
   void capture(std::size_t count, const std::function<void()>& group);
+};
+
+// Work that is captured once it has come often with the same key, and replayed from then on. One thread at a time.
+class FrequentRuns {
+ public:
+  // One key means the same kernels over the same addresses: where the work's memory is, and its sizes.
+  using Key = std::tuple<const void*, std::int64_t, std::int64_t>;
+
+  explicit FrequentRuns(Device& device) : device_(device) {}
+
+  // Enqueue work, which is not called any more when this has returned. Throws as it does.
+  void launch(const Key& key, const std::function<void()>& work);
+
+ private:
+  struct Run {
+    Key key;
+    int times = 0;
+    std::function<void()> replay;
+  };
+
+  Device& device_;
+  int attempts_ = 5;     // failed captures after which nothing is captured any more
+  std::list<Run> runs_;  // the latest first
+
+  void capture(Run& run, const std::function<void()>& work);
 };
 
 }  // namespace txport::core

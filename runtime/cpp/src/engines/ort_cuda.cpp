@@ -59,12 +59,15 @@ std::int64_t power_of_two(std::int64_t number, std::int64_t most) {
 
 class OrtProgram : public Program {
  public:
-  OrtProgram(OrtSessions sessions, std::unique_ptr<BeamSession> beams, const Manifest& manifest, bool on_gpu)
+  // `device` must outlive it.
+  OrtProgram(OrtSessions sessions, std::unique_ptr<BeamSession> beams, const Manifest& manifest, Device& device,
+             bool on_gpu)
       : sessions_(std::make_unique<const OrtSessions>(std::move(sessions))),
         beams_(std::move(beams)),
         encoder_(manifest.encoder()),
         limits_(manifest.limits()),
-        on_gpu_(on_gpu) {}
+        on_gpu_(on_gpu),
+        encoder_runs_(device) {}
 
   ~OrtProgram() override {
     const std::shared_lock uncaptured(whole_device());
@@ -93,8 +96,10 @@ class OrtProgram : public Program {
     return [bound] { bound->run(); };
   }
 
-  void encode(const DeviceTensors& tensors, const StepSizes& /*sizes*/) const override {
-    Bound(sessions_->encoder, encoder_, tensors, on_gpu_).run();
+  // What lies at an address follows from the sizes, and so does what is computed.
+  void encode(const DeviceTensors& tensors, const StepSizes& sizes) const override {
+    const auto run = [&] { Bound(sessions_->encoder, encoder_, tensors, on_gpu_).run(); };  // within this call only
+    on_gpu_ ? encoder_runs_.launch({tensors.at("input_ids").address, sizes.batch, sizes.source}, run) : run();
   }
 
   bool can_be_captured() const override { return on_gpu_; }
@@ -106,6 +111,7 @@ class OrtProgram : public Program {
   const Graph encoder_;
   const Limits limits_;
   const bool on_gpu_;
+  mutable FrequentRuns encoder_runs_;
 };
 
 }  // namespace
@@ -116,7 +122,8 @@ std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const Bundle
   std::string name = sessions.name;
   std::string lowering = sessions.step_graph.lowering;
   auto beams = std::make_unique<BeamSession>(bundle, manifest, choice.device, 1, device->stream());
-  auto program = std::make_unique<OrtProgram>(std::move(sessions), std::move(beams), manifest, choice.device == "cuda");
+  auto program =
+      std::make_unique<OrtProgram>(std::move(sessions), std::move(beams), manifest, *device, choice.device == "cuda");
   return make_device_engine(manifest, {std::move(name), manifest.limits(), "int64", std::move(lowering),
                                        std::move(device), std::move(program), warn});
 }
