@@ -103,7 +103,9 @@ class FrequentRuns:
         run = self._runs.setdefault(key, _Run())
         self._runs.move_to_end(key)
         if len(self._runs) > self._most:
-            self._runs.popitem(last=False)
+            _, oldest = self._runs.popitem(last=False)
+            if oldest.replay is not None:  # it may still be under way
+                self._device.synchronize()
         run.times += 1
         if run.replay is None and run.times >= self._often and self._attempts > 0:
             try:

@@ -30,12 +30,14 @@ _log = logging.getLogger(__name__)
 class _GpuSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """A session that is opened and closed while no stream of the device is captured."""
 
+    _alone = WHOLE_DEVICE  # a global may be gone when the interpreter ends
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        with WHOLE_DEVICE:
+        with self._alone:
             super().__init__(*arguments, **options)
 
     def __del__(self) -> None:
-        with WHOLE_DEVICE:
+        with self._alone:
             self.__dict__.clear()
 
 

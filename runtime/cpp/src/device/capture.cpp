@@ -41,7 +41,10 @@ void FrequentRuns::launch(const Key& key, const std::function<void()>& work) {
   auto found = std::find_if(runs_.begin(), runs_.end(), [&](const Run& run) { return run.key == key; });
   if (found == runs_.end()) found = runs_.insert(runs_.begin(), Run{key, 0, {}});
   runs_.splice(runs_.begin(), runs_, found);
-  if (runs_.size() > kMost) runs_.pop_back();
+  if (runs_.size() > kMost) {
+    if (runs_.back().replay) device_.synchronize();  // it may still be under way
+    runs_.pop_back();
+  }
   Run& run = runs_.front();
   if (++run.times >= kOften && !run.replay && attempts_ > 0) capture(run, work);
   run.replay ? run.replay() : work();
