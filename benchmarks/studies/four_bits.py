@@ -1,8 +1,9 @@
-"""Panels that an exact screen of four bits would leave: `python -m txport.benchmarks.studies.four_bits CHECKPOINT`.
+"""Panels that an exact screen of four bits leaves: `python -m txport.benchmarks.studies.four_bits CHECKPOINT`.
 
-An int8 projection's weights are 16 times their upper four bits and a remainder. The product with the upper bits gives
-each logit up to norm(h) * norm(remainder) (Cauchy and Schwarz), from half of the bytes; panels of 16 outputs that may
-hold the largest logit would then be read whole. Inputs are what the decoder gives the projection for random ids.
+An int8 projection's weights are 17 times a number of four bits and a remainder of -8 to 8. The product with the former
+gives each logit up to norm(h) * norm(remainder) (Cauchy and Schwarz), from half of the bytes; panels of 16 outputs that
+may hold the largest logit are then read whole, as the fused engine does for a single row. Inputs are what the decoder
+gives the projection for random ids.
 """
 
 from pathlib import Path
@@ -19,7 +20,7 @@ def panels_left(weight: np.ndarray, inputs: np.ndarray) -> float:
     """The mean share of panels to be read whole: float32 `[vocabulary, d]` weights, `[n, d]` inputs."""
     scale = np.abs(weight).max(axis=1) / 127
     whole = np.rint(weight / scale[:, None])
-    upper = 16 * np.rint(whole / 16)
+    upper = 17 * np.rint(whole / 17)
     error = np.linalg.norm(whole - upper, axis=1) * scale
     count = len(weight) // PANEL * PANEL
     shares = []
@@ -45,7 +46,7 @@ def main(checkpoint: Path, tokens: int) -> None:
     hook.remove()
     inputs = found[0].reshape(-1, found[0].shape[-1])[:tokens].numpy()
     share = panels_left(model.projection.weight.detach().numpy(), inputs)
-    click.echo(f"{checkpoint}: {100 * share:.1f}% of the panels would be read whole, after half of the bytes of all")
+    click.echo(f"{checkpoint}: {100 * share:.1f}% of the panels are read whole, after half of the bytes of all")
 
 
 if __name__ == "__main__":

@@ -298,6 +298,41 @@ TEST_CASE("float32: without logits the choice is the first of the largest, thoug
   }
 }
 
+TEST_CASE("int8: without logits the choice of one row is the largest, of many words") {
+  random_model::Options options;
+  options.int8 = true;
+  options.target_vocabulary = 45000;  // as many as have an int4 copy, which random weights make little of
+  for (std::uint32_t seed = 0; seed < 2; ++seed) {
+    CAPTURE(seed);
+    options.heads = 3;
+    options.tied = options.shared = seed % 2 == 0;
+    options.source_vocabulary = options.shared ? options.target_vocabulary : 40;
+    const RandomModel model(options, seed);
+    std::mt19937 random(seed);
+    targets::on_each([&](std::int64_t target) {
+      for (int threads = 1; threads < 4; ++threads) {
+        const Ids source = random_ids(random, 9, options.source_vocabulary);
+        check_choices(*open(model, threads, target), source);
+      }
+    });
+  }
+}
+
+TEST_CASE("a copy that rules little out is left aside, and tried again now and then") {
+  fused::ScreenTuner tuner;
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(tuner.choose());
+    tuner.record(10, 100);
+  }
+  int tried = 0;
+  for (int i = 0; i < 640; ++i) {
+    if (!tuner.choose()) continue;
+    ++tried;
+    tuner.record(13, 100);
+  }
+  REQUIRE(tried == 10);
+}
+
 // What all logits of each row say, sorted as a whole.
 Top sorted(DecoderState& state, std::size_t k) {
   Top top;

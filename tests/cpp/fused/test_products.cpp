@@ -34,7 +34,7 @@ struct Layer {
   std::vector<float> bias;
   Block block;
   Matrix matrix;
-  UpperBounds bounds;  // of one that is not int8
+  UpperBounds bounds;
 
   // Weights but those of the first input are at most `most`; those of int8 are all `byte` unless that is 0.
   Layer(std::size_t outputs, std::size_t inputs, Kind kind, bool by_columns, std::mt19937& random, float most = 1,
@@ -225,17 +225,25 @@ void CheckProduct(std::size_t rows, std::size_t outputs, std::size_t inputs, Kin
   }
 }
 
-// No product is farther from that of the int8 copy than the bounds say: for any inputs, and for those that are
-// farthest, in the direction of what the copy leaves out of an output's weights, or each half a step from what it
-// reads.
+// No product is farther from that of the copy than the bounds say: for any inputs, and for those that are farthest, in
+// the direction of what the copy leaves out of an output's weights, or each half a step from what it reads.
 void CheckUpperBounds(std::size_t outputs, std::size_t inputs, Kind kind, float most, std::mt19937& random) {
   CAPTURE(outputs);
   CAPTURE(inputs);
   CAPTURE(most);
   const Layer layer(outputs, inputs, kind, random() % 2 == 0, random, most);
   const Matrix& copy = layer.bounds.copy;
-  const auto weight = [&](std::size_t n, std::size_t k) { return layer.floats[layer.at(n, k)]; };
+  const bool int8 = kind == Kind::int8;
+  const auto weight = [&](std::size_t n, std::size_t k) {
+    const std::size_t at = layer.at(n, k);
+    return int8 ? layer.scales[n] * static_cast<float>(layer.bytes[at]) : layer.floats[at];
+  };
   const auto left_out = [&](std::size_t n, std::size_t k) {
+    if (int8) {
+      const std::uint32_t pair = copy.panel(n / kPanel)[k / 8 * kStepBytes + n % kPanel * 4 + k % 4];
+      const auto upper = static_cast<std::int8_t>(k / 4 % 2 == 0 ? pair << 4U : pair & 0xF0U);
+      return weight(n, k) - static_cast<float>(upper) * copy.scale[n];
+    }
     const std::uint8_t byte = copy.panel(n / kPanel)[k / 4 * kStepBytes + n % kPanel * 4 + k % 4];
     return weight(n, k) - static_cast<float>(static_cast<std::int8_t>(byte)) * copy.scale[n];
   };
@@ -260,9 +268,12 @@ void CheckUpperBounds(std::size_t outputs, std::size_t inputs, Kind kind, float 
     input.Times(copy, 0, copy.panels, {floats_in(rough), copy.outputs()});
     double square = 1;
     for (const float value : x) square += static_cast<double>(value) * static_cast<double>(value);
+    const auto unit = static_cast<double>(scale);
+    const double norm = std::sqrt(square) + (int8 ? unit * 0.5 * std::sqrt(static_cast<double>(width)) : 0);
+    REQUIRE((layer.bounds.input_error == nullptr) == int8);
     for (std::size_t i = 0; i < outputs; ++i) {
-      const double bound = std::sqrt(square) * static_cast<double>(layer.bounds.weight_error[i]) +
-                           static_cast<double>(scale) * static_cast<double>(layer.bounds.input_error[i]);
+      const double bound = norm * static_cast<double>(layer.bounds.weight_error[i]) +
+                           (int8 ? 0 : unit * static_cast<double>(layer.bounds.input_error[i]));
       const double distance = static_cast<double>(std::abs(floats_of(exact)[i] - floats_of(rough)[i]));
       REQUIRE(distance <= bound);
       nearest = std::max(nearest, distance / bound);
@@ -453,7 +464,7 @@ void CheckAll() {
   }
   for (const auto outputs : std::initializer_list<std::size_t>{3, 16, 40}) {
     for (const auto inputs : std::initializer_list<std::size_t>{1, 16, 50, 700}) {
-      for (const Kind kind : {Kind::float32, Kind::float16}) {
+      for (const Kind kind : {Kind::float32, Kind::float16, Kind::int8}) {
         for (const float most : {0.001F, 1.0F}) CheckUpperBounds(outputs, inputs, kind, most, random);
       }
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -81,9 +82,10 @@ struct StepJob {
   std::int64_t* made = nullptr;  // [steps, stride], of the state's rows from `base` on; filled with pad
   const Row* base = nullptr;
   std::size_t stride = 0;
-  const Matrix* projection = nullptr;   // the model's, or a selection of it
-  const UpperBounds* bounds = nullptr;  // of it
-  const std::int32_t* ids = nullptr;    // of its columns; null: they are the tokens themselves
+  const Matrix* projection = nullptr;        // the model's, or a selection of it
+  const UpperBounds* bounds = nullptr;       // of it, to read its copy first; null: to read it whole
+  std::atomic<std::size_t>* read = nullptr;  // gets how many panels the bounds did not rule out, unless null
+  const std::int32_t* ids = nullptr;         // of its columns; null: they are the tokens themselves
   std::size_t id_count = 0;
   float* hidden = nullptr;        // [rows, width] what is projected
   float* logits = nullptr;        // [rows, the projection's outputs], or null

@@ -204,7 +204,7 @@ class Decoder {
     if (member_.rank == 0) std::copy_n(last.values, rows_ * last.width, job_.hidden + job_.first * last.width);
     std::fill_n(best_, rows_, Best{});
     const std::size_t stride = projection_.outputs();
-    const bool pruned = job_.logits == nullptr && job_.top == 0 && job_.bounds->copy.panels > 0;
+    const bool pruned = job_.logits == nullptr && job_.top == 0 && job_.bounds != nullptr;
     for (std::size_t i = 0; i < rows_ && job_.top > 0; ++i) OfThread(member_.rank, i).clear();
     for (std::size_t i = 0; i < rows_; ++i) {
       own_.active[i].left = ColumnsOf(i).between(panels.begin * kPanel, panels.end * kPanel);
@@ -213,6 +213,9 @@ class Decoder {
       const float* h = last.values + i * last.width;
       const auto square = [h](std::size_t j) HWY_ATTR { return hn::Mul(hn::Load(df, h + j), hn::Load(df, h + j)); };
       own_.norm[i] = std::sqrt(Sum(last.width, square) + 1);
+      if (!projection_.int8()) continue;
+      last.For(projection_);  // rounds each input by half a step at most
+      own_.norm[i] += own_.scale[i] * 0.5F * std::sqrt(static_cast<float>(last.width));
     }
     for (std::size_t p = panels.begin; p < panels.end; p += kChunk) {
       const std::size_t end = std::min(p + kChunk, panels.end);
@@ -302,11 +305,12 @@ class Decoder {
     if (!ColumnsOf(i).all()) return BoundListed(i, begin, end, logits);
     const VF norm = hn::Set(df, own_.norm[i]);
     const VF unit = hn::Set(df, own_.scale[i]);
+    const float* const input_error = job_.bounds->input_error;
     for (std::size_t p = begin; p < end; ++p) {
       VF most = hn::Set(df, Best{}.value);
       for (std::size_t n = p * kPanel; n < (p + 1) * kPanel; n += kLanes) {
-        const VF logit =
-            hn::MulAdd(unit, hn::Load(df, job_.bounds->input_error + n), hn::Load(df, logits + n - begin * kPanel));
+        VF logit = hn::Load(df, logits + n - begin * kPanel);
+        if (input_error != nullptr) logit = hn::MulAdd(unit, hn::Load(df, input_error + n), logit);
         most = hn::Max(most, hn::MulAdd(norm, hn::Load(df, job_.bounds->weight_error + n), logit));
       }
       own_.bounds[i * projection_.panels + p] = hn::ReduceMax(df, most);
@@ -320,17 +324,19 @@ class Decoder {
     const Columns here = TakeListed(i, end);
     for (const std::int32_t* column = here.begin; column != here.end; ++column) {
       const auto n = static_cast<std::size_t>(*column);
-      const float bound = logits[n - begin * kPanel] + own_.scale[i] * job_.bounds->input_error[n] +
-                          own_.norm[i] * job_.bounds->weight_error[n];
+      const float off = job_.bounds->input_error == nullptr ? 0 : own_.scale[i] * job_.bounds->input_error[n];
+      const float bound = logits[n - begin * kPanel] + off + own_.norm[i] * job_.bounds->weight_error[n];
       float& most = bounds[n / kPanel];
       if (!(bound <= most)) most = std::isnan(bound) ? std::numeric_limits<float>::infinity() : bound;
     }
   }
 
   // The largest logit of row i: only panels whose bounds say that it may be there are multiplied, after the likeliest.
-  void ChooseAmong(Member::Range panels, const Input& last, std::size_t i) {
+  void ChooseAmong(Member::Range panels, Input& last, std::size_t i) {
     const float* bounds = own_.bounds + i * projection_.panels;
-    const Rows row = FloatRows(last.values + i * last.width, 0);
+    Rows row = last.For(projection_);
+    row.data += i * row.stride;
+    row.scale += projection_.int8() ? i : 0;
     const Columns& all = ColumnsOf(i);
     const auto multiply = [&](std::size_t p, Best& best) {
       Multiply(projection_, row, 1, p, p + 1, {own_.logits, kLogits});
@@ -340,12 +346,16 @@ class Decoder {
         FindListed(all.between(p * kPanel, (p + 1) * kPanel), own_.logits, p * kPanel, best, nullptr);
       }
     };
+    std::size_t read = 1;
     Best likeliest;
     const float* most = std::max_element(bounds + panels.begin, bounds + panels.end);
     if (panels.begin < panels.end) multiply(static_cast<std::size_t>(most - bounds), likeliest);
     for (std::size_t p = panels.begin; p < panels.end; ++p) {
-      if (!(bounds[p] < std::max(likeliest.value, best_[i].value))) multiply(p, best_[i]);
+      if (bounds[p] < std::max(likeliest.value, best_[i].value)) continue;
+      multiply(p, best_[i]);
+      ++read;
     }
+    if (job_.read != nullptr) job_.read->fetch_add(read, std::memory_order_relaxed);
   }
 };
 

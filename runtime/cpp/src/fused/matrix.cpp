@@ -98,6 +98,35 @@ std::vector<float> floats_of_panel(const Matrix& matrix, std::size_t p) {
   return floats;
 }
 
+// The bounds of panel `p` of an int8 matrix: its weights are 17 times an int4 and a remainder of -8 to 8.
+void pack_int4_bounds(const Matrix& from, std::size_t p, const UpperBounds& to) {
+  const auto* weights = reinterpret_cast<const std::int8_t*>(from.panel(p));
+  std::uint8_t* pairs = to.copy.panel(p);
+  std::array<std::int32_t, kPanel> off{};
+  std::array<std::int32_t, kPanel> size{};
+  std::int32_t* sum = to.copy.sum + p * kPanel;
+  std::fill_n(sum, kPanel, 0);
+  for (std::size_t at = 0; at < from.stride; ++at) {
+    const std::int32_t w = weights[at];
+    const std::int32_t q = (w + (w < 0 ? -8 : 8)) / 17;
+    const std::size_t n = at % kStepBytes / 4;
+    off[n] += (w - 17 * q) * (w - 17 * q);
+    size[n] += w * w;
+    sum[n] += 16 * q;
+    std::uint8_t& pair = pairs[at / (2 * kStepBytes) * kStepBytes + at % kStepBytes];
+    const auto half = static_cast<std::uint8_t>(static_cast<std::uint32_t>(q) & 15U);
+    pair = static_cast<std::uint8_t>(at / kStepBytes % 2 == 0 ? half : pair | half << 4U);
+  }
+  for (std::size_t n = 0; n < kPanel; ++n) {
+    const std::size_t at = p * kPanel + n;
+    const float bias = std::isfinite(from.bias[at]) ? std::abs(from.bias[at]) : 0;
+    to.copy.scale[at] = from.scale[at] * 17 / 16;
+    // float32 rounds the sums and scales of both, and adds the bias.
+    const float rounding = 1e-6F * (from.scale[at] * std::sqrt(static_cast<float>(size[n])) + bias);
+    to.weight_error[at] = 1.001F * (from.scale[at] * std::sqrt(static_cast<float>(off[n])) + rounding) + 1e-17F;
+  }
+}
+
 // The bounds of panel `p`. Padding, the outputs from `count` on, needs none.
 void pack_bounds(const Matrix& from, std::size_t p, std::size_t count, const UpperBounds& to) {
   constexpr float kWhole = 12582912;  // 1.5 * 2^23: sums with it are whole numbers, rounded
@@ -265,18 +294,18 @@ void take_arrays(Matrix& matrix, UpperBounds* bounds, Cursor& at) {
     at.take(int8.sum, int8.outputs());
     at.take(int8.data, int8.panels * int8.stride);
   };
-  if (matrix.int8()) return take_int8(matrix);
+  if (matrix.int8()) take_int8(matrix);
   if (bounds != nullptr) {
     Matrix& copy = bounds->copy;
     copy = matrix;
-    copy.kind = Kind::int8;
+    copy.kind = matrix.int8() ? Kind::int4 : Kind::int8;
     copy.steps = matrix.inputs / 4;
-    copy.stride = copy.steps * kStepBytes;
+    copy.stride = copy.steps * step_bytes(copy.kind);
     take_int8(copy);
     at.take(bounds->weight_error, matrix.outputs());
-    at.take(bounds->input_error, matrix.outputs());
+    if (!matrix.int8()) at.take(bounds->input_error, matrix.outputs());
   }
-  at.take(matrix.data, matrix.panels * matrix.stride);
+  if (!matrix.int8()) at.take(matrix.data, matrix.panels * matrix.stride);
 }
 
 bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
@@ -286,9 +315,9 @@ bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
     sound = pack_weights(plan, from, plan.matrix->panel(p)) && sound;
     sound = pack_bias(plan, from, plan.matrix->bias + p * kPanel) && sound;
     if (plan.matrix->int8()) sound = pack_scales(*plan.matrix, from, p) && sound;
-    if (plan.bounds != nullptr && plan.bounds->copy.panels > 0 && sound) {
-      pack_bounds(*plan.matrix, p, from.count, *plan.bounds);
-    }
+    if (plan.bounds == nullptr || plan.bounds->copy.panels == 0 || !sound) continue;
+    plan.matrix->int8() ? pack_int4_bounds(*plan.matrix, p, *plan.bounds)
+                        : pack_bounds(*plan.matrix, p, from.count, *plan.bounds);
   }
   return sound;
 }

@@ -219,7 +219,10 @@ Model::Model(const ModelFile& file, Team& team)
   const Linear last{tensors[tied ? target_tokens : "projection.weight"], tensors.find("projection.bias")};
   Plan& plan = plans.whole(projection, last);
   plan.padding = -std::numeric_limits<float>::infinity();  // never the largest
-  plan.bounds = &bounds;
+  // Caches hold a smaller int8 one, and its products take as long as reading it.
+  constexpr std::size_t kLeastRead = std::size_t{1} << 21U;  // bytes
+  const bool small = last.weight.kind == Kind::int8 && last.weight.rows * last.weight.columns < kLeastRead;
+  plan.bounds = small ? nullptr : &bounds;
   if (!tied) plans.whole(target.tokens, {tensors[target_tokens], {}});
   if (tensors.has(source_tokens)) plans.whole(source.tokens, {tensors[source_tokens], {}});
   matrices_ = plans.pack(team);
@@ -282,6 +285,7 @@ Selection::Selection(const Model& model, const std::vector<Words>& lists)
     for (const std::int32_t id : *words) at->second.push_back(columns[static_cast<std::size_t>(id)]);
   }
   if (!gathered) return;
+  if (projection_.int8()) bounds_ = {};  // so few columns that caches hold them
   memory_ = Block(lay_out(nullptr));
   lay_out(memory_.data());
 }

@@ -85,7 +85,7 @@ struct Model {
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;
   Matrix projection;
-  UpperBounds bounds;  // of the projection; empty if that is int8, or too wide
+  UpperBounds bounds;  // of the projection; empty if that is too wide, or int8 and small
   // One before each sublayer and one after the last; with post-norm the first of them is none.
   std::vector<Norm> encoder_norms, decoder_norms;
   Norm encoder_final, decoder_final;  // the one more of post_final

@@ -144,6 +144,13 @@ struct Int8 {
   static HWY_INLINE Weights Load(const std::uint8_t* at) {
     return hn::Load(hn::Repartition<std::int8_t, DF>(), reinterpret_cast<const std::int8_t*>(at));
   }
+  // Where a k step is, from another on that is the first of a chain, and its weights.
+  static constexpr std::size_t kPart = kStep / kParts;
+  static constexpr std::size_t Offset(std::size_t step) { return step * kStep; }
+  template <std::size_t>
+  static HWY_INLINE Weights LoadOf(const std::uint8_t* at) {
+    return Load(at);
+  }
   static HWY_INLINE Weights Inputs(const std::uint8_t* a) {  // four of them, in each output's place
     std::int32_t four = 0;
     std::memcpy(&four, a, 4);
@@ -189,6 +196,22 @@ struct Vnni : Int8 {
 };
 #endif
 
+// Weights of 4 bits, which W multiplies in the upper half of 8.
+template <class W>
+struct Int4 : W {
+  static constexpr std::size_t kStep = kStepBytes / 2;
+  static constexpr std::size_t kPart = kStepBytes / kParts;
+
+  static constexpr std::size_t Offset(std::size_t step) { return step / 2 * kStepBytes; }
+  template <std::size_t kOfStep>
+  static HWY_INLINE typename W::Weights LoadOf(const std::uint8_t* at) {
+    const hn::Repartition<std::uint16_t, DF> du16;
+    const auto both = hn::BitCast(du16, W::Load(at));
+    const auto one = kOfStep % 2 ? both : hn::ShiftLeft<4>(both);
+    return hn::BitCast(hn::Repartition<std::int8_t, DF>(), hn::And(one, hn::Set(du16, 0xF0F0)));
+  }
+};
+
 struct Float32 {
   using Sums = VF;
   using Weights = VF;
@@ -198,6 +221,12 @@ struct Float32 {
   static HWY_INLINE Sums Zero() { return hn::Zero(df); }
   static HWY_INLINE Sums Start(const Matrix& w, const Rows& /*a*/, std::size_t n) { return hn::Load(df, w.bias + n); }
   static HWY_INLINE Weights Load(const std::uint8_t* at) { return hn::Load(df, reinterpret_cast<const float*>(at)); }
+  static constexpr std::size_t kPart = kStep / kParts;
+  static constexpr std::size_t Offset(std::size_t step) { return step * kStep; }
+  template <std::size_t>
+  static HWY_INLINE Weights LoadOf(const std::uint8_t* at) {
+    return Load(at);
+  }
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
     float one = 0;
     std::memcpy(&one, a, 4);
@@ -211,10 +240,16 @@ struct Float32 {
 // The same numbers as if the weights were float32, from half the bytes.
 struct Float16 : Float32 {
   static constexpr std::size_t kStep = kStepBytes / 2;
+  static constexpr std::size_t kPart = kStep / kParts;
 
+  static constexpr std::size_t Offset(std::size_t step) { return step * kStep; }
   static HWY_INLINE Weights Load(const std::uint8_t* at) {
     const hn::Rebind<hwy::float16_t, DF> halves;
     return hn::PromoteTo(df, hn::Load(halves, reinterpret_cast<const hwy::float16_t*>(at)));
+  }
+  template <std::size_t>
+  static HWY_INLINE Weights LoadOf(const std::uint8_t* at) {
+    return Load(at);
   }
 };
 
@@ -230,8 +265,8 @@ HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_
   const std::uint8_t* panel = w.panel(p);
   for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC, panel += W::kStep * kC) {
     Registers<typename W::Weights, std::index_sequence<kJ...>> weights;
-    (weights.template Set<kJ>(
-         W::Load(panel + kJ / kV * W::kStep + kJ % kV / kParts * w.stride + kJ % kParts * (W::kStep / kParts))),
+    (weights.template Set<kJ>(W::template LoadOf<kJ / kV>(panel + W::Offset(kJ / kV) + kJ % kV / kParts * w.stride +
+                                                          kJ % kParts * W::kPart)),
      ...);
     (sums.template Set<kI>(W::Dot(row + kI / kV % kM * a.stride + kI / kN * 4,
                                   weights.template Get<kI / kN * kV + kI % kV>(), sums.template Get<kI>())),
@@ -292,7 +327,7 @@ HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std
 template <class W, std::size_t kM, std::size_t kP>
 HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride) {
 #ifdef TXPORT_SMMLA
-  if constexpr (W::kExact && kM > 1) {
+  if constexpr (W::kExact && kM > 1 && W::kStep == kStepBytes) {
     constexpr std::make_index_sequence<(kM + 1) / 2 * 2 * kP * kParts> kSums;
     if (extensions().i8mm) return TileOfPairs<kM, kP * kParts>(w, a, m, p, to, stride, kSums);
   }
@@ -329,11 +364,35 @@ void MultiplyBy(const Matrix& w, const Rows& a, std::size_t rows, std::size_t be
   }
 }
 
-// Rows x the panels [begin, end) of `w`; `out` has nothing but their outputs.
+// One row, for which alone int4 pays: more of them wait for products, not for weights.
+template <class W>
+void MultiplyRowBy(const Matrix& w, const Rows& a, std::size_t begin, std::size_t end, const Out& out) {
+  for (std::size_t p = begin; p < end;) {
+    float* to = out.data + (p - begin) * kPanel;
+    std::size_t panels = kMaxPanels;
+    while (p + panels > end) panels /= 2;
+    panels == kMaxPanels ? Tile<Int4<W>, 1, kMaxPanels>(w, a, 0, p, to, out.stride)
+                         : Tile<Int4<W>, 1, 1>(w, a, 0, p, to, out.stride);
+    p += panels == kMaxPanels ? kMaxPanels : 1;
+  }
+}
+
+inline void MultiplyRow(const Matrix& w, const Rows& a, std::size_t begin, std::size_t end, const Out& out) {
+#ifdef TXPORT_VNNI
+#if HWY_TARGET == HWY_AVX2 && defined(TXPORT_AVX_VNNI)
+  if (extensions().avx_vnni) return MultiplyRowBy<Vnni<false>>(w, a, begin, end, out);
+#endif
+  if (has_vnni()) return MultiplyRowBy<Vnni<true>>(w, a, begin, end, out);
+#endif
+  MultiplyRowBy<Int8>(w, a, begin, end, out);
+}
+
+// Rows x the panels [begin, end) of `w`; `out` has nothing but their outputs. int4 takes one row.
 inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end,
                      const Out& out) {
   if (w.kind == Kind::float32) return MultiplyBy<Float32>(w, a, rows, begin, end, out);
   if (w.kind == Kind::float16) return MultiplyBy<Float16>(w, a, rows, begin, end, out);
+  if (w.kind == Kind::int4) return MultiplyRow(w, a, begin, end, out);
 #ifdef TXPORT_VNNI
 #if HWY_TARGET == HWY_AVX2 && defined(TXPORT_AVX_VNNI)
   if (extensions().avx_vnni) return MultiplyBy<Vnni<false>>(w, a, rows, begin, end, out);
@@ -417,13 +476,18 @@ struct Input {
 
   // The products with panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
-    if (!w.int8()) return Multiply(w, FloatRows(values, width), rows, begin, end, out);
+    Multiply(w, For(w), rows, begin, end, out);
+  }
+
+  // As a product with `w` reads them.
+  Rows For(const Matrix& w) {
+    if (!w.integer()) return FloatRows(values, width);
     const std::int32_t zero = Int8::ZeroPoint(positive);
     for (std::size_t i = 0; i < rows && !quantised; ++i) {
       own.scale[i] = Quantise(values + i * width, width, positive ? 255 : 127, zero, own.quantised + i * width);
     }
     quantised = true;
-    Multiply(w, Rows{own.quantised, width, own.scale, zero}, rows, begin, end, out);
+    return {own.quantised, width, own.scale, zero};
   }
 };
 

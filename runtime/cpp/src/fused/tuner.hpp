@@ -1,10 +1,11 @@
-// How many threads a call is given, learned from how long calls took.
+// How many threads a call is given, and how it reads a projection, learned from calls before.
 //
 // More threads are faster on an idle machine, but wait for each other: beside a busy neighbour, or for a model that
 // fits the cache of one core, fewer may be. All give the same numbers, so any call may try another number of threads.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 
@@ -38,6 +39,21 @@ class ThreadTuner {
 
   std::size_t threads_of(std::size_t level) const;
   Bucket& bucket(std::size_t work);
+};
+
+// Whether the int4 copy of a projection is worth reading first: where it leaves few panels, as trained weights do.
+// Either way gives the same ids. Callers may share it.
+class ScreenTuner {
+ public:
+  bool choose() { return pause_.load(std::memory_order_relaxed) <= 0 || pause_.fetch_sub(1) <= 1; }
+  void record(std::size_t read, std::size_t panels) {
+    constexpr std::size_t kMostRead = 8;  // more than one of so many, and the copy does not pay
+    constexpr int kPause = 64;            // calls until it is tried again
+    if (read * kMostRead > panels) pause_.store(kPause);
+  }
+
+ private:
+  std::atomic<int> pause_{0};
 };
 
 }  // namespace txport::core::fused
