@@ -86,7 +86,7 @@ class OrtProgram:
         return launch
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
-        """Enqueue a run of the encoder. What lies at an address follows from the sizes, and so does what it computes."""
+        """Enqueue a run of the encoder. What lies at an address, and what is computed, follow from the sizes."""
 
         def enqueue() -> None:
             self._bound(self._encoder, self._encoder_graph, addresses, {"batch": batch, "source": width})()
