@@ -319,7 +319,7 @@ TEST_CASE("int8: without logits the choice of one row is the largest, of many wo
 }
 
 TEST_CASE("a copy that rules little out is left aside, and tried again now and then") {
-  fused::ScreenTuner tuner;
+  fused::BoundsTuner tuner;
   for (int i = 0; i < 3; ++i) {
     REQUIRE(tuner.choose());
     tuner.record(10, 100);

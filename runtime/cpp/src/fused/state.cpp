@@ -289,8 +289,8 @@ class FusedState : public DecoderState {
     const UpperBounds* bounds = selection_ != nullptr ? &selection_->bounds() : &shared_->model.bounds;
     if (bounds->copy.panels == 0) bounds = nullptr;
     // The products of more than one row take longer than reading the weights.
-    const bool screens = bounds != nullptr && projection().int8();
-    if (screens && (active.size() > 1 || !shared_->screen_tuner.choose())) bounds = nullptr;
+    const bool by_copy = bounds != nullptr && projection().int8();
+    if (by_copy && (active.size() > 1 || !shared_->bounds_tuner.choose())) bounds = nullptr;
     std::atomic<std::size_t> read{0};
     lease.run([&](const Member& member) {
       copy_pages(copies, member);
@@ -312,7 +312,7 @@ class FusedState : public DecoderState {
       job.stride = rows_.size();
       job.projection = &projection();
       job.bounds = bounds;
-      job.read = screens ? &read : nullptr;
+      job.read = by_copy ? &read : nullptr;
       if (selection_ != nullptr && !selection_->ids().empty()) {
         job.ids = selection_->ids().data();
         job.id_count = selection_->ids().size();
@@ -325,7 +325,7 @@ class FusedState : public DecoderState {
       instruction_set().step(job, team);
     });
     for (Row* row : active) row->pages.resize(pages_of(row->progress.position()));
-    if (screens && bounds != nullptr) shared_->screen_tuner.record(read / steps, projection().panels);
+    if (by_copy && bounds != nullptr) shared_->bounds_tuner.record(read / steps, projection().panels);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     shared_->step_tuner.record(active.size(), threads, time.count() / static_cast<double>(steps * active.size()));
   }

@@ -21,7 +21,7 @@ struct Shared {
   Limits limits;
   Workspaces workspaces;
   ThreadTuner step_tuner, encode_tuner;  // how many threads are best
-  ScreenTuner screen_tuner;
+  BoundsTuner bounds_tuner;
 
   Shared(const ModelFile& file, std::size_t threads, std::size_t team_size)
       : team(team_size),

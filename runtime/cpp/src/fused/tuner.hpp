@@ -43,7 +43,7 @@ class ThreadTuner {
 
 // Whether the int4 copy of a projection is worth reading first: where it leaves few panels, as trained weights do.
 // Either way gives the same ids. Callers may share it.
-class ScreenTuner {
+class BoundsTuner {
  public:
   bool choose() { return pause_.load(std::memory_order_relaxed) <= 0 || pause_.fetch_sub(1) <= 1; }
   void record(std::size_t read, std::size_t panels) {
