@@ -22,58 +22,7 @@ from txport.runtime.errors import EngineError, ResourceError
 WHOLE_DEVICE = threading.RLock()
 
 _log = logging.getLogger("txport")
-_ATTEMPTS = 5
-
-
-class StepGroups:
-    """The steps of one set of buffers, in groups: the first group of each size is captured, and replayed from then on.
-
-    What a library allocates in a capture spoils it, and so does another library of the process, as PyTorch, that waits
-    for the device meanwhile. Such a group is launched operator by operator, which allocates, and the next one is
-    captured. After some failures steps over these buffers are not captured any more.
-
-    Args:
-        buffers: of the steps.
-        enqueue: enqueues one step; it has run before, with nothing left to do.
-        program: where it comes from; says whether to capture, and learns of a refusal.
-    """
-
-    def __init__(self, buffers: StepBuffers, enqueue: Callable[[], None], program: Program) -> None:
-        self._buffers = buffers
-        self._enqueue = enqueue
-        self._program = program
-        self._graphs: dict[int, Callable[[], None]] = {}
-        self._attempts = _ATTEMPTS if program.captures else 0
-
-    def launch(self, count: int) -> None:
-        """Enqueue `count` steps, with a copy of the tokens of each to the ring.
-
-        Raises:
-            EngineError: the device or the library failed.
-            ResourceError: the same, for want of memory.
-        """
-        replay = self._graphs.get(count) or self._replay(count)
-        replay()
-
-    def _replay(self, count: int) -> Callable[[], None]:
-        """Capture a group; return what enqueues it."""
-        group = partial(_enqueue, self._enqueue, self._buffers, count)  # without `self`, which holds the graph
-        if self._attempts == 0:
-            return group
-        try:
-            with WHOLE_DEVICE:
-                self._graphs[count] = self._buffers.device.capture(group)
-        except (EngineError, ResourceError) as error:
-            self._attempts -= 1
-            if self._attempts == 0:
-                self._give_up(str(error))
-            return group
-        return self._graphs[count]
-
-    def _give_up(self, fault: str) -> None:
-        if self._program.captured:
-            _log.warning("steps are launched one by one, without CUDA graphs: %s", fault)
-        self._program.captured = False
+ATTEMPTS = 5  # failed captures
 
 
 @dataclass
@@ -84,37 +33,92 @@ class _Run:
     replay: Callable[[], None] | None = None
 
 
-class FrequentRuns:
-    """Work that is captured once it has come often with the same key, and replayed from then on.
+class CapturedRuns:
+    """Work that is captured when it comes again with the same key, and replayed from then on.
+
+    What a library allocates in a capture spoils it, and so does another library of the process, as PyTorch, that waits
+    for the device meanwhile. Such work is launched operator by operator, which allocates, and captured the next time.
 
     Args:
         device: whose stream it is enqueued on.
         attempts: failed captures after which nothing is captured any more; 0 for never.
         often: which time it is captured. Before, a library has allocated what it needs and has chosen its kernels.
         most: keys to remember, the latest ones.
+        refused: called after the last failed capture, with what the device or the library said.
     """
 
-    def __init__(self, device: Device, attempts: int = _ATTEMPTS, often: int = 3, most: int = 64) -> None:
+    def __init__(
+        self,
+        device: Device,
+        attempts: int = ATTEMPTS,
+        often: int = 3,
+        most: int = 64,
+        refused: Callable[[str], None] | None = None,
+    ) -> None:
         self._device, self._attempts, self._often, self._most = device, attempts, often, most
+        self._refused = refused
         self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
 
     def launch(self, key: Hashable, enqueue: Callable[[], None]) -> None:
-        """Enqueue work; one key means the same kernels over the same addresses."""
+        """Enqueue work; one key means the same kernels over the same addresses.
+
+        A graph holds `enqueue`, which therefore must not hold the owner of these runs.
+
+        Raises:
+            EngineError: the device or the library failed.
+            ResourceError: the same, for want of memory.
+        """
+        run = self._run_of(key)
+        run.times += 1
+        if run.replay is None and run.times >= self._often and self._attempts > 0:
+            self._capture(run, enqueue)
+        (run.replay or enqueue)()
+
+    def _run_of(self, key: Hashable) -> _Run:
+        """The run of a key, for which the one that was not used for longest may be forgotten."""
         run = self._runs.setdefault(key, _Run())
         self._runs.move_to_end(key)
         if len(self._runs) > self._most:
             _, oldest = self._runs.popitem(last=False)
             if oldest.replay is not None:  # it may still be under way
                 self._device.synchronize()
-        run.times += 1
-        if run.replay is None and run.times >= self._often and self._attempts > 0:
-            try:
-                with WHOLE_DEVICE:
-                    run.replay = self._device.capture(enqueue)
-            except (EngineError, ResourceError) as error:
-                self._attempts -= 1
-                _log.debug("a run was not captured: %s", error)
-        (run.replay or enqueue)()
+        return run
+
+    def _capture(self, run: _Run, enqueue: Callable[[], None]) -> None:
+        try:
+            with WHOLE_DEVICE:
+                run.replay = self._device.capture(enqueue)
+        except (EngineError, ResourceError) as error:
+            self._attempts -= 1
+            _log.debug("not captured: %s", error)
+            if self._attempts == 0 and self._refused is not None:
+                self._refused(str(error))
+
+
+class StepGroups:
+    """The steps of one set of buffers, in groups: the first group of each size is captured, and replayed from then on.
+
+    Args:
+        buffers: of the steps.
+        enqueue: enqueues one step; it has run before, with nothing left to do.
+        program: where it comes from; says whether to capture, and learns of a refusal.
+    """
+
+    def __init__(self, buffers: StepBuffers, enqueue: Callable[[], None], program: Program) -> None:
+        self._buffers = buffers
+        self._enqueue = enqueue
+        attempts = ATTEMPTS if program.captures else 0
+        self._runs = CapturedRuns(buffers.device, attempts, often=1, refused=partial(_give_up, program))
+
+    def launch(self, count: int) -> None:
+        """Enqueue `count` steps, with a copy of the tokens of each to the ring. Raises as `CapturedRuns.launch`."""
+        self._runs.launch(count, partial(_enqueue, self._enqueue, self._buffers, count))
+
+
+def _give_up(program: Program, fault: str) -> None:
+    if program.captured:
+        _log.warning("steps are launched one by one, without CUDA graphs: %s", fault)
+    program.captured = False
 
 
 def _enqueue(enqueue: Callable[[], None], buffers: StepBuffers, count: int) -> None:

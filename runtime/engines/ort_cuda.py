@@ -17,7 +17,7 @@ from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.buffers import StepSizes
-from txport.runtime.device.capture import FrequentRuns
+from txport.runtime.device.capture import CapturedRuns
 from txport.runtime.device.device import Device
 from txport.runtime.engines.ort_session import open_beams, open_session, open_step, providers_of, run
 
@@ -57,7 +57,7 @@ class OrtProgram:
         self._beam_graph = manifest.optional_graph("decoder_beams")
         self.limits: Limits = manifest.limits
         self.captures = self.captured = where == "cuda"
-        self._encoder_runs = FrequentRuns(device)
+        self._encoder_runs = CapturedRuns(device)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
     def graph_of(self, beams: int) -> Graph | None:
@@ -79,7 +79,7 @@ class OrtProgram:
         """Bind the step's buffers, and run it until ONNX Runtime has allocated what it needs."""
         session, graph = (self._step if sizes.beams == 1 else self._beam_step), self.graph_of(sizes.beams)
         assert graph is not None, "a step that the bundle does not have"
-        launch = self._bound(session, graph, addresses, sizes.named)
+        launch = _bound(session, graph, addresses, sizes.named, self._where)
         for _ in range(_WARM_UP):
             launch()
         self._device.synchronize()
@@ -87,25 +87,30 @@ class OrtProgram:
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder. What lies at an address, and what is computed, follow from the sizes."""
-
-        def enqueue() -> None:
-            self._bound(self._encoder, self._encoder_graph, addresses, {"batch": batch, "source": width})()
-
+        shape = {"batch": batch, "source": width}
+        enqueue = partial(_run_once, self._encoder, self._encoder_graph, addresses, shape, self._where)
         if self.captures:
             self._encoder_runs.launch((addresses["input_ids"], batch, width), enqueue)
         else:
             enqueue()
 
-    def _bound(
-        self, session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]
-    ) -> Callable[[], None]:
-        binding, options = session.io_binding(), onnxruntime.RunOptions()
-        for tensors, bind in ((graph.inputs, binding.bind_input), (graph.outputs, binding.bind_output)):
-            for tensor in tensors:
-                if tensor.name in addresses:
-                    kind = np.dtype(tensor.dtype).type
-                    bind(tensor.name, self._where, 0, kind, tensor.sizes(shape), addresses[tensor.name])
-        if self._where == "cuda":
-            # The stream orders everything; only a poll waits.
-            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        return partial(run, session, binding, options)
+
+def _run_once(session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], where: str) -> None:
+    """Bind a graph's tensors and enqueue one run."""
+    _bound(session, graph, addresses, shape, where)()
+
+
+def _bound(
+    session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], where: str
+) -> Callable[[], None]:
+    """What enqueues runs of a graph over these addresses, at these sizes by name. It holds the session."""
+    binding, options = session.io_binding(), onnxruntime.RunOptions()
+    for tensors, bind in ((graph.inputs, binding.bind_input), (graph.outputs, binding.bind_output)):
+        for tensor in tensors:
+            if tensor.name in addresses:
+                kind = np.dtype(tensor.dtype).type
+                bind(tensor.name, where, 0, kind, tensor.sizes(shape), addresses[tensor.name])
+    if where == "cuda":
+        # The stream orders everything; only a poll waits.
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    return partial(run, session, binding, options)

@@ -431,7 +431,7 @@ TEST_CASE("CUDA: work that comes often is captured, and replayed from then on" *
   const auto device = cuda_device();
   std::byte* places = device->allocate(512);
   std::array<int, 2> called{};
-  FrequentRuns runs(*device);
+  CapturedRuns runs(*device, 3, nullptr);
   for (int i = 0; i < 7; ++i) {
     device->fill({places}, 0, 512);
     for (std::size_t key = 0; key < 2; ++key) {

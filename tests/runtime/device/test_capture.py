@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from memory_device import MemoryDevice
-from txport.runtime.device.capture import FrequentRuns
+from txport.runtime.device.capture import CapturedRuns
 from txport.runtime.errors import EngineError, ResourceError
 
 
@@ -22,7 +22,7 @@ class Work:
 
 def test_the_third_run_is_captured_and_later_ones_are_replays() -> None:
     device = MemoryDevice()
-    runs, works = FrequentRuns(device), [Work(device, number) for number in range(2)]
+    runs, works = CapturedRuns(device), [Work(device, number) for number in range(2)]
     for _ in range(7):
         for work in works:
             runs.launch(work.number, work)
@@ -33,7 +33,7 @@ def test_the_third_run_is_captured_and_later_ones_are_replays() -> None:
 
 def test_the_latest_keys_are_remembered() -> None:
     device = MemoryDevice()
-    runs, works = FrequentRuns(device, most=2), [Work(device, number) for number in range(3)]
+    runs, works = CapturedRuns(device, most=2), [Work(device, number) for number in range(3)]
     for number in (0, 0, 1, 2, 0, 0):  # 0 is forgotten for 2, and starts anew
         runs.launch(number, works[number])
     assert device.captures == 0
@@ -48,9 +48,10 @@ def test_what_cannot_be_captured_runs_as_it_is(error: Exception) -> None:
             self.captures += 1
             raise error
 
-    device = Refusing()
-    runs, work = FrequentRuns(device, attempts=2), Work(device, 5)
+    device, said = Refusing(), list[str]()
+    runs, work = CapturedRuns(device, attempts=2, refused=said.append), Work(device, 5)
     for _ in range(9):
         runs.launch("key", work)
     device.synchronize()
     assert work.done == [5] * 9 and device.captures == 2
+    assert said == [str(error)]

@@ -1,7 +1,9 @@
 """ONNX Runtime over a device whose memory is the host's."""
 
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,20 @@ def test_runs_of_the_encoder_that_come_often_are_captured() -> None:
     held = [engine.encode(word, lengths) for word in words]  # at once: none in the memory of another
     assert device.captures == captures[-1]
     assert len({each.memory.value for each in held}) == len(held)
+
+
+def test_an_engine_that_is_dropped_goes_at_once() -> None:
+    """Its memory is the GPU's: it must not wait for Python's collector."""
+    program, engine = capturing(CapturingDevice(lazy=False))
+    for _ in range(4):
+        decode_all(engine, [Request([5, 6, 3])])
+    left = weakref.ref(program)
+    gc.disable()
+    try:
+        del program, engine
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 class Refusing(CapturingDevice):

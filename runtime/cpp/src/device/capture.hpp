@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <map>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <tuple>
@@ -22,44 +22,23 @@ namespace txport::core {
 // may take this one, never the reverse.
 std::shared_mutex& whole_device();
 
-// The steps of one set of buffers: the first group of each size is captured, and replayed from then on.
+// Work that is captured when it comes again with the same key, and replayed from then on. One thread at a time.
 //
 // What a library allocates in a capture spoils it, and so does another library of the process, as PyTorch, that waits
-// for the device meanwhile. Such a group is launched operator by operator, which allocates, and the next one is
-// captured. After some failures steps over these buffers are not captured any more.
-class StepGroups {
- public:
-  // Enqueues one step, and a copy of its tokens to this slot of the ring.
-  using Step = std::function<void(std::size_t slot)>;
-  // Called after the last failure, with what the device or the library said.
-  using Refused = std::function<void(const std::string& fault)>;
-
-  // `step` has run before, with nothing left to do. Without `refused` nothing is captured.
-  StepGroups(Device& device, Step step, Refused refused)
-      : device_(device), step_(std::move(step)), refused_(std::move(refused)), attempts_(refused_ ? 5 : 0) {}
-
-  // Enqueue `count` steps. Throws EngineError: the device or the library failed. ResourceError: for want of memory.
-  void launch(std::size_t count);
-
- private:
-  Device& device_;
-  const Step step_;
-  const Refused refused_;
-  int attempts_;
-  std::map<std::size_t, std::function<void()>> graphs_;
-
-  void capture(std::size_t count, const std::function<void()>& group);
-};
-
-// Work that is captured once it has come often with the same key, and replayed from then on. One thread at a time.
-class FrequentRuns {
+// for the device meanwhile. Such work is launched operator by operator, which allocates, and captured the next time.
+class CapturedRuns {
  public:
   // One key means the same kernels over the same addresses: where the work's memory is, and its sizes.
   using Key = std::tuple<const void*, std::int64_t, std::int64_t>;
+  // Called after the last of some failures, with what the device or the library said: nothing is captured any more.
+  using Refused = std::function<void(const std::string& fault)>;
 
-  explicit FrequentRuns(Device& device) : device_(device) {}
+  // Captures what comes for the time `often`: before, a library has allocated what it needs and has chosen its kernels.
+  CapturedRuns(Device& device, int often, Refused refused)
+      : device_(device), often_(often), refused_(std::move(refused)) {}
 
-  // Enqueue work, which is not called any more when this has returned. Throws as it does.
+  // Enqueue work, which is not called any more when this has returned. Throws EngineError: the device or the library
+  // failed. ResourceError: for want of memory.
   void launch(const Key& key, const std::function<void()>& work);
 
  private:
@@ -70,10 +49,32 @@ class FrequentRuns {
   };
 
   Device& device_;
-  int attempts_ = 5;     // failed captures after which nothing is captured any more
+  const int often_;
+  const Refused refused_;
+  int attempts_ = 5;
   std::list<Run> runs_;  // the latest first
 
+  Run& run_of(const Key& key);
   void capture(Run& run, const std::function<void()>& work);
+};
+
+// The steps of one set of buffers: the first group of each size is captured, and replayed from then on.
+class StepGroups {
+ public:
+  // Enqueues one step, and a copy of its tokens to this slot of the ring.
+  using Step = std::function<void(std::size_t slot)>;
+
+  // `step` has run before, with nothing left to do. Without `refused` nothing is captured.
+  StepGroups(Device& device, Step step, const CapturedRuns::Refused& refused) : step_(std::move(step)) {
+    if (refused) runs_.emplace(device, 1, refused);
+  }
+
+  // Enqueue `count` steps. Throws as CapturedRuns.
+  void launch(std::size_t count);
+
+ private:
+  const Step step_;
+  std::optional<CapturedRuns> runs_;
 };
 
 }  // namespace txport::core

@@ -67,7 +67,7 @@ class OrtProgram : public Program {
         encoder_(manifest.encoder()),
         limits_(manifest.limits()),
         on_gpu_(on_gpu),
-        encoder_runs_(device) {}
+        encoder_runs_(device, 3, nullptr) {}
 
   ~OrtProgram() override {
     const std::shared_lock uncaptured(whole_device());
@@ -111,7 +111,7 @@ class OrtProgram : public Program {
   const Graph encoder_;
   const Limits limits_;
   const bool on_gpu_;
-  mutable FrequentRuns encoder_runs_;
+  mutable CapturedRuns encoder_runs_;
 };
 
 }  // namespace
