@@ -55,7 +55,10 @@ class CapturedRuns:
         most: int = 64,
         refused: Callable[[str], None] | None = None,
     ) -> None:
-        self._device, self._attempts, self._often, self._most = device, attempts, often, most
+        self._device = device
+        self._attempts = attempts
+        self._often = often
+        self._most = most
         self._refused = refused
         self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
 

@@ -144,13 +144,6 @@ struct Int8 {
   static HWY_INLINE Weights Load(const std::uint8_t* at) {
     return hn::Load(hn::Repartition<std::int8_t, DF>(), reinterpret_cast<const std::int8_t*>(at));
   }
-  // Where a k step is, from another on that is the first of a chain, and its weights.
-  static constexpr std::size_t kPart = kStep / kParts;
-  static constexpr std::size_t Offset(std::size_t step) { return step * kStep; }
-  template <std::size_t>
-  static HWY_INLINE Weights LoadOf(const std::uint8_t* at) {
-    return Load(at);
-  }
   static HWY_INLINE Weights Inputs(const std::uint8_t* a) {  // four of them, in each output's place
     std::int32_t four = 0;
     std::memcpy(&four, a, 4);
@@ -200,14 +193,12 @@ struct Vnni : Int8 {
 template <class W>
 struct Int4 : W {
   static constexpr std::size_t kStep = kStepBytes / 2;
-  static constexpr std::size_t kPart = kStepBytes / kParts;
 
-  static constexpr std::size_t Offset(std::size_t step) { return step / 2 * kStepBytes; }
-  template <std::size_t kOfStep>
-  static HWY_INLINE typename W::Weights LoadOf(const std::uint8_t* at) {
+  template <std::size_t kHalf>
+  static HWY_INLINE typename W::Weights LoadHalf(const std::uint8_t* at) {
     const hn::Repartition<std::uint16_t, DF> du16;
     const auto both = hn::BitCast(du16, W::Load(at));
-    const auto one = kOfStep % 2 ? both : hn::ShiftLeft<4>(both);
+    const auto one = kHalf == 1 ? both : hn::ShiftLeft<4>(both);
     return hn::BitCast(hn::Repartition<std::int8_t, DF>(), hn::And(one, hn::Set(du16, 0xF0F0)));
   }
 };
@@ -221,12 +212,6 @@ struct Float32 {
   static HWY_INLINE Sums Zero() { return hn::Zero(df); }
   static HWY_INLINE Sums Start(const Matrix& w, const Rows& /*a*/, std::size_t n) { return hn::Load(df, w.bias + n); }
   static HWY_INLINE Weights Load(const std::uint8_t* at) { return hn::Load(df, reinterpret_cast<const float*>(at)); }
-  static constexpr std::size_t kPart = kStep / kParts;
-  static constexpr std::size_t Offset(std::size_t step) { return step * kStep; }
-  template <std::size_t>
-  static HWY_INLINE Weights LoadOf(const std::uint8_t* at) {
-    return Load(at);
-  }
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
     float one = 0;
     std::memcpy(&one, a, 4);
@@ -240,18 +225,22 @@ struct Float32 {
 // The same numbers as if the weights were float32, from half the bytes.
 struct Float16 : Float32 {
   static constexpr std::size_t kStep = kStepBytes / 2;
-  static constexpr std::size_t kPart = kStep / kParts;
 
-  static constexpr std::size_t Offset(std::size_t step) { return step * kStep; }
   static HWY_INLINE Weights Load(const std::uint8_t* at) {
     const hn::Rebind<hwy::float16_t, DF> halves;
     return hn::PromoteTo(df, hn::Load(halves, reinterpret_cast<const hwy::float16_t*>(at)));
   }
-  template <std::size_t>
-  static HWY_INLINE Weights LoadOf(const std::uint8_t* at) {
-    return Load(at);
-  }
 };
+
+// Part `part` of the weights of k step kOf, where a chain of steps begins at `at`.
+template <class W, std::size_t kOf>
+HWY_INLINE typename W::Weights LoadStep(const std::uint8_t* at, std::size_t part) {
+  if constexpr (W::kExact && W::kStep < kStepBytes) {
+    return W::template LoadHalf<kOf % 2>(at + kOf / 2 * kStepBytes + part * (kStepBytes / kParts));
+  } else {
+    return W::Load(at + kOf * W::kStep + part * (W::kStep / kParts));
+  }
+}
 
 // kM rows x kV vectors of outputs, over kC chains of k steps. Sum I is of chain I / (kM * kV), row I / kV % kM and
 // vector I % kV. Chains hide the latency of few sums; integers give the same whatever their number.
@@ -265,9 +254,7 @@ HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_
   const std::uint8_t* panel = w.panel(p);
   for (std::size_t k = 0; k < w.steps; k += kC, row += 4 * kC, panel += W::kStep * kC) {
     Registers<typename W::Weights, std::index_sequence<kJ...>> weights;
-    (weights.template Set<kJ>(W::template LoadOf<kJ / kV>(panel + W::Offset(kJ / kV) + kJ % kV / kParts * w.stride +
-                                                          kJ % kParts * W::kPart)),
-     ...);
+    (weights.template Set<kJ>(LoadStep<W, kJ / kV>(panel + kJ % kV / kParts * w.stride, kJ % kParts)), ...);
     (sums.template Set<kI>(W::Dot(row + kI / kV % kM * a.stride + kI / kN * 4,
                                   weights.template Get<kI / kN * kV + kI % kV>(), sums.template Get<kI>())),
      ...);
