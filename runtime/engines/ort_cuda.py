@@ -103,7 +103,7 @@ def _run_once(session: Any, graph: Graph, addresses: Mapping[str, int], shape: M
 def _bound(
     session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], where: str
 ) -> Callable[[], None]:
-    """What enqueues runs of a graph over these addresses, at these sizes by name. It holds the session."""
+    """Bind a graph to these addresses, at these sizes by name; returns what enqueues a run, which holds the session."""
     binding, options = session.io_binding(), onnxruntime.RunOptions()
     for tensors, bind in ((graph.inputs, binding.bind_input), (graph.outputs, binding.bind_output)):
         for tensor in tensors:

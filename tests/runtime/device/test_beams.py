@@ -1,7 +1,8 @@
 """Beams on a device, over memory that checks every access: no cache is copied, and the answers are those of the CPU."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,27 @@ def test_any_batch_gives_what_each_sentence_gives_alone(data: st.DataObject, sea
         assert_same(decode_all(engine, requests, rows=rows), expected)
 
 
+class LateSession:
+    """A session of ONNX Runtime's CPU provider, whose runs are work of a device's stream: as late as it may be."""
+
+    def __init__(self, session: Any, device: MemoryDevice) -> None:
+        self._session, self._device = session, device
+
+    def io_binding(self) -> Any:
+        return self._session.io_binding()
+
+    def run_with_iobinding(self, *arguments: object) -> None:
+        self._device.enqueue(partial(self._session.run_with_iobinding, *arguments))
+
+
 class Enqueuing(OrtProgram):
-    """ONNX Runtime's CPU provider, whose runs are work of the device's stream: as late as it may be, and captured."""
+    """A program whose runs are captured as work of the device's stream."""
 
     def __init__(self, bundle: Path, manifest: Manifest, device: MemoryDevice) -> None:
         super().__init__(bundle, manifest, manifest.lowerings, device, where="cpu")
         self.captures = self.captured = True
-        self.memory = device
-
-    def _bound(
-        self, session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]
-    ) -> Callable[[], None]:
-        launch = super()._bound(session, graph, addresses, shape)
-        return lambda: self.memory.enqueue(launch)
+        for name in ("_encoder", "_step", "_beam_step"):
+            setattr(self, name, LateSession(getattr(self, name), device))
 
 
 def real_engine(bundle: Path, device: MemoryDevice) -> DeviceEngine:
