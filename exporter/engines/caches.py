@@ -38,7 +38,7 @@ def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
     for layer in scatters:
         select = network.add_select(here, layer.get_input(_UPDATES), layer.get_input(_DATA))
         select.name = f"{layer.name}/Where"
-        _take_over(network, layer.get_output(0), select.get_output(0))
+        _take_over(tensorrt, network, layer.get_output(0), select.get_output(0))
     return len(scatters)
 
 
@@ -48,9 +48,9 @@ def _reshaped(network: Any, tensor: Any, shape: tuple[int, ...]) -> Any:
     return shuffle.get_output(0)
 
 
-def _take_over(network: Any, old: Any, new: Any) -> None:
+def _take_over(tensorrt: TensorRt, network: Any, old: Any, new: Any) -> None:
     """Let every reader of `old` read `new`, which also becomes the network's output of that name."""
-    name = old.name
+    name, kind = old.name, old.dtype
     for layer in layers_of(network):
         for index in range(layer.num_inputs):
             tensor = layer.get_input(index)
@@ -63,3 +63,5 @@ def _take_over(network: Any, old: Any, new: Any) -> None:
     new.name = name
     if name in outputs:
         network.mark_output(new)
+        if not tensorrt.strongly_typed:
+            new.dtype = kind  # else it is float32

@@ -19,7 +19,8 @@ GELU_OPSET = 20
 
 def write_positions(w: Writer, ids: ir.Value, dimension: str) -> ir.Value:
     """int64 `[length]`, 0 and on, for ids `[b, length]` of a named dimension."""
-    positions = w.op("Range", 0, w.op("Squeeze", w.op("Shape", ids, start=1, end=2)), 1)
+    # Not Shape's start and end: TensorRT 8.6 reads neither, and its parser crashes on what it makes of them.
+    positions = w.op("Range", 0, w.op("Gather", w.op("Shape", ids), 1), 1)
     # ONNX Runtime fuses only what it knows to be of one shape.
     positions.shape = ir.Shape([dimension])
     return positions

@@ -108,20 +108,38 @@ class TensorRt:
             return
         config.set_flag(flags.FP16)
         config.set_flag(flags.PREFER_PRECISION_CONSTRAINTS)
-        for layer in (network.get_layer(index) for index in range(network.num_layers)):
-            self._keep_float32(layer)
+        self._keep_float32(network)
 
-    def _keep_float32(self, layer: Any) -> None:
+    def _keep_float32(self, network: Any) -> None:
         """Compute and hand on in float32 what the graph says is float32.
 
-        Without the types of outputs, float16 might lie between two layers of an island, and overflow there.
+        Without the types of outputs, float16 might lie between two layers of an island, and overflow there. Until it
+        is built, a weakly typed network says float32 of all that it computes: what is float32 follows from inputs,
+        outputs, weights and casts, since a layer reads one floating type. Layers come in the order in which they were
+        added: only of what the caches become, which are outputs, the writers come last.
         """
-        if str(layer.type).rpartition(".")[2] in _WITHOUT_PRECISION:
-            return
-        for index in range(layer.num_outputs):
-            if self.type_name(layer.get_output(index).dtype) == "float32":
-                layer.precision = self.module.float32
-                layer.set_output_type(index, self.module.float32)
+        ends = [*map(network.get_input, range(network.num_inputs)), *map(network.get_output, range(network.num_outputs))]
+        types = {tensor.name: self.type_name(tensor.dtype) for tensor in ends}
+        for layer in map(network.get_layer, range(network.num_layers)):
+            kind = str(layer.type).rpartition(".")[2]
+            half = self._is_half(layer, kind, types)
+            for index, tensor in enumerate(map(layer.get_output, range(layer.num_outputs))):
+                said = self.type_name(tensor.dtype)
+                types[tensor.name] = "float16" if half and said == "float32" else said
+                if types[tensor.name] == "float32" and kind not in _WITHOUT_PRECISION:
+                    layer.precision = self.module.float32
+                    layer.set_output_type(index, self.module.float32)
+
+    def _is_half(self, layer: Any, kind: str, types: dict[str, str]) -> bool:
+        """Whether the floats that a layer makes are float16 by the graph, given the types of what it reads, by name."""
+        if kind == "CAST":
+            layer.__class__ = self.module.ICastLayer  # the network gives an ILayer
+            return self.type_name(layer.to_type) == "float16"
+        if kind == "CONSTANT":
+            layer.__class__ = self.module.IConstantLayer
+            return self.type_name(layer.weights.dtype) == "float16"
+        read = [tensor for tensor in map(layer.get_input, range(layer.num_inputs)) if tensor is not None]
+        return any(types.get(tensor.name) == "float16" for tensor in read)
 
     def share_profiles(self, config: Any) -> None:
         """Let several execution contexts use one profile, as batches of one size do that run at the same time.

@@ -29,10 +29,11 @@ def test_a_strongly_typed_network_is_left_alone() -> None:
     assert config.flags == set() and config.tactic_sources == 0b11111 and layer.precision is None
 
 
-def test_islands_are_found_by_the_types_of_tensors() -> None:
-    """The parser names few layers of an island after their node, and adds numbers where a name is taken."""
+def test_islands_are_found_by_what_states_its_type() -> None:
+    """The parser names few layers of an island after their node; before the build all floats are said to be float32."""
     weights = Layer("(Unnamed Layer* 3) [Constant]", "CONSTANT", FLOAT)
-    before = Layer("layers.0.self_output/Gemm", "MATRIX_MULTIPLY", HALF, HALF)
+    halves = Layer("(Unnamed Layer* 4) [Constant]", "CONSTANT", HALF)
+    before = Layer("layers.0.self_output/Gemm", "MATRIX_MULTIPLY", HALF, halves)
     begin = Layer("layers.0/Cast", "CAST", before, to=FLOAT)
     norm = Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", begin)
     inner = Layer("layers.0.feed_forward.inner/Gemm", "MATRIX_MULTIPLY", norm, weights)
@@ -41,15 +42,19 @@ def test_islands_are_found_by_the_types_of_tensors() -> None:
     relu = Layer("layers.0.feed_forward/Relu_1", "ACTIVATION", added)
     best = Layer("argmax", "TOPK", relu)
     end = Layer("layers.0/Cast_1", "CAST", relu, to=HALF)
-    outer = Layer("layers.0.feed_forward.outer/Gemm", "MATRIX_MULTIPLY", end, HALF)
+    outer = Layer("layers.0.feed_forward.outer/Gemm", "MATRIX_MULTIPLY", end, halves)
+    rows = Layer("embedding/Gather", "GATHER", halves, INT32)
     sizes = Layer("(Unnamed Layer* 5) [Shape]", "SHAPE", outer)
     positions = Layer("positions/Add", "ELEMENTWISE", INT32, sizes)
     finished = Layer("finished/Or", "ELEMENTWISE", BOOL, BOOL)
+    cache = Layer("layers.0/ScatterElements/Where", "SELECT", HALF)
+    transposed = Layer("layers.0/Transpose", "SHUFFLE", cache)
+    layers = [weights, halves, before, begin, norm, inner, bias, added, relu, best, end, outer]
+    layers += [rows, sizes, positions, finished, transposed, cache]  # what writes a cache was added last
+    library().set_precision(Config(), Network(*layers, outputs=(cache,)), half=True)
     island = [norm, inner, bias, added, relu, best]
-    others = [weights, before, begin, end, outer, sizes, positions, finished]
-    library().set_precision(Config(), Network(*island, *others), half=True)
     assert all(layer.precision == FLOAT and layer.taken == {0: FLOAT} for layer in island)
-    assert not any(layer.precision or layer.taken for layer in others)
+    assert not any(layer.precision or layer.taken for layer in layers if layer not in island)
     layer = Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", FLOAT)
     library().set_precision(Config(), Network(layer), half=False)
     assert layer.precision is None, "a float32 network has nothing to choose"
