@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from txport.exporter.engines.caches import write_caches_by_select
+from txport.exporter.engines.decoder_step import repeat_bias, write_caches_by_select
 from txport.exporter.engines.inspector import count_types, engine_layers, wrong_products
 from txport.exporter.engines.network import check_network, leave_out_unknown, let_attention_decompose
 from txport.exporter.engines.profiles import fixed_sizes, shapes
@@ -89,16 +89,17 @@ class EngineBuilder:
         Raises:
             BundleError: the library cannot parse or build the graph.
             CheckFailed: the engine would not compute what the graph says.
+            EngineError: the library cannot build here.
         """
-        trt = self.tensorrt.module
         islands = {n for island in self.manifest.precision.islands if island.graph == graph.name for n in island.nodes}
         precision = self.manifest.precision.type
-        self.tensorrt.messages.clear()
-        builder = trt.Builder(self.tensorrt.logger)
+        builder = self.tensorrt.new_builder()
         fixed = fixed_sizes(profiles[0], target)
         network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, fixed)
         if graph.lowering == "scatter" and self.tensorrt.selects_caches:
             write_caches_by_select(self.tensorrt, network)
+        if graph.lowering == "scatter" and not self.tensorrt.strongly_typed:
+            repeat_bias(network, self.manifest.model.heads)
         let_attention_decompose(self.tensorrt, network)
         known = interface(graph.role, self.manifest.model, precision)
         if known is not None:

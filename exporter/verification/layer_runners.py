@@ -67,12 +67,13 @@ def network_with_config(
 
     Raises:
         BundleError: the library cannot parse the graph.
+        EngineError: it cannot build here.
     """
     lengths = [each["cache_positions"][0] for each in shapes if "cache_positions" in each]
     fixed = (
         {"target": lengths[0]} if graph.lowering == "tensorscatter" else None
     )  # its cache layers take no other length
-    builder = tensorrt.module.Builder(tensorrt.logger)
+    builder = tensorrt.new_builder()
     network, parser = parse_graph(tensorrt, builder, file, fixed)
 
     def configure(builder: Any, network: Any) -> Any:

@@ -19,8 +19,10 @@ from txport.runtime.system import limited
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
 # Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The arena
-# grows by powers of two, its default, so that it settles.
-CUDA_OPTIONS = {"use_tf32": "0"}
+# grows by powers of two, its default, so that it settles. Attention by ONNX Runtime's own kernels (flash 1, memory
+# efficient 2, plain 16; XQA is apart), never by cuDNN's, the default from Hopper on: ONNX Runtime keeps their code for
+# the thread that first ran them, and unloads it when that thread ends. Captured steps then ran what lay there instead.
+CUDA_OPTIONS = {"use_tf32": "0", "sdpa_kernel": "19"}
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
 SPIN_US = "500"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from txport.runtime.engines.build_record import IdType, LibraryName, LibraryVersion
-from txport.runtime.errors import InputError, MissingLibrary, is_out_of_memory
+from txport.runtime.errors import EngineError, InputError, MissingLibrary, is_out_of_memory
 
 _MODULES: dict[LibraryName, tuple[str, ...]] = {
     "tensorrt": ("tensorrt",),
@@ -85,6 +85,18 @@ class TensorRt:
         first = next(filter(is_out_of_memory, self.messages), self.messages[0] if self.messages else None)
         return "it does not say why" if first is None else " ".join(first.split())[:400].rstrip(".")
 
+    def new_builder(self) -> Any:
+        """A builder.
+
+        Raises:
+            EngineError: the library cannot use this GPU or its driver.
+        """
+        self.messages.clear()
+        try:
+            return self.module.Builder(self.logger)
+        except TypeError as error:  # so the bindings say that there is none
+            raise EngineError(f"{self.library} cannot build engines here: {self.why()}") from error
+
     def new_network(self, builder: Any) -> Any:
         """An empty network of the kind that this version builds."""
         flags = self.module.NetworkDefinitionCreationFlag
@@ -118,7 +130,10 @@ class TensorRt:
         outputs, weights and casts, since a layer reads one floating type. Layers come in the order in which they were
         added: only of what the caches become, which are outputs, the writers come last.
         """
-        ends = [*map(network.get_input, range(network.num_inputs)), *map(network.get_output, range(network.num_outputs))]
+        ends = [
+            *map(network.get_input, range(network.num_inputs)),
+            *map(network.get_output, range(network.num_outputs)),
+        ]
         types = {tensor.name: self.type_name(tensor.dtype) for tensor in ends}
         for layer in map(network.get_layer, range(network.num_layers)):
             kind = str(layer.type).rpartition(".")[2]

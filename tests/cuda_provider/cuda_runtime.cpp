@@ -422,7 +422,8 @@ int cudnnGetStream(const Handle* handle, Stream* stream) {
   *stream = handle->stream;
   return 0;
 }
-std::size_t cudnnGetVersion() { return 91000; }
+// A version whose attention ONNX Runtime uses by default, so that it fails here if it does.
+std::size_t cudnnGetVersion() { return 91300; }
 const char* cudnnGetErrorString(int) { return "a status of cuDNN"; }
 int cudnnGetReductionIndicesSize(const Handle*, void*, void*, void*, std::size_t* bytes) {
   *bytes = 1024;

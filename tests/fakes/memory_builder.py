@@ -7,7 +7,6 @@ was seen to do.
 """
 
 from types import SimpleNamespace
-from typing import Any
 
 FLOAT, HALF, INT32, BOOL = "DataType.FLOAT", "DataType.HALF", "DataType.INT32", "DataType.BOOL"
 
@@ -36,7 +35,9 @@ class Layer:
     def tensor(self, index: int) -> SimpleNamespace:
         """An output: what it is of, and what is said of it."""
         kind = str(self.outputs[index])
-        return SimpleNamespace(name=f"{self.name} {id(self)} {index}", is_of=kind, dtype=FLOAT if kind == HALF else kind)
+        return SimpleNamespace(
+            name=f"{self.name} {id(self)} {index}", is_of=kind, dtype=FLOAT if kind == HALF else kind
+        )
 
     get_output = tensor
 

@@ -12,7 +12,7 @@ from numpy_runner import OPTIONS, attention_graphs_of, graphs_of, random_model
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines import builder as builder_module
 from txport.exporter.engines.builder import add_profile, parse_graph
-from txport.exporter.engines.caches import write_caches_by_select
+from txport.exporter.engines.decoder_step import repeat_bias, write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
@@ -204,6 +204,26 @@ def test_caches_are_written_by_select(plain: tuple[Path, Manifest], tmp_path: Pa
     read = {tensor.name for tensor in readers if tensor is not None}
     assert not any(name.endswith("_scattered") for name in read), "nothing reads what was scattered"
     assert read >= {name for name in before if name.startswith("next_self_")}, "attention reads what was written"
+
+
+def test_the_bias_of_cross_attention_is_repeated_for_each_head(plain: tuple[Path, Manifest]) -> None:
+    """What only 8.6 needs is written into the network of another version, which checks types and shapes alike."""
+    bundle, manifest = plain
+    network, *_alive = parsed(bundle, manifest, "scatter")
+    repeat_bias(network, manifest.model.heads)
+    readers = [layer for layer in layers_of(network) for i in range(layer.num_inputs) if _named(layer, i, "cross_bias")]
+    assert [kind_of(layer) for layer in readers] == ["CONCATENATION"] * manifest.model.heads
+    (repeated,) = {layer.get_output(0).name for layer in readers}
+    added = [layer for layer in layers_of(network) for i in range(layer.num_inputs) if _named(layer, i, repeated)]
+    assert [kind_of(layer) for layer in added] == ["ELEMENTWISE"] * manifest.model.decoder_layers
+    for layer in added:
+        shapes = [tuple(layer.get_input(side).shape) for side in (0, 1)]
+        assert [shape[1:3] for shape in shapes] == [(manifest.model.heads, 1)] * 2, "nothing is repeated by adding"
+
+
+def _named(layer: Any, index: int, name: str) -> bool:
+    tensor = layer.get_input(index)
+    return tensor is not None and tensor.name == name
 
 
 def test_a_mask_that_tensorrt_drops_is_seen(plain: tuple[Path, Manifest], tmp_path: Path) -> None:

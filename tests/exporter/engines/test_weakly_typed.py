@@ -1,6 +1,7 @@
 """TensorRT 8.6, which chooses precisions itself: what it is told, over a builder in memory that keeps its rules."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from memory_builder import BOOL, FLOAT, HALF, INT32, MODULE, Builder, Config, Layer, Network
@@ -9,10 +10,24 @@ from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.build_record import LibraryVersion
 from txport.runtime.engines.tensorrt import TensorRt
+from txport.runtime.errors import EngineError
 
 
 def library(version: str = "8.6.0") -> TensorRt:
     return TensorRt(MODULE, LibraryVersion("tensorrt", version), [], None)
+
+
+def test_a_builder_that_cannot_be_made_is_one_sentence() -> None:
+    """As 8.6 says it on a machine whose driver is too old, or which has no GPU."""
+
+    def none(_logger: object) -> None:
+        messages.append("CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    messages = ["of an earlier build"]
+    tensorrt = TensorRt(SimpleNamespace(Builder=none), LibraryVersion("tensorrt", "8.6.0"), messages, None)
+    with pytest.raises(EngineError, match="^TensorRT 8.6.0 cannot build engines here: CUDA initialization failure"):
+        tensorrt.new_builder()
 
 
 @pytest.mark.parametrize("half", [False, True])

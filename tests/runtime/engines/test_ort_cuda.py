@@ -216,7 +216,7 @@ def test_cuda_computes_in_float32_and_grows_its_arena_by_powers_of_two(provider:
     for _ in range(2):
         (name, options), last = ort_session.providers_of("cuda", user_compute_stream="7")
     assert (name, last) == (ort_session.CUDA, ort_session.CPU)
-    assert options == {"use_tf32": "0", "user_compute_stream": "7"}
+    assert options == {"use_tf32": "0", "sdpa_kernel": "19", "user_compute_stream": "7"}
     assert provider.count("preloaded") == 1
 
 

@@ -133,9 +133,12 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
     const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCudaOptions> cuda(made);
     // Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The
-    // arena grows by powers of two, its default, so that it settles.
-    constexpr std::array names{"use_tf32"};
-    constexpr std::array values{"0"};
+    // arena grows by powers of two, its default, so that it settles. Attention by ONNX Runtime's own kernels (flash 1,
+    // memory efficient 2, plain 16; XQA is apart), never by cuDNN's, the default from Hopper on: ONNX Runtime keeps
+    // their code for the thread that first ran them, and unloads it when that thread ends. Captured steps then ran what
+    // lay there instead.
+    constexpr std::array names{"use_tf32", "sdpa_kernel"};
+    constexpr std::array values{"0", "19"};
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptions(cuda.get(), names.data(), values.data(), names.size()));
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptionsWithValue(cuda.get(), "user_compute_stream", stream));
     options.AppendExecutionProvider_CUDA_V2(*cuda);
