@@ -58,6 +58,8 @@ def test_every_graph_becomes_an_engine_of_its_layers_and_precision(option: str, 
         engine = builder.build(graph_of(manifest, lowering), f"{lowering}.plan", profiles, target)
         assert engine.profiles == profiles
         assert (tmp_path / "engines" / engine.file).stat().st_size == engine.bytes
+        model = onnx.load(tmp_path / graph_of(manifest, lowering).file, load_external_data=False)
+        assert not [node for node in model.graph.node if node.op_type == "Shape" and node.attribute], "8.6 reads none"
     assert set(builder.layers) == {precision}, "strongly typed: nothing computes in another type"
     caches, attentions = 2 * config.decoder_layers, 2 * config.decoder_layers
     scatter = {"SCATTER": caches, "SOFTMAX": attentions, "KV_CACHE_UPDATE": 0, "ATTENTION_INPUT": 0}
