@@ -21,8 +21,6 @@ _MODULES: dict[LibraryName, tuple[str, ...]] = {
 _OLDEST = (8, 6)
 # KVCacheUpdate and Attention layers came with this one.
 _CACHE_LAYERS = (10, 15)
-# Layers whose outputs have the type that they are given.
-_WITHOUT_PRECISION = ("CAST", "CONSTANT", "SHAPE")
 _LEVELS = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.INFO}
 
 _log = logging.getLogger(__name__)
@@ -129,32 +127,37 @@ class TensorRt:
         is built, a weakly typed network says float32 of all that it computes: what is float32 follows from inputs,
         outputs, weights and casts, since a layer reads one floating type. Layers come in the order in which they were
         added: only of what the caches become, which are outputs, the writers come last.
+
+        Weights that are only reshaped are left to the library: 8.6 normalises in float32, and fails to multiply the
+        result, which it has made float16, by weights that must be float32.
         """
-        ends = [
-            *map(network.get_input, range(network.num_inputs)),
-            *map(network.get_output, range(network.num_outputs)),
-        ]
-        types = {tensor.name: self.type_name(tensor.dtype) for tensor in ends}
+        inputs = map(network.get_input, range(network.num_inputs))
+        outputs = map(network.get_output, range(network.num_outputs))
+        types = {tensor.name: self.type_name(tensor.dtype) for tensor in (*inputs, *outputs)}
+        weights = set[str]()
         for layer in map(network.get_layer, range(network.num_layers)):
             kind = str(layer.type).rpartition(".")[2]
-            half = self._is_half(layer, kind, types)
+            read = [tensor.name for tensor in map(layer.get_input, range(layer.num_inputs)) if tensor is not None]
+            half = self._is_half(layer, kind, {types.get(name) for name in read})
+            of_weights = weights.issuperset(read)  # or weights themselves, which read nothing
             for index, tensor in enumerate(map(layer.get_output, range(layer.num_outputs))):
                 said = self.type_name(tensor.dtype)
                 types[tensor.name] = "float16" if half and said == "float32" else said
-                if types[tensor.name] == "float32" and kind not in _WITHOUT_PRECISION:
+                if of_weights:
+                    weights.add(tensor.name)
+                elif types[tensor.name] == "float32" and kind != "CAST":  # which is told its type
                     layer.precision = self.module.float32
                     layer.set_output_type(index, self.module.float32)
 
-    def _is_half(self, layer: Any, kind: str, types: dict[str, str]) -> bool:
-        """Whether the floats that a layer makes are float16 by the graph, given the types of what it reads, by name."""
+    def _is_half(self, layer: Any, kind: str, read: set[str | None]) -> bool:
+        """Whether the floats that a layer makes are float16 by the graph, given the types of what it reads."""
         if kind == "CAST":
             layer.__class__ = self.module.ICastLayer  # the network gives an ILayer
             return self.type_name(layer.to_type) == "float16"
         if kind == "CONSTANT":
             layer.__class__ = self.module.IConstantLayer
             return self.type_name(layer.weights.dtype) == "float16"
-        read = [tensor for tensor in map(layer.get_input, range(layer.num_inputs)) if tensor is not None]
-        return any(types.get(tensor.name) == "float16" for tensor in read)
+        return "float16" in read
 
     def share_profiles(self, config: Any) -> None:
         """Let several execution contexts use one profile, as batches of one size do that run at the same time.
