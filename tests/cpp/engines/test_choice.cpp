@@ -149,9 +149,8 @@ TEST_CASE("on a GPU ONNX Runtime computes float32 in full, grows its arena by de
       open_sessions(kToyBundle, manifest, choose(kToyBundle, manifest, {"cuda", "auto", ""}), 0, nullptr);
   CHECK(opened.step_graph.lowering == "scatter");
   CHECK(RecordedCuda::threads() == 1);
-  CHECK(RecordedCuda::options() ==
-        std::map<std::string, std::string>{
-            {"sdpa_kernel", "19"}, {"use_tf32", "0"}, {"user_compute_stream", "a pointer"}});
+  CHECK(RecordedCuda::options() == std::map<std::string, std::string>{
+                                       {"sdpa_kernel", "19"}, {"use_tf32", "0"}, {"user_compute_stream", "a pointer"}});
 }
 
 TEST_CASE("a CUDA provider that does not start is named with what it lacks") {
