@@ -297,17 +297,24 @@ def _opened(name: str, library: LibraryVersion) -> TensorRt:
 
 
 def _logger(module: Any, messages: list[str]) -> Any:
-    """A logger that passes messages on to ours and keeps the errors for `TensorRt.why`."""
+    """A logger that passes messages on to ours and keeps the errors for `TensorRt.why`.
+
+    Why no implementation of a layer was found, the library says before, among its verbose messages.
+    """
 
     class Logger(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             module.ILogger.__init__(self)
+            self._refusal = ""
 
         def log(self, severity: Any, message: str) -> None:
             level = _LEVELS.get(str(severity).rpartition(".")[2], logging.DEBUG)
             _log.log(min(level, logging.INFO), "%s", message)
+            if message.startswith("Skipping tactic"):
+                self._refusal = message.partition(" due to exception ")[2]
             if level == logging.ERROR:
-                messages.append(message)
+                because = f" ({self._refusal})" if self._refusal and "any implementation" in message else ""
+                messages.append(message.rstrip(".") + because)
 
     return Logger()
 

@@ -9,7 +9,7 @@ from toy import BUNDLE
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.build_record import LibraryVersion
-from txport.runtime.engines.tensorrt import TensorRt
+from txport.runtime.engines.tensorrt import TensorRt, _logger
 from txport.runtime.errors import EngineError
 
 
@@ -28,6 +28,20 @@ def test_a_builder_that_cannot_be_made_is_one_sentence() -> None:
     tensorrt = TensorRt(SimpleNamespace(Builder=none), LibraryVersion("tensorrt", "8.6.0"), messages, None)
     with pytest.raises(EngineError, match="^TensorRT 8.6.0 cannot build engines here: CUDA initialization failure"):
         tensorrt.new_builder()
+
+
+def test_why_no_implementation_was_found_is_said() -> None:
+    """In the words of 8.6.0 on an H200."""
+    messages: list[str] = []
+    tensorrt = TensorRt(MODULE, LibraryVersion("tensorrt", "8.6.0"), messages, None)
+    logger = _logger(SimpleNamespace(ILogger=type("ILogger", (), {})), messages)
+    logger.log("Severity.INTERNAL_ERROR", "9: Could not find any implementation for node {a}.")
+    assert tensorrt.why() == "9: Could not find any implementation for node {a}"
+    messages.clear()
+    logger.log("Severity.VERBOSE", "Skipping tactic 0x0 due to exception Could not infer output types: mul: f16, f32")
+    logger.log("Severity.ERROR", "10: Could not find any implementation for node {b}.")
+    refused = "10: Could not find any implementation for node {b} (Could not infer output types: mul: f16, f32)"
+    assert tensorrt.why() == refused
 
 
 @pytest.mark.parametrize("half", [False, True])
