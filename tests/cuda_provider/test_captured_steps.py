@@ -75,7 +75,7 @@ def test_the_steps_operators_may_be_captured_and_nothing_moves_to_the_host(
 def test_its_options_are_accepted(bundle_and_lowering: tuple[Path, Lowering]) -> None:
     """Full float32 products; the arena's default, which settles; and no attention of cuDNN's.
 
-    With that, which ONNX Runtime would choose for most sizes of heads, every test of this file fails here.
+    ONNX Runtime would choose it for most sizes of heads; over stand-ins the steps of the lowering `ort` then fail.
     """
     options = Step(*bundle_and_lowering).program._step.get_provider_options()["CUDAExecutionProvider"]
     assert options["use_tf32"] == "0" and options["has_user_compute_stream"] == "1"

@@ -7,6 +7,7 @@ import pytest
 from memory_builder import BOOL, FLOAT, HALF, INT32, MODULE, Builder, Config, Layer, Network
 from toy import BUNDLE
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
+from txport.exporter.engines.decoder_step import _take_over
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.build_record import LibraryVersion
 from txport.runtime.engines.tensorrt import TensorRt, _logger
@@ -87,6 +88,21 @@ def test_islands_are_found_by_what_states_its_type() -> None:
     layer = Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", FLOAT)
     library().set_precision(Config(), Network(layer), half=False)
     assert layer.precision is None, "a float32 network has nothing to choose"
+
+
+def test_a_cache_that_is_written_by_another_layer_keeps_its_type() -> None:
+    """What becomes an output is float32 there, as on an H200, until it is given another type."""
+
+    def mark(tensor: SimpleNamespace) -> None:
+        outputs.append(tensor)
+        tensor.dtype = FLOAT
+
+    old, new = SimpleNamespace(name="next_self_key_0", dtype=HALF), SimpleNamespace(name="Where", dtype=FLOAT)
+    outputs = [old]
+    network = SimpleNamespace(num_layers=0, get_output=outputs.__getitem__, num_outputs=1, mark_output=mark)
+    network.unmark_output = outputs.remove
+    _take_over(library(), network, old, new)
+    assert [(tensor.name, tensor.dtype) for tensor in outputs] == [("next_self_key_0", HALF)]
 
 
 def test_all_engines_of_a_run_have_one_timing_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
