@@ -10,8 +10,8 @@ import numpy.typing as npt
 from txport.exporter.reference import BATCH, Logits, answers
 from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import LogitErrors
-from txport.exporter.verification.fused import fused_engine
 from txport.exporter.verification.report import Rounding
+from txport.exporter.verification.verify import fused_engine
 from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.manifest import Manifest

@@ -1,9 +1,11 @@
 """Faults that verification finds, by kind and size: `python -m txport.benchmarks.studies.planted_faults CHECKPOINT`.
 
 A bundle of the checkpoint is exported and verified. Then one fault after the other is planted in its weights, the
-lowering `ort` is judged again against what PyTorch gave, and the fault is taken out. The table counts those refused.
+lowering `ort` is judged again against what PyTorch gave, and the fault is taken out. The table counts those refused by
+sentences, and by sentences or the comparison of weights.
 """
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +21,9 @@ from txport.exporter.reference import Answer, answers
 from txport.exporter.sample import Sample, choose_sample
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LoweringCheck
-from txport.exporter.verification.report import LoweringReport, Rounding
+from txport.exporter.verification.report import LoweringReport, Rounding, WeightsReport
 from txport.exporter.verification.verify import verifiable_graphs
+from txport.exporter.verification.weights import compare_weights
 from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
@@ -49,6 +52,9 @@ class Planted:
 
     def __init__(self, checkpoint: Path, bundle: Path, sentences: int, scratch: Path) -> None:
         self._manifest = Manifest.load(bundle)
+        self._bundle = bundle
+        self._weights = scratch / "weights.bin"
+        shutil.copyfile(bundle / WEIGHTS, self._weights)
         self._directory = verifiable_graphs(bundle, self._manifest, scratch, copy=True)
         loaded = load_checkpoint(checkpoint)
         limits = self._manifest.limits
@@ -63,8 +69,15 @@ class Planted:
             for row, logits in enumerate(yardstick.logits(answer.batch)):
                 length = len(answer.batch.targets[row])
                 errors.add(logits[:length], answer.logits[row, :length])
+        self._model = loaded.model
         self._rounding = Rounding(weights, errors.sizes, allowance(weights, loaded.config))
         self.heads, self.width = loaded.config.heads, loaded.config.d_model
+
+    def weights_report(self) -> WeightsReport:
+        """Compare the weights as they are."""
+        assert self._manifest.parameters is not None
+        longest = max(self._manifest.limits.source, self._manifest.limits.target)
+        return compare_weights(self._model, self._manifest.parameters, self._weights, longest)
 
     def report(self) -> LoweringReport:
         """Verify the graphs as they are."""
@@ -77,34 +90,45 @@ class Planted:
             return check.finish(Errors(), self._rounding)
 
     def tensors(self) -> Mapping[str, ir.ExternalTensor]:
-        """The float weights of the graphs, by graph and name."""
-        models = {name: ir.load(self._directory / "onnx" / f"{name}.onnx") for name in GRAPHS}
-        return {
-            f"{graph}:{name}": value.const_value
-            for graph, model in models.items()
-            for name, value in model.graph.initializers.items()
-            if isinstance(value.const_value, ir.ExternalTensor) and value.dtype == ir.DataType.FLOAT
-        }
+        """The float weights of the graphs that run, by graph and name."""
+        return {name: each for name, each in _tensors(self._directory).items() if each.dtype == ir.DataType.FLOAT}
 
     @contextmanager
     def fault(self, changes: Mapping[str, Array]) -> Iterator[None]:
         """Some tensors with other values, in the bundle's precision, for the time being."""
-        half, tensors = self._manifest.precision.type == "float16", self.tensors()
-        with (self._directory / "onnx" / WEIGHTS.rpartition("/")[2]).open("r+b") as file:
+        tensors = self.tensors()
+        shipped = _tensors(self._bundle)  # float16 ones have another name where they run, in float32
+        shipped |= {f"{name}.float32": each for name, each in shipped.items()}
+        before = {name: tensors[name].numpy().copy() for name in changes}
 
-            def write(name: str, array: Array) -> None:
+        def write(values: Mapping[str, Array]) -> None:
+            for name, array in values.items():
+                dtype = shipped[name].dtype.numpy()
                 with np.errstate(over="ignore"):
-                    rounded = array.astype(np.float16).astype(np.float32) if half else array
-                file.seek(tensors[name].offset or 0)
-                file.write(rounded.astype(np.float32).tobytes())
-                file.flush()
+                    rounded = array.astype(dtype)
+                _overwrite(self._weights, shipped[name].offset, rounded)
+                _overwrite(self._directory / WEIGHTS, tensors[name].offset, rounded.astype(np.float32))
 
-            before = {name: tensors[name].numpy().copy() for name in changes}
-            for name, array in changes.items():
-                write(name, array)
-            yield
-            for name, array in before.items():
-                write(name, array)
+        write(changes)
+        yield
+        write(before)
+
+
+def _tensors(directory: Path) -> dict[str, ir.ExternalTensor]:
+    """The weights of a bundle's graphs, by graph and name."""
+    models = {name: ir.load(directory / "onnx" / f"{name}.onnx") for name in GRAPHS}
+    return {
+        f"{graph}:{name}": value.const_value
+        for graph, model in models.items()
+        for name, value in model.graph.initializers.items()
+        if isinstance(value.const_value, ir.ExternalTensor)
+    }
+
+
+def _overwrite(file: Path, offset: int | None, values: Array) -> None:
+    with file.open("r+b") as output:
+        output.seek(offset or 0)
+        output.write(values.tobytes())
 
 
 def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array]:
@@ -179,13 +203,16 @@ def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
         for kind, plant in KINDS.items():
             for size in SIZES[kind] if float16 or kind != "overflow" else ():
                 random = np.random.default_rng(0)
-                refused = 0
+                by_sentences, refused = 0, 0
                 for _ in range(each):
                     with planted.fault(plant(planted, random, size)):
-                        refused += bool(planted.report().failures)
-                rows.append([kind, f"{size:g}", f"{refused}/{each}"])
-                click.echo(f"{kind}, {size:g}: {refused} of {each} refused", err=True)
-    click.echo("\n".join(markdown_table(("fault", "size", "refused"), rows, left=("fault",))))
+                        differs = bool(planted.report().failures)
+                        by_sentences += differs
+                        refused += differs or bool(planted.weights_report().failures)
+                rows.append([kind, f"{size:g}", f"{by_sentences}/{each}", f"{refused}/{each}"])
+                click.echo(f"{kind}, {size:g}: {by_sentences}, {refused} of {each} refused", err=True)
+    heads = ("fault", "size", "refused by sentences", "by sentences or weights")
+    click.echo("\n".join(markdown_table(heads, rows, left=("fault",))))
 
 
 if __name__ == "__main__":

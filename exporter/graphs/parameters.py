@@ -46,7 +46,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
     found: dict[str, Parameter] = {}
     with file.open("ab") as output:
         added = _Added(output)
-        for name, values in _parameters(model, longest):
+        for name, values in model_parameters(model, longest):
             # The encoder computes the keys and values of cross-attention.
             in_encoder = name.startswith(("source", "encoder")) or "cross_attention.key" in name
             in_encoder = in_encoder or "cross_attention.value" in name
@@ -62,8 +62,13 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
     return Parameters(architecture, tuple(_without_ties(found)))
 
 
-def _parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
-    """Every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name."""
+def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
+    """Every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name.
+
+    Args:
+        model: a checkpoint's.
+        longest: the positions that are exported.
+    """
     scales = {
         f"{name}.query": query_scale(module) for name, module in model.named_modules() if isinstance(module, Attention)
     }

@@ -17,6 +17,9 @@ Checked in the same way, with the same bound:
 * a sample of sentences, in each lowering, alone with the largest cache, and once more with padding added. Ids of int8,
   whose bound is wide, must besides be the same in all of these.
 
+Checked number by number, where the bundle has the table of parameters: its weights against the checkpoint's
+(`txport.exporter.verification.weights`), since few sentences have a rare word.
+
 Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
 
 Sentences are the checkpoint's own or the user's, to the end of their answers, which are cut only where they are longer
@@ -162,11 +165,26 @@ class BeamsReport:
 
 
 @dataclass(frozen=True)
+class WeightsReport:
+    """Results of the comparison of a bundle's weights with the checkpoint's (`txport.exporter.verification.weights`).
+
+    Attributes:
+        tensors: that were compared.
+        numbers: in all of them.
+        failures: a sentence each, of the tensors that are not the checkpoint's.
+    """
+
+    tensors: int
+    numbers: int
+    failures: list[str]
+
+
+@dataclass(frozen=True)
 class VerificationReport:
     """The whole of `verification.json`; the counts are those of the worst lowering.
 
     `cut` of PyTorch's answers did not end. `bound` is `rounding.bound`. `attention` and `beams` are None for
-    a bundle without the graphs.
+    a bundle without the graphs, `weights` for one without the table of parameters.
     """
 
     format_version: int
@@ -187,6 +205,7 @@ class VerificationReport:
     notes: list[str]
     attention: AttentionReport | None = None
     beams: BeamsReport | None = None
+    weights: WeightsReport | None = None
 
     def with_attention(self, attention: AttentionReport) -> "VerificationReport":
         """This report with that of the optional graphs."""
@@ -195,6 +214,10 @@ class VerificationReport:
     def with_beams(self, beams: BeamsReport) -> "VerificationReport":
         """This report with that of beam search."""
         return replace(self, beams=beams, passed=self.passed and not beams.failures)
+
+    def with_weights(self, weights: WeightsReport) -> "VerificationReport":
+        """This report with that of the weights."""
+        return replace(self, weights=weights, passed=self.passed and not weights.failures)
 
     def with_refusal(self, lowering: str, reason: str) -> "VerificationReport":
         """This report with a lowering whose engine refuses the bundle, which then fails."""
@@ -209,7 +232,8 @@ class VerificationReport:
     def failure(self) -> str:
         """Failures in one line."""
         failures = [f"{each.lowering}: {failure}" for each in self.lowerings for failure in each.failures]
-        failures += [failure for each in (self.attention, self.beams) if each is not None for failure in each.failures]
+        others = (self.weights, self.attention, self.beams)
+        failures += [failure for each in others if each is not None for failure in each.failures]
         if 2 * self.cut > self.sentences:
             endless = f"{self.cut:,} of {plural(self.sentences, 'answer')} do not end"
             failures.append(f"{endless}: the model has hardly learnt anything yet")

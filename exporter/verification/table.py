@@ -46,6 +46,11 @@ def print_report(report: VerificationReport, console: Console) -> None:
             )
         for failure in each.failures:
             console.print(f"[red]{each.lowering}: {escape(failure)}[/red]")
+    if (weights := report.weights) is not None:
+        if not weights.failures:
+            console.print(f"Weights: all {weights.numbers:,}, of {weights.tensors} tensors, are the checkpoint's")
+        for failure in weights.failures:
+            console.print(f"[red]{escape(failure)}[/red]")
     if (attention := report.attention) is not None:
         console.print(
             f"Attention and scores of given translations, on {plural(attention.sentences, 'sentence')}: largest errors "

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -17,17 +17,18 @@ from txport.exporter.verification.attention import check_attention, check_beams
 from txport.exporter.verification.card import CARD, card
 from txport.exporter.verification.comparison import compare
 from txport.exporter.verification.evidence import LoweringCheck
-from txport.exporter.verification.fused import fused_engine
 from txport.exporter.verification.report import Rounding, VerificationReport, summarise
+from txport.exporter.verification.weights import compare_weights
 from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import Checkpoint
-from txport.runtime.bundle.manifest import NAME, Manifest
+from txport.runtime.bundle.manifest import NAME, WEIGHTS, Manifest
 from txport.runtime.bundle.schema import AttentionRole, FileEntry, OptionalRole, Role, Verification
 from txport.runtime.console.progress import Stages
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import FUSED
+from txport.runtime.engines.native import NativeEngine, missing
 from txport.runtime.engines.ort import OrtEngine
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
 from txport.runtime.files import new_directory, scratch_directory, sha256
 
 REPORT = "verification.json"
@@ -80,6 +81,11 @@ class Verifier:
                 refusal = str(error)
             report = self._compare(engines, precision, arithmetic)
             report = report if refusal is None else report.with_refusal(FUSED, refusal)
+            if manifest.parameters is not None:
+                self.stages.stage("verify: weights")
+                longest = max(manifest.limits.source, manifest.limits.target)
+                model, file = self.checkpoint.model, directory / WEIGHTS
+                report = report.with_weights(compare_weights(model, manifest.parameters, file, longest))
             engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
             if manifest.optional_graph("decoder_beams") is not None:
                 self.stages.stage("verify: beam search")
@@ -148,6 +154,24 @@ class Verifier:
                     f"not {theirs}; name the checkpoint that it came from"
                 )
         self.checkpoint.model.lengthen(max(manifest.limits.source, manifest.limits.target))
+
+
+def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> NativeEngine | None:
+    """Open the fused engine, or say why a bundle that has parameters for it is verified without it.
+
+    Raises:
+        BundleError: the engine refuses the bundle, which would then run on ONNX Runtime alone.
+        ResourceError: there is not enough memory.
+    """
+    if manifest.parameters is None:
+        return None
+    if (reason := missing()) is None:
+        try:
+            return NativeEngine(directory, manifest)
+        except (EngineError, MissingLibrary) as error:
+            reason = str(error)
+    say(f"without the fused engine for CPUs: {reason}")
+    return None
 
 
 def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, copy: bool = False) -> Path:

@@ -17,6 +17,7 @@
 #include "fused/compute.hpp"
 #include "fused/engine.hpp"
 #include "fused/random_model.hpp"
+#include "fused/state.hpp"
 #include "fused/targets.hpp"
 #include "fused/tuner.hpp"
 #include "moved_rows.hpp"
@@ -576,6 +577,57 @@ TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and
     for (std::thread& caller : callers) caller.join();
     for (const auto& each : found) CHECK(each == alone);
     check_shared(*three, sources);
+  }
+}
+
+// Answers and scores, of five sentences at a time.
+std::vector<Result> scored(const Engine& engine, const std::vector<Ids>& sources) {
+  std::vector<Request> requests;
+  for (const Ids& source : sources) {
+    requests.push_back({source, 30, 0, {}});
+    requests.back().scores = true;
+  }
+  return decode_all(engine, requests, {5});
+}
+
+// An engine that gives every call all of its threads, and takes the layers of its encoder for large ones.
+std::unique_ptr<Engine> always(const RandomModel& model, std::size_t threads) {
+  auto shared = std::make_shared<fused::Shared>(model.file(), threads, threads);
+  shared->model.layer_bytes = std::size_t{64} << 20;
+  for (std::size_t work = 1; work < 4096; work *= 2) {
+    shared->step_tuner.record(work, threads, 1e-9);
+    shared->encode_tuner.record(work, threads, 1e-9);
+  }
+  return fused::make_engine(std::move(shared), "any");
+}
+
+TEST_CASE("what comes out does not depend on the number of threads, fewer or more than heads or rows") {
+  for (const bool int8 : {false, true}) {
+    for (const std::int64_t heads : {1, 3, 8}) {
+      random_model::Options options;
+      options.int8 = int8;
+      options.heads = heads;
+      options.head_dim = 20;
+      options.norm = heads == 3 ? "pre" : "post";
+      options.gated = heads == 8;
+      options.decoder_layers = 2;
+      const RandomModel model(options, 5);
+      std::mt19937 random(6);
+      std::vector<Ids> sources;
+      for (int i = 0; i < 12; ++i) sources.push_back(random_ids(random, 1 + random() % 40, 40));
+      const std::vector<Result> one = scored(*open(model, 1), sources);
+      for (const std::size_t threads : {2, 3, 4, 5, 7, 12, 16, 64}) {
+        CAPTURE(threads);
+        CAPTURE(heads);
+        const auto many = always(model, threads);
+        const std::vector<Result> found = scored(*many, sources);
+        for (std::size_t i = 0; i < sources.size(); ++i) {
+          CHECK(found[i].ids() == one[i].ids());
+          CHECK(found[i].scores() == one[i].scores());
+        }
+        for (const std::size_t i : {0, 5}) CHECK(scored(*many, {sources[i]})[0].scores() == one[i].scores());
+      }
+    }
   }
 }
 

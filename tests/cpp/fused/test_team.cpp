@@ -92,6 +92,29 @@ volatile float least = std::numeric_limits<float>::denorm_min();  // NOLINT: rea
 
 }  // namespace
 
+TEST_CASE("threads share heads and rows without gaps, twice or waiting for one that has much more") {
+  for (const std::size_t heads : {1, 3, 8, 12}) {
+    for (std::size_t size = 1; size <= kMostThreads; ++size) {
+      for (const std::size_t rows : {1, 2, 7, 32, 64}) {
+        std::vector<int> owners(heads * rows);
+        std::size_t most = 0;
+        for (std::size_t rank = 0; rank < size; ++rank) {
+          const Member member{nullptr, rank, size};
+          const Member::Range mine = member.share_or_part(heads);
+          const Member::Range of = member.part(heads).share(rows);
+          for (std::size_t h = mine.begin; h < mine.end; ++h) {
+            for (std::size_t i = of.begin; i < of.end; ++i) ++owners[h * rows + i];
+          }
+          most = std::max(most, (mine.end - mine.begin) * (of.end - of.begin));
+        }
+        REQUIRE(std::all_of(owners.begin(), owners.end(), [](int count) { return count == 1; }));
+        const std::size_t parts = std::max<std::size_t>(1, size / heads);  // of a head, at least
+        REQUIRE(most <= (heads + size - 1) / size * ((rows + parts - 1) / parts));
+      }
+    }
+  }
+}
+
 TEST_CASE("a team has the threads that were asked for") {
   Team team(5);
   CHECK(members(team) == 5);

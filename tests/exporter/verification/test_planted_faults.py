@@ -25,6 +25,7 @@ def rotary(rotary_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_nothing_is_refused_without_a_fault(planted: Planted, rotary: Planted) -> None:
     assert planted.report().failures == rotary.report().failures == []
+    assert planted.weights_report().failures == rotary.weights_report().failures == []
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,16 @@ def test_a_fault_is_refused(planted: Planted, kind: str, size: float) -> None:
         with planted.fault(KINDS[kind](planted, random, size)):
             assert planted.report().failures
     assert planted.report().failures == [], "it is taken out again"
+
+
+@pytest.mark.parametrize("size", [0.03, 0.3])
+def test_a_weight_that_sentences_may_not_need_is_refused(planted: Planted, size: float) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(10):
+        with planted.fault(KINDS["one weight"](planted, random, size)):
+            (failure,) = planted.weights_report().failures
+            assert failure.startswith("1 of ")
+    assert planted.weights_report().failures == [], "it is taken out again"
 
 
 def test_a_wrong_rotary_position_is_refused(rotary: Planted) -> None:

@@ -108,6 +108,7 @@ def test_no_time_left_is_a_failure(bundle: Path, checkpoint: Path, tmp_path: Pat
 def test_a_good_bundle_passes(bundle: Path, checkpoint: Path) -> None:
     report = verify(bundle, checkpoint)
     assert report.passed
+    assert report.weights is not None and report.weights.numbers > 10_000
     assert {each.lowering for each in report.lowerings} == {"ort", "scatter", "tensorscatter", *FUSED_HERE}
     assert report.engines == ("ort", *FUSED_HERE)
     for each in report.lowerings:
@@ -141,6 +142,20 @@ def test_a_wrong_weight_is_found(changed: Path, checkpoint: Path) -> None:
         assert each.failures and each.partings
         assert all(parting.margin > 0 for parting in each.partings)
         assert each.max_logit_error > 0.1
+
+
+def test_a_weight_that_no_sentence_needs_is_found(changed: Path, checkpoint: Path) -> None:
+    """At a position that none of the sentences reaches."""
+
+    def change(array: np.ndarray) -> np.ndarray:
+        array[-1, 0] += 0.01
+        return array
+
+    change_tensor(changed, "encoder", "embedding.positions", change)
+    report = verify(changed, checkpoint)
+    assert not report.passed
+    assert not any(each.failures for each in report.lowerings)
+    assert "1 of 8,192 weights of source_embedding.positions are not the checkpoint's: the first is" in report.failure
 
 
 def test_banned_ids_are_no_errors_but_must_be_finite() -> None:

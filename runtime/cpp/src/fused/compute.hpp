@@ -59,6 +59,7 @@ struct EncodeJob {
   std::size_t count = 0;
   std::size_t tokens = 0;       // of all of them
   std::size_t cache_bytes = 0;  // of one layer's keys and values; the team has room for two
+  bool by_columns = false;      // threads share every token, by heads and columns; else each has tokens of its own
 };
 
 // A thread of a team encodes at most so many of its tokens.

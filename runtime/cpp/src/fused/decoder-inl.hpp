@@ -25,7 +25,8 @@ class Decoder {
         team_(job.workspace.team(job.team)),
         best_(team_.best + member.rank * team_.best_stride),
         shape_(cache_shape(m_, kPanel)),
-        heads_(member.share(m_.heads.count)) {}
+        heads_(member.share_or_part(m_.heads.count)),
+        part_(member.part(m_.heads.count)) {}
 
   // Every thread of a team keeps the same books; the first writes them down.
   void Run() {
@@ -57,6 +58,7 @@ class Decoder {
   Best* const best_;           // [rows] among this thread's columns
   const CacheShape shape_;     // of a page
   const Member::Range heads_;  // of this thread
+  const Member part_;          // which of the threads that have the same heads: they have rows of their own of them
   std::size_t rows_ = 0;
 
   // Takes the choice of a step.
@@ -151,8 +153,10 @@ class Decoder {
     const DecoderLayer& layer = m_.decoder[l];
     float* mixed = team_.mixed;
     float* cross_mixed = team_.mixed + rows_ * m_.all;  // others may still read the former
-    Product(AddNorm(m_, norm[0], rows_, delta, own_), layer.query_key_value, member_, own_.heads, m_.heads.count);
-    for (std::size_t i = 0; i < rows_; ++i) {
+    const Member::Range rows = part_.share(rows_);
+    Input input = AddNorm(m_, norm[0], rows_, delta, own_).Part(rows);
+    HeadsProduct(input, layer.query_key_value, heads_, shape_.heads, own_.heads + rows.begin * 3 * m_.all);
+    for (std::size_t i = rows.begin; i < rows.end; ++i) {
       const Page* pages = own_.active[i].row->pages.data();
       const std::size_t position = own_.active[i].progress.position();
       for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
@@ -166,10 +170,11 @@ class Decoder {
     }
     member_.wait();
     delta = Output(mixed, layer.self_output);
-    Product(AddNorm(m_, norm[1], rows_, delta, own_), layer.query, member_, own_.heads, m_.heads.count);
-    for (std::size_t i = 0, end = 0; i < rows_; i = end) {
+    Input again = AddNorm(m_, norm[1], rows_, delta, own_).Part(rows);
+    HeadsProduct(again, layer.query, heads_, shape_.heads, own_.heads + rows.begin * m_.all);
+    for (std::size_t i = rows.begin, end = i; i < rows.end; i = end) {
       const Row& row = *own_.active[i].row;
-      while (end < rows_ && own_.active[end].row->cross == row.cross) ++end;  // of one sentence: read once
+      while (end < rows.end && own_.active[end].row->cross == row.cross) ++end;  // of one sentence: read once
       const Queries queries{own_.heads + i * m_.all, end - i, m_.all, shape_.k};
       Attend(Whole{row.cross.get()}, cache_shape(m_, row.source), l, heads_, row.source, queries, {}, l, own_,
              {cross_mixed + i * m_.all, m_.all});

@@ -12,17 +12,22 @@ class Encoder {
       : job_(job),
         m_(job.model),
         member_(member),
+        columns_(job.by_columns ? member : Member{}),
+        heads_(columns_.share_or_part(m_.encoder_heads.count)),
+        cross_heads_(columns_.share_or_part(m_.heads.count)),
         own_(job.workspace.own(job.team + member.rank)),
         team_(job.workspace.team(job.team)) {
-    const Member::Range mine = share_tokens(job, member, own_.tokens);
+    attended_ = share_tokens(job, columns_.part(m_.encoder_heads.count), own_.tokens);
+    crossed_ = share_tokens(job, columns_.part(m_.heads.count), own_.tokens);
+    const Member::Range mine = share_tokens(job, job.by_columns ? Member{} : member, own_.tokens);
     rows_ = mine.end - mine.begin;
+    if (!job.by_columns) attended_ = crossed_ = {0, rows_};
     mixed_ = team_.mixed + mine.begin * m_.encoder_all;
     delta_ = team_.delta + mine.begin * m_.width;
     hidden_ = team_.hidden + mine.begin * m_.ffn;
     gate_ = team_.gate + mine.begin * m_.ffn;
   }
 
-  // Only attention needs the tokens of other threads: one barrier a layer, since layers take turns with two caches.
   void Run() {
     for (std::size_t i = 0; i < rows_; ++i) {
       const SourceToken& at = own_.tokens[i];
@@ -31,7 +36,7 @@ class Encoder {
     }
     for (std::size_t l = 0; l < m_.encoder.size(); ++l) Layer(l);
     const float* delta = m_.encoder.empty() ? nullptr : delta_;
-    Input memory = AddNorm(m_, m_.encoder_norms.back(), rows_, delta, own_, m_.encoder_final);
+    Input memory = AddNorm(m_, m_.encoder_norms.back(), rows_, delta, own_, m_.encoder_final).Part(crossed_);
     for (std::size_t l = 0; l < m_.decoder.size(); ++l) Cross(l, memory);
   }
 
@@ -39,52 +44,64 @@ class Encoder {
   const EncodeJob& job_;
   const Model& m_;
   const Member& member_;
+  const Member columns_;       // whose share of each matrix this thread multiplies by: all of it, or a team's
+  const Member::Range heads_;  // of this thread
+  const Member::Range cross_heads_;
   const OwnBuffers& own_;
   const TeamBuffers& team_;
-  std::size_t rows_ = 0;    // of this thread
-  float* mixed_ = nullptr;  // this thread's rows of the team's
+  std::size_t rows_ = 0;          // of this thread
+  Member::Range attended_{0, 0};  // those of them whose attention it computes, of its heads
+  Member::Range crossed_{0, 0};   // and whose keys and values for the decoder
+  float* mixed_ = nullptr;        // this thread's rows of the team's
   float* delta_ = nullptr;
   float* hidden_ = nullptr;
   float* gate_ = nullptr;
 
+  // Threads that have tokens of their own wait for each other once a layer, for keys and values, and layers take turns
+  // with two caches. Those that have columns of their own do after each product.
   void Layer(std::size_t l) {
     const EncoderLayer& layer = m_.encoder[l];
     const float* delta = l == 0 ? nullptr : delta_;
     std::byte* cache = team_.caches + l % 2 * job_.cache_bytes;
     const std::size_t k = m_.encoder_heads.width();
-    Product(AddNorm(m_, m_.encoder_norms[2 * l], rows_, delta, own_), layer.query_key_value, Member{}, own_.heads);
-    for (std::size_t i = 0; i < rows_; ++i) {
-      for (std::size_t h = 0; h < m_.encoder_heads.count; ++h) {
-        float* query = own_.heads + i * 3 * m_.encoder_all + h * 3 * k;
+    const std::size_t all = 3 * m_.encoder_all;
+    Input input = AddNorm(m_, m_.encoder_norms[2 * l], rows_, delta, own_).Part(attended_);
+    HeadsProduct(input, layer.query_key_value, heads_, m_.encoder_heads.count, own_.heads + attended_.begin * all);
+    for (std::size_t i = attended_.begin; i < attended_.end; ++i) {
+      for (std::size_t h = heads_.begin; h < heads_.end; ++h) {
+        float* query = own_.heads + i * all + h * 3 * k;
         Rotate(m_.encoder_rotation, own_.tokens[i].position, query, k);
         const CacheShape shape = source_shape(m_, Length(i));
         At(cache + own_.tokens[i].start, shape, 0, h).Store(own_.tokens[i].position, query + k, query + 2 * k, own_);
       }
     }
-    member_.wait();
-    for (std::size_t i = 0, end = 0; i < rows_; i = end) {
-      while (end < rows_ && own_.tokens[end].sentence == own_.tokens[i].sentence) ++end;
-      const Queries queries{own_.heads + i * 3 * m_.encoder_all, end - i, 3 * m_.encoder_all, 3 * k,
-                            own_.tokens[i].position};
-      Attend(Whole{cache + own_.tokens[i].start}, source_shape(m_, Length(i)), 0, {0, m_.encoder_heads.count},
-             Length(i), queries, m_.encoder_bias, l, own_, {mixed_ + i * m_.encoder_all, m_.encoder_all});
+    if (!job_.by_columns || member_.size > m_.encoder_heads.count) member_.wait();
+    for (std::size_t i = attended_.begin, end = i; i < attended_.end; i = end) {
+      while (end < attended_.end && own_.tokens[end].sentence == own_.tokens[i].sentence) ++end;
+      const Queries queries{own_.heads + i * all, end - i, all, 3 * k, own_.tokens[i].position};
+      Attend(Whole{cache + own_.tokens[i].start}, source_shape(m_, Length(i)), 0, heads_, Length(i), queries,
+             m_.encoder_bias, l, own_, {mixed_ + i * m_.encoder_all, m_.encoder_all});
     }
-    Product({own_, mixed_, rows_, m_.encoder_all}, layer.output, Member{}, delta_);
-    InnerProduct(AddNorm(m_, m_.encoder_norms[2 * l + 1], rows_, delta_, own_), layer, m_.activation, Member{}, hidden_,
+    columns_.wait();
+    Product({own_, mixed_, rows_, m_.encoder_all}, layer.output, columns_, delta_);
+    columns_.wait();
+    InnerProduct(AddNorm(m_, m_.encoder_norms[2 * l + 1], rows_, delta_, own_), layer, m_.activation, columns_, hidden_,
                  gate_);
+    columns_.wait();
     Input hidden{own_, hidden_, rows_, layer.inner.outputs()};
     hidden.positive = m_.activation == Activation::relu && !m_.gated;
-    Product(hidden, layer.outer, Member{}, delta_);
+    Product(hidden, layer.outer, columns_, delta_);
+    columns_.wait();
   }
 
   void Cross(std::size_t l, Input& memory) {
     const std::size_t k = m_.heads.width();
     const Matrix& matrix = m_.decoder[l].key_value;
-    memory.Times(matrix, 0, matrix.panels, {own_.heads, matrix.outputs()});
-    for (std::size_t i = 0; i < rows_; ++i) {
+    HeadsProduct(memory, matrix, cross_heads_, m_.heads.count, own_.heads + crossed_.begin * matrix.outputs());
+    for (std::size_t i = crossed_.begin; i < crossed_.end; ++i) {
       const SourceToken& at = own_.tokens[i];
       const Source& source = job_.sources[at.sentence];
-      for (std::size_t h = 0; h < m_.heads.count; ++h) {
+      for (std::size_t h = cross_heads_.begin; h < cross_heads_.end; ++h) {
         const float* key = own_.heads + i * matrix.outputs() + h * 2 * k;
         At(source.cross, cache_shape(m_, source.length), l, h).Store(at.position, key, key + k, own_);
       }

@@ -20,6 +20,10 @@ constexpr std::int64_t kPoll = 16;
 // Sentences are encoded together, about so many tokens of them: the weights are then read rarely enough. Fewer than
 // half of it are not worth a thread of their own.
 constexpr std::size_t kGroupTokens = 96;
+// With fewer tokens a thread, and layers that no core's cache holds, threads share all tokens, by heads and columns:
+// each then reads a part of the weights.
+constexpr std::size_t kLeastTokens = 12;
+constexpr std::size_t kLargeLayer = std::size_t{1} << 20;  // bytes
 
 // Sentences from `begin` to `end` that are encoded as one.
 struct Group {
@@ -47,9 +51,9 @@ std::vector<Group> groups_of(const std::vector<Source>& sources, std::size_t tok
 
 class FusedEngine : public Engine {
  public:
-  FusedEngine(const ModelFile& file, std::size_t threads, std::size_t team)
-      : shared_(std::make_shared<Shared>(file, threads, team)),
-        name_(std::string("fused cpu (") + fused::instruction_set().name + ", " + file.precision + " weights)") {}
+  FusedEngine(std::shared_ptr<Shared> shared, const std::string& precision)
+      : shared_(std::move(shared)),
+        name_(std::string("fused cpu (") + fused::instruction_set().name + ", " + precision + " weights)") {}
 
   const std::string& name() const override { return name_; }
   const Limits& limits() const override { return shared_->limits; }
@@ -113,7 +117,11 @@ class FusedEngine : public Engine {
     const fused::CacheShape layer = fused::source_shape(model, size.positions);
     size.cache_bytes = 2 * layer.bytes();
     size.team_rows = most;
-    size.rows = fused::most_tokens(most, size.data_parallel ? 1 : threads);
+    const auto by_columns = [&](const Group& group) {
+      return !size.data_parallel && model.layer_bytes >= kLargeLayer && group.tokens < kLeastTokens * threads;
+    };
+    const bool shares = std::any_of(groups.begin(), groups.end(), by_columns);
+    size.rows = fused::most_tokens(most, size.data_parallel || shares ? 1 : threads);
     workspace->reserve(model, size);
     std::atomic<std::size_t> next{0};
     lease.run([&](const Member& member) {
@@ -127,6 +135,7 @@ class FusedEngine : public Engine {
         job.count = groups[i].end - groups[i].begin;
         job.tokens = groups[i].tokens;
         job.cache_bytes = layer.bytes();
+        job.by_columns = by_columns(groups[i]);
         fused::instruction_set().encode(job, team);
         team.wait();  // the next group writes over this one's keys and values
       }
@@ -138,6 +147,10 @@ class FusedEngine : public Engine {
 
 }  // namespace
 
+std::unique_ptr<Engine> fused::make_engine(std::shared_ptr<Shared> shared, const std::string& precision) {
+  return std::make_unique<FusedEngine>(std::move(shared), precision);
+}
+
 std::string fused_lacks() { return fused::instruction_set().name == nullptr ? "this processor has no AVX2" : ""; }
 
 std::unique_ptr<Engine> open_fused(const ModelFile& file, const CpuShare& share) {
@@ -148,7 +161,8 @@ std::unique_ptr<Engine> open_fused(const ModelFile& file, const CpuShare& share)
   const int threads = share.threads > 0 ? share.threads : cores;
   const int team = share.many && threads > 1 ? std::max(threads, cores) : threads;
   try {
-    return std::make_unique<FusedEngine>(file, static_cast<std::size_t>(threads), static_cast<std::size_t>(team));
+    auto shared = std::make_shared<Shared>(file, static_cast<std::size_t>(threads), static_cast<std::size_t>(team));
+    return fused::make_engine(std::move(shared), file.precision);
   } catch (const std::bad_alloc&) {
     throw ResourceError("there is not enough memory for the weights of " + file.weights.string() + ": free some");
   }

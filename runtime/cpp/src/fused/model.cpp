@@ -235,6 +235,12 @@ Model::Model(const ModelFile& file, Team& team)
   // that makes cross-attention's keys and values.
   const std::uint8_t* end = projection.panel(projection.int8() ? projection.panels : 0);
   step_bytes = static_cast<std::size_t>(end - decoder.front().query_key_value.data);
+  if (!encoder.empty()) {
+    const auto& [query_key_value, output, gate, inner, outer] = encoder.front();
+    for (const Matrix* each : {&query_key_value, &output, &gate, &inner, &outer}) {
+      layer_bytes += each->panels * each->stride;
+    }
+  }
 
   encoder_norms = sublayer_norms(tensors, "encoder", encoder.size(), norm_first, {"attention", "feed_forward"});
   decoder_norms = sublayer_norms(tensors, "decoder", decoder.size(), norm_first,

@@ -71,9 +71,10 @@ struct Model {
   Groups heads;                 // of the decoder
   std::size_t encoder_all = 0;  // heads, padded
   std::size_t all;
-  std::size_t vocabulary;  // of the target
-  std::size_t step_bytes;  // weights of the decoder, which a step reads
-  float epsilon;           // of the norms
+  std::size_t vocabulary;       // of the target
+  std::size_t step_bytes;       // weights of the decoder, which a step reads
+  std::size_t layer_bytes = 0;  // weights of a layer of the encoder
+  float epsilon;                // of the norms
   float embedding_scale;
   bool norm_first;           // pre-norm
   bool gated = false;        // feed-forward layers (Shazeer 2020)

@@ -461,6 +461,8 @@ struct Input {
   bool positive = false;  // none is negative
   bool quantised = false;
 
+  Input Part(Member::Range of) const { return {own, values + of.begin * width, of.end - of.begin, width, positive}; }
+
   // The products with panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
     Multiply(w, For(w), rows, begin, end, out);
@@ -478,13 +480,17 @@ struct Input {
   }
 };
 
-// This thread's outputs of a product, in their places of `to` [rows, outputs]. So many parts (heads) are each of one
-// thread; 0: panels.
+// This thread's outputs of a product, in their places of `to` [rows, outputs].
 // NOLINTNEXTLINE(readability-non-const-parameter): `to` is written
-inline void Product(Input a, const Matrix& w, const Member& member, float* to, std::size_t parts = 0) {
-  const std::size_t each = parts == 0 ? 1 : w.panels / parts;
-  const Member::Range mine = member.share(w.panels / each);
-  a.Times(w, mine.begin * each, mine.end * each, {to + mine.begin * each * kPanel, w.outputs()});
+inline void Product(Input a, const Matrix& w, const Member& member, float* to) {
+  const Member::Range mine = member.share(w.panels);
+  a.Times(w, mine.begin, mine.end, {to + mine.begin * kPanel, w.outputs()});
+}
+
+// Some of `count` heads of a product, in their places of `to` [rows, outputs].
+inline void HeadsProduct(Input& a, const Matrix& w, Member::Range heads, std::size_t count, float* to) {
+  const std::size_t each = w.panels / count;
+  a.Times(w, heads.begin * each, heads.end * each, {to + heads.begin * each * kPanel, w.outputs()});
 }
 
 // This thread's outputs of a feed-forward layer's first product, activated, in their places of `to` [rows, outputs];

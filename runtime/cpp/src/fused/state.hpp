@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine.hpp"
@@ -31,6 +32,9 @@ struct Shared {
         step_tuner(threads),
         encode_tuner(threads) {}
 };
+
+// An engine over them, for weights of this precision, in words.
+std::unique_ptr<Engine> make_engine(std::shared_ptr<Shared> shared, const std::string& precision);
 
 // Cross-attention's keys and values of each sentence, ready to use: rows share them.
 struct FusedMemory : Memory {

@@ -44,6 +44,20 @@ struct Member {
     std::size_t begin, end;
   };
   Range share(std::size_t count) const { return {count * rank / size, count * (rank + 1) / size}; }
+  // As `share`, but with more threads than things each has one, which some have together.
+  Range share_or_part(std::size_t count) const {
+    if (size <= count) return share(count);
+    const std::size_t thing = count * rank / size;
+    return {thing, thing + 1};
+  }
+  // Which of the threads that have the same things, by `share_or_part`, this one is. They have no barrier.
+  Member part(std::size_t count) const {
+    if (size <= count) return {};
+    const std::size_t thing = count * rank / size;
+    const std::size_t first = (thing * size + count - 1) / count;
+    const std::size_t next = ((thing + 1) * size + count - 1) / count;
+    return {nullptr, rank - first, next - first};
+  }
 };
 
 using Task = std::function<void(const Member&)>;

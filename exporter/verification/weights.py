@@ -1,0 +1,90 @@
+"""Weights of a bundle next to the checkpoint's, number by number, by the bundle's table of parameters.
+
+Sentences show what a fault does to them. One in the row of a rare word does nothing to most, and is as wrong.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from txport.exporter.graphs.parameters import Array, Float32, model_parameters
+from txport.exporter.verification.report import WeightsReport
+from txport.models.transformer import Transformer
+from txport.runtime.bundle.parameters import Parameter, Parameters
+
+# Largest error of a number in int8, in steps: half of one, and what the division by the scale rounds.
+_HALF_STEP = 0.501
+_LEVELS = 127
+# Numbers that are compared at once: a table of words may be larger than what else verification needs.
+_BLOCK = 1 << 20
+
+
+def compare_weights(model: Transformer, parameters: Parameters, file: Path, longest: int) -> WeightsReport:
+    """Compare every tensor of a bundle with the checkpoint's.
+
+    Args:
+        model: the checkpoint's, float32.
+        parameters: the bundle's table.
+        file: the bundle's weights.
+        longest: the positions that were exported.
+    """
+    expected = dict(model_parameters(model, longest))
+    failures: list[str] = []
+    for parameter in parameters.tensors:
+        failures += _differences(parameter, expected[parameter.name], file)
+    numbers = sum(expected[parameter.name].size for parameter in parameters.tensors)
+    return WeightsReport(len(parameters.tensors), numbers, failures)
+
+
+def _differences(parameter: Parameter, expected: Float32, file: Path) -> Iterator[str]:
+    """Say where a tensor is not the checkpoint's; nothing if it is."""
+    stored = _Stored(parameter, file)
+    largest = float(np.abs(expected).max(initial=0))
+    block = max(1, _BLOCK * len(expected) // max(1, expected.size))
+    count, first = 0, ""
+    for row in range(0, len(expected), block):
+        wanted = expected[row : row + block]
+        found = stored.rows(row, row + block)
+        wrong = ~(np.abs(found - wanted) <= _allowed(parameter, wanted, largest))
+        if wrong.any() and count == 0:
+            at = tuple(int(index) for index in np.argwhere(wrong)[0])
+            first = f"{found[at]:.6g} instead of {wanted[at]:.6g}, at {[row + at[0], *at[1:]]}"
+        count += int(wrong.sum())
+    if count > 0:
+        weights = f"{count:,} of {expected.size:,} weights of {parameter.name}"
+        yield f"{weights} are not the checkpoint's: the first is {first}"
+
+
+class _Stored:
+    """A tensor in the file of weights."""
+
+    def __init__(self, parameter: Parameter, file: Path) -> None:
+        data = np.memmap(file, np.uint8, "r")
+        dtype = np.dtype(parameter.dtype)
+        strides = [stride * dtype.itemsize for stride in parameter.strides]
+        self._values: Array = np.ndarray(parameter.shape, dtype, data, parameter.offset, strides)
+        self._scales: Array | None = None
+        if parameter.scales is not None:
+            self._scales = np.ndarray((parameter.shape[0], 1), np.float32, data, parameter.scales)
+
+    def rows(self, begin: int, end: int) -> Float32:
+        """Some of its rows, as float32."""
+        values: Float32 = self._values[begin:end].astype(np.float32)
+        return values if self._scales is None else values * self._scales[begin:end]
+
+
+def _allowed(parameter: Parameter, expected: Float32, largest: float) -> Array:
+    """Largest error of each number, by rounding to the tensor's dtype and by another machine's sines.
+
+    Args:
+        parameter: the tensor.
+        expected: some rows of it.
+        largest: magnitude in the whole tensor.
+    """
+    if parameter.dtype == "int8":
+        steps: Array = np.abs(expected).max(axis=1, keepdims=True) / _LEVELS
+        return steps * _HALF_STEP
+    dtype = np.finfo(parameter.dtype)
+    last_place = float(np.finfo(np.float32).eps) * largest
+    relative: Array = np.abs(expected) * dtype.eps
+    return relative + (float(dtype.smallest_subnormal) + last_place)
