@@ -30,6 +30,7 @@ _DTYPES: dict[ir.DataType, ParameterType] = {
 }
 # How many projections of one input a graph packs at most: query, key and value.
 _PACKED = 3
+_BLOCK = 1 << 20  # numbers that are read at once
 
 
 def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Path, longest: int) -> Parameters:
@@ -144,18 +145,39 @@ class _Weights:
 
     def _place(self, values: Array) -> _Place | None:
         """A view of what is stored that equals `values`."""
+        matrix = values.reshape(len(values), -1)
+        rows, columns = matrix.shape
         for parts in range(1, _PACKED + 1):
             for offset, shape in self._stored.get((values.dtype.name, parts * values.size), {}).items():
-                stored: Array = np.memmap(self._file, values.dtype, "r", offset, shape)
-                for whole in (stored, stored.T):
-                    if whole.shape[1:] != values.shape[1:]:
-                        continue
-                    for part, view in enumerate(np.split(whole, parts)):
-                        # The first numbers decide nearly always.
-                        if np.array_equal(view[:1].flat[:4], values[:1].flat[:4]) and np.array_equal(view, values):
-                            start = part * len(values) * whole.strides[0]
-                            return _Place(offset + start, tuple(stride // whole.itemsize for stride in whole.strides))
+                for part in range(parts):
+                    if shape == (parts * rows, *values.shape[1:]):
+                        start = offset + part * values.nbytes
+                        if self._has(start, matrix, columns):
+                            return _Place(start, (columns, 1)[-values.ndim :])
+                    if shape == (columns, parts * rows):  # transposed
+                        start = offset + part * rows * values.itemsize
+                        if self._has(start, matrix.T, parts * rows):
+                            return _Place(start, (1, parts * rows))
         return None
+
+    def _has(self, offset: int, matrix: Array, stride: int) -> bool:
+        """Whether the rows of `matrix` stand there, `stride` numbers apart; read, since a mapped file counts as memory.
+
+        The first row decides nearly always.
+        """
+        rows, columns = matrix.shape
+        begin, end = 0, 1
+        while begin < rows:
+            count = (end - begin - 1) * stride + columns
+            start = offset + begin * stride * matrix.itemsize
+            read = np.fromfile(self._file, matrix.dtype, count, offset=start)
+            stored = np.lib.stride_tricks.as_strided(
+                read, (end - begin, columns), (stride * matrix.itemsize, matrix.itemsize)
+            )
+            if not np.array_equal(stored, matrix[begin:end]):
+                return False
+            begin, end = end, min(rows, end + max(1, _BLOCK // stride))
+        return True
 
 
 class _Added:

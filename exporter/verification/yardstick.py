@@ -32,7 +32,7 @@ _HALF_MOST = torch.finfo(torch.float16).max
 _MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
 _LOOKUPS = {F.embedding, torch.Tensor.__getitem__}
 _LEVELS = 127
-_OUTPUTS = 4096  # of a product at once
+_OUTPUTS = 1024  # of a product at once
 
 Function = Callable[..., Any]
 
@@ -109,6 +109,10 @@ class _Arithmetic(TorchFunctionMode):
 class _Double(_Arithmetic):
     """float64, also where the model asks for float32 at least; weights one at a time, when they are used."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory = torch.empty(0, dtype=torch.float64)
+
     def _switch(self, on: bool) -> None:
         """The mixture is float64, too."""
 
@@ -121,14 +125,25 @@ class _Double(_Arithmetic):
             return self._linear(*args)
         return function(*map(_wide, args), **{name: _wide(value) for name, value in options.items()})
 
-    @staticmethod
-    def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Some outputs after the other: a projection to a large vocabulary would be most of the export's memory."""
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Some outputs after the other, their weights always in the same memory.
+
+        A projection to a large vocabulary would be most of an export's memory, and what the allocator keeps of freed
+        blocks of so many sizes half of the weights.
+        """
         wide = x.double()
-        parts = [slice(first, first + _OUTPUTS) for first in range(0, len(weight), _OUTPUTS)]
-        biases = [None if bias is None else bias[part].double() for part in parts]
-        made = [F.linear(wide, weight[part].double(), each) for part, each in zip(parts, biases, strict=True)]
-        return torch.cat(made, dim=-1)
+        result = wide.new_empty(*x.shape[:-1], len(weight))
+        for first in range(0, len(weight), _OUTPUTS):
+            part = slice(first, first + _OUTPUTS)
+            weights = self._copy(weight[part])
+            result[..., part] = F.linear(wide, weights, None if bias is None else bias[part].double())
+        return result
+
+    def _copy(self, weight: Tensor) -> Tensor:
+        """The weights as float64, until the next call."""
+        if self._memory.numel() < weight.numel():
+            self._memory = torch.empty(weight.numel(), dtype=torch.float64)
+        return self._memory[: weight.numel()].view_as(weight).copy_(weight)
 
 
 def _wide(value: Any) -> Any:
