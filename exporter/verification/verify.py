@@ -21,6 +21,7 @@ from txport.exporter.verification.report import Rounding, VerificationReport, su
 from txport.exporter.verification.weights import compare_weights
 from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import Checkpoint
+from txport.runtime.bundle.archive import Archive, files_of
 from txport.runtime.bundle.manifest import NAME, WEIGHTS, Manifest
 from txport.runtime.bundle.schema import AttentionRole, FileEntry, OptionalRole, Role, Verification
 from txport.runtime.console.progress import Stages
@@ -84,7 +85,7 @@ class Verifier:
             if manifest.parameters is not None:
                 self.stages.stage("verify: weights")
                 longest = max(manifest.limits.source, manifest.limits.target)
-                model, file = self.checkpoint.model, directory / WEIGHTS
+                model, file = self.checkpoint.model, files_of(directory) / WEIGHTS
                 report = report.with_weights(compare_weights(model, manifest.parameters, file, longest))
             engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
             if manifest.optional_graph("decoder_beams") is not None:
@@ -182,6 +183,11 @@ def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, cop
     half = manifest.precision.type == "float16"
     if not half and not copy:
         return directory
+    if isinstance(files := files_of(directory), Archive):
+        directory = scratch / "unpacked"
+        for name in (name for name in manifest.files if name.startswith("onnx/")):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_bytes((files / name).view())
     known = get_args(Role) + get_args(OptionalRole)
     models = {graph.name: ir.load(directory / graph.file) for graph in manifest.graphs if graph.role in known}
     for model in models.values() if half else ():

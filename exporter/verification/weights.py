@@ -10,6 +10,7 @@ import numpy as np
 from txport.exporter.graphs.parameters import Array, Float32, model_parameters
 from txport.exporter.verification.report import WeightsReport
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.archive import File
 from txport.runtime.bundle.parameters import Parameter, Parameters
 
 # Largest error of a number in int8, in steps: half of one, and what the division by the scale rounds.
@@ -19,7 +20,7 @@ _LEVELS = 127
 _BLOCK = 1 << 20
 
 
-def compare_weights(model: Transformer, parameters: Parameters, file: Path, longest: int) -> WeightsReport:
+def compare_weights(model: Transformer, parameters: Parameters, file: File, longest: int) -> WeightsReport:
     """Compare every tensor of a bundle with the checkpoint's.
 
     Args:
@@ -28,17 +29,18 @@ def compare_weights(model: Transformer, parameters: Parameters, file: Path, long
         file: the bundle's weights.
         longest: the positions that were exported.
     """
+    data = np.memmap(file, np.uint8, "r") if isinstance(file, Path) else np.frombuffer(file.view(), np.uint8)
     expected = dict(model_parameters(model, longest))
     failures: list[str] = []
     for parameter in parameters.tensors:
-        failures += _differences(parameter, expected[parameter.name], file)
+        failures += _differences(parameter, expected[parameter.name], data)
     numbers = sum(expected[parameter.name].size for parameter in parameters.tensors)
     return WeightsReport(len(parameters.tensors), numbers, failures)
 
 
-def _differences(parameter: Parameter, expected: Float32, file: Path) -> Iterator[str]:
+def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterator[str]:
     """Say where a tensor is not the checkpoint's; nothing if it is."""
-    stored = _Stored(parameter, file)
+    stored = _Stored(parameter, data)
     largest = float(np.abs(expected).max(initial=0))
     block = max(1, _BLOCK * len(expected) // max(1, expected.size))
     count, first = 0, ""
@@ -58,8 +60,7 @@ def _differences(parameter: Parameter, expected: Float32, file: Path) -> Iterato
 class _Stored:
     """A tensor in the file of weights."""
 
-    def __init__(self, parameter: Parameter, file: Path) -> None:
-        data = np.memmap(file, np.uint8, "r")
+    def __init__(self, parameter: Parameter, data: Array) -> None:
         dtype = np.dtype(parameter.dtype)
         strides = [stride * dtype.itemsize for stride in parameter.strides]
         self._values: Array = np.ndarray(parameter.shape, dtype, data, parameter.offset, strides)

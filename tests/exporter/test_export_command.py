@@ -53,10 +53,12 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
         assert word in lines[-1]
 
 
-def test_one_file_is_verified_but_not_written(random_checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", [[], ["--fp16"]], ids=["float32", "float16"])
+def test_one_file_is_verified_but_not_written(random_checkpoint: Path, tmp_path: Path, precision: list[str]) -> None:
     bundle, packed = tmp_path / "bundle", tmp_path / "model.txb"
     options = ("--sentences", "4", "--singles", "1")
-    assert run("tx-export", random_checkpoint, "-o", bundle, *options, "--lowering", "scatter").returncode == 0
+    exported = run("tx-export", random_checkpoint, "-o", bundle, *options, "--lowering", "scatter", *precision)
+    assert exported.returncode == 0, exported.stderr
     with packed.open("wb") as file:
         write_archive(file, bundle, [NAME, *Manifest.load(bundle).files])
     for arguments in ([], [random_checkpoint, *options], ["--engine", "ort"]):
