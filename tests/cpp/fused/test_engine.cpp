@@ -616,7 +616,7 @@ TEST_CASE("what comes out does not depend on the number of threads, fewer or mor
       std::vector<Ids> sources;
       for (int i = 0; i < 12; ++i) sources.push_back(random_ids(random, 1 + random() % 40, 40));
       const std::vector<Result> one = scored(*open(model, 1), sources);
-      for (const std::size_t threads : {2, 3, 4, 5, 7, 12, 16, 64}) {
+      for (const std::size_t threads : {2U, 3U, 4U, 5U, 7U, 12U, 16U, 64U}) {
         CAPTURE(threads);
         CAPTURE(heads);
         const auto many = always(model, threads);
@@ -625,7 +625,7 @@ TEST_CASE("what comes out does not depend on the number of threads, fewer or mor
           CHECK(found[i].ids() == one[i].ids());
           CHECK(found[i].scores() == one[i].scores());
         }
-        for (const std::size_t i : {0, 5}) CHECK(scored(*many, {sources[i]})[0].scores() == one[i].scores());
+        for (const std::size_t i : {0U, 5U}) CHECK(scored(*many, {sources[i]})[0].scores() == one[i].scores());
       }
     }
   }

@@ -93,9 +93,9 @@ volatile float least = std::numeric_limits<float>::denorm_min();  // NOLINT: rea
 }  // namespace
 
 TEST_CASE("threads share heads and rows without gaps, twice or waiting for one that has much more") {
-  for (const std::size_t heads : {1, 3, 8, 12}) {
+  for (const std::size_t heads : {1U, 3U, 8U, 12U}) {
     for (std::size_t size = 1; size <= kMostThreads; ++size) {
-      for (const std::size_t rows : {1, 2, 7, 32, 64}) {
+      for (const std::size_t rows : {1U, 2U, 7U, 32U, 64U}) {
         std::vector<int> owners(heads * rows);
         std::size_t most = 0;
         for (std::size_t rank = 0; rank < size; ++rank) {
