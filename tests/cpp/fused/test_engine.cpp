@@ -580,14 +580,14 @@ TEST_CASE("a sentence gives the same ids alone, in any batch, on any threads and
   }
 }
 
-// Answers and scores, of five sentences at a time.
+// Answers and scores, of three sentences at a time.
 std::vector<Result> scored(const Engine& engine, const std::vector<Ids>& sources) {
   std::vector<Request> requests;
   for (const Ids& source : sources) {
-    requests.push_back({source, 30, 0, {}});
+    requests.push_back({source, 6, 0, {}});
     requests.back().scores = true;
   }
-  return decode_all(engine, requests, {5});
+  return decode_all(engine, requests, {3});
 }
 
 // An engine that gives every call all of its threads, and takes the layers of its encoder for large ones.
@@ -614,9 +614,10 @@ TEST_CASE("what comes out does not depend on the number of threads, fewer or mor
       const RandomModel model(options, 5);
       std::mt19937 random(6);
       std::vector<Ids> sources;
-      for (int i = 0; i < 12; ++i) sources.push_back(random_ids(random, 1 + random() % 40, 40));
+      for (int i = 0; i < 5; ++i) sources.push_back(random_ids(random, 1 + random() % 40, 40));
       const std::vector<Result> one = scored(*open(model, 1), sources);
-      for (const std::size_t threads : {2U, 3U, 4U, 5U, 7U, 12U, 16U, 64U}) {
+      for (const std::size_t threads : {2U, 3U, 5U, 12U, 64U}) {
+        if (threads == 64 && !(int8 && heads == 3)) continue;  // they wait for the cores
         CAPTURE(threads);
         CAPTURE(heads);
         const auto many = always(model, threads);
@@ -625,7 +626,7 @@ TEST_CASE("what comes out does not depend on the number of threads, fewer or mor
           CHECK(found[i].ids() == one[i].ids());
           CHECK(found[i].scores() == one[i].scores());
         }
-        for (const std::size_t i : {0U, 5U}) CHECK(scored(*many, {sources[i]})[0].scores() == one[i].scores());
+        CHECK(scored(*many, {sources[0]})[0].scores() == one[0].scores());
       }
     }
   }
