@@ -1,0 +1,99 @@
+"""A bundle on the fused engine by its number of threads, and by how many batches share the cores.
+
+`python -m txport.benchmarks.studies.machines.cores BUNDLE`
+
+All engines are in one process and take turns. Timed: whole calls of random ids, encoder included, by the token of the
+longest answer, and the encoder alone. Not timed: loading, and the calls in which an engine learns how many of its
+threads are worth it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+from txport.benchmarks.report.tables import markdown_table
+from txport.benchmarks.studies.turns import in_turns
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.native import NativeEngine
+from txport.runtime.search.decoding import decode_all
+from txport.runtime.search.requests import Request
+from txport.runtime.system import cores
+
+_MOST = 64  # threads of an engine
+
+
+def powers(most: int) -> list[int]:
+    """1, 2, 4 ... and `most`."""
+    return sorted({*(2**power for power in range(most.bit_length())), most})
+
+
+def requests(engine: NativeEngine, vocabulary: int, count: int, tokens: int) -> list[Request]:
+    """Sentences of 32 random tokens, which make up to `tokens` each."""
+    random = np.random.default_rng(0)
+    eos = engine.tokens.eos
+    ids = random.integers(4, vocabulary, (count, 31))
+    return [Request([*row.tolist(), eos], tokens) for row in ids]
+
+
+def lengths(engine: NativeEngine, sentences: Sequence[Request]) -> list[int]:
+    """Tokens of each answer, which are those of any number of threads."""
+    return [len(result.ids) for result in decode_all(engine, sentences)]
+
+
+def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[], object]:
+    """The encoder alone, over all of them at once."""
+    ids = np.array([request.source_ids for request in sentences], np.int64)
+    return partial(engine.encode, ids, np.full(len(ids), ids.shape[1], np.int64))
+
+
+def tables(bundle: Path, most: int, batches: Sequence[int], tokens: int, rounds: int, warm_up: int) -> list[str]:
+    """Two tables in Markdown: by threads, and by workers."""
+    manifest = Manifest.load(bundle)
+    vocabulary = manifest.model.source_vocabulary
+    threads = powers(min(most, _MOST))
+    engines = [NativeEngine(bundle, manifest, count) for count in threads]
+    columns = []
+    for batch in batches:
+        sentences = requests(engines[0], vocabulary, batch, tokens)
+        steps = [partial(decode_all, engine, sentences, rows=batch) for engine in engines]
+        times = in_turns([*steps, *(encoding(engine, sentences) for engine in engines)], rounds, warm_up)
+        whole, encoder = np.split(np.median(times, axis=0), 2)
+        columns += [whole / max(lengths(engines[0], sentences)), encoder]
+    names = [f"{what}, batch {batch}" for batch in batches for what in ("ms a token", "ms of the encoder")]
+    rows = [
+        [str(count), *(f"{value:.4g}" for value in row)]
+        for count, row in zip(threads, np.transpose(columns), strict=True)
+    ]
+    workers = [count for count in threads if count <= most]
+    many = requests(engines[0], vocabulary, 32 * most, tokens)
+    shared = [NativeEngine(bundle, manifest, max(1, most // count), many=count > 1) for count in workers]
+    calls = [partial(decode_all, engine, many, workers=count) for engine, count in zip(shared, workers, strict=True)]
+    made = sum(lengths(engines[0], many))
+    speeds = made / np.median(in_turns(calls, max(2, rounds // 10), max(2, warm_up // 10)), axis=0)
+    by_workers = [
+        [str(count), str(max(1, most // count)), f"{speed:.4g}"] for count, speed in zip(workers, speeds, strict=True)
+    ]
+    return [
+        *markdown_table(("threads", *names), rows),
+        "",
+        *markdown_table(("workers", "threads of each", "tokens a millisecond"), by_workers),
+    ]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--threads", type=click.IntRange(1), help="The most threads. [default: the cores]")
+@click.option("--batch", default="1,8,32", show_default=True, help="Batch sizes.")
+@click.option("--tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to make.")
+@click.option("--rounds", type=click.IntRange(1), default=30, show_default=True)
+@click.option("--warm-up", type=click.IntRange(0), default=30, show_default=True, help="Rounds that are not counted.")
+def main(bundle: Path, threads: int | None, batch: str, tokens: int, rounds: int, warm_up: int) -> None:
+    """Print times of BUNDLE by threads, and the throughput of many sentences by workers."""
+    batches = [int(size) for size in batch.split(",")]
+    click.echo("\n".join(tables(bundle, threads or cores(), batches, tokens, rounds, warm_up)))
+
+
+if __name__ == "__main__":
+    main()
