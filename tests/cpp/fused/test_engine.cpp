@@ -590,10 +590,10 @@ std::vector<Result> scored(const Engine& engine, const std::vector<Ids>& sources
   return decode_all(engine, requests, {3});
 }
 
-// An engine that gives every call all of its threads, and takes the layers of its encoder for large ones.
-std::unique_ptr<Engine> always(const RandomModel& model, std::size_t threads) {
+// An engine that gives every call all of its threads, and takes the layers of its encoder for `large` ones, or not.
+std::unique_ptr<Engine> always(const RandomModel& model, std::size_t threads, bool large) {
   auto shared = std::make_shared<fused::Shared>(model.file(), threads, threads);
-  shared->model.layer_bytes = std::size_t{64} << 20;
+  shared->model.layer_bytes = large ? std::size_t{64} << 20 : 0;
   for (std::size_t work = 1; work < 4096; work *= 2) {
     shared->step_tuner.record(work, threads, 1e-9);
     shared->encode_tuner.record(work, threads, 1e-9);
@@ -620,13 +620,15 @@ TEST_CASE("what comes out does not depend on the number of threads, fewer or mor
         if (threads == 64 && !(int8 && heads == 3)) continue;  // they wait for the cores
         CAPTURE(threads);
         CAPTURE(heads);
-        const auto many = always(model, threads);
-        const std::vector<Result> found = scored(*many, sources);
-        for (std::size_t i = 0; i < sources.size(); ++i) {
-          CHECK(found[i].ids() == one[i].ids());
-          CHECK(found[i].scores() == one[i].scores());
+        for (const bool large : {false, true}) {
+          const auto many = always(model, threads, large);
+          const std::vector<Result> found = scored(*many, sources);
+          for (std::size_t i = 0; i < sources.size(); ++i) {
+            CHECK(found[i].ids() == one[i].ids());
+            CHECK(found[i].scores() == one[i].scores());
+          }
+          CHECK(scored(*many, {sources[0]})[0].scores() == one[0].scores());
         }
-        CHECK(scored(*many, {sources[0]})[0].scores() == one[0].scores());
       }
     }
   }

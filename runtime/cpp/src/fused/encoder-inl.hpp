@@ -17,8 +17,10 @@ class Encoder {
         cross_heads_(columns_.share_or_part(m_.heads.count)),
         own_(job.workspace.own(job.team + member.rank)),
         team_(job.workspace.team(job.team)) {
-    attended_ = share_tokens(job, columns_.part(m_.encoder_heads.count), own_.tokens);
-    crossed_ = share_tokens(job, columns_.part(m_.heads.count), own_.tokens);
+    if (job.by_columns) {  // own_.tokens, which each of these writes, has room for all
+      attended_ = share_tokens(job, member.part(m_.encoder_heads.count), own_.tokens);
+      crossed_ = share_tokens(job, member.part(m_.heads.count), own_.tokens);
+    }
     const Member::Range mine = share_tokens(job, job.by_columns ? Member{} : member, own_.tokens);
     rows_ = mine.end - mine.begin;
     if (!job.by_columns) attended_ = crossed_ = {0, rows_};
