@@ -171,9 +171,8 @@ class _Weights:
             count = (end - begin - 1) * stride + columns
             start = offset + begin * stride * matrix.itemsize
             read = np.fromfile(self._file, matrix.dtype, count, offset=start)
-            stored = np.lib.stride_tricks.as_strided(
-                read, (end - begin, columns), (stride * matrix.itemsize, matrix.itemsize)
-            )
+            strides = (stride * matrix.itemsize, matrix.itemsize)
+            stored: Array = np.ndarray((end - begin, columns), matrix.dtype, read, 0, strides)
             if not np.array_equal(stored, matrix[begin:end]):
                 return False
             begin, end = end, min(rows, end + max(1, _BLOCK // stride))
