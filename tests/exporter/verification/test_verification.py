@@ -244,6 +244,7 @@ def test_report_is_stored_whole(changed: Path, checkpoint: Path) -> None:
     (changed / "engines").mkdir()
     (changed / "engines" / "kept").write_text("made on the device")
     store_report(changed, report)
+    assert "weights are the checkpoint's." in (changed / "README.md").read_text()
     manifest = Manifest.load(changed)
     manifest.check_files(changed, hashes=lambda name: True)
     assert manifest.verification is not None and manifest.verification.sentences == 20
