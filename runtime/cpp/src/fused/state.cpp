@@ -201,11 +201,11 @@ class FusedState : public DecoderState {
   }
 
   // Rows share the pages that they had so far; those that they go on writing are copied by the next step.
-  void reorder(const std::vector<std::size_t>& rows) override { rows_ = taken(rows, target_); }
+  void reorder(const std::vector<std::size_t>& rows) override { rows_ = gather(rows, target_); }
 
   std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, outputs_, pages_);
-    next->rows_ = taken(rows, target);
+    next->rows_ = gather(rows, target);
     next->selection_ = selection_;
     return next;
   }
@@ -227,7 +227,7 @@ class FusedState : public DecoderState {
   std::shared_ptr<const Selection> selection_;  // of the last step; none: all words
 
   // These rows, the last of each in its own place. One that had more tokens than there will be room for is lost.
-  std::vector<Row> taken(const std::vector<std::size_t>& rows, std::int64_t target) {
+  std::vector<Row> gather(const std::vector<std::size_t>& rows, std::int64_t target) {
     std::vector<std::size_t> left(rows_.size());
     for (const std::size_t row : rows) ++left.at(row);
     std::vector<Row> next;
