@@ -370,7 +370,7 @@ arm64-cpp: fused
 	@$(call arm64_python,)
 	@echo '== Build the C++ runtime for arm64'
 	@$(call arm64_configured,release,-DTXPORT_STRICT=ON -DTXPORT_UNITY=ON)
-	@cmake --build $(ARM64)/release --target txport txport-translate
+	@cmake --build $(ARM64)/release --target txport txport-translate txport-bench txport_example_c txport_example_cpp
 	@echo '== Its golden cases and ids on arm64, under qemu'
 	@$(call arm64_ids,cortex-a76)
 	@$(ARM64_PYTEST) -q tests/cpp/test_runtime_cpp.py -k checks_itself

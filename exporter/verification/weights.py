@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from txport.exporter.graphs.int8 import quantised
 from txport.exporter.graphs.parameters import Array, Float32, model_parameters
 from txport.exporter.verification.report import WeightsReport
 from txport.models.transformer import Transformer
@@ -15,7 +16,6 @@ from txport.runtime.bundle.parameters import Parameter, Parameters
 
 # Largest error of a number in int8, in steps: half of one, and what the division by the scale rounds.
 _HALF_STEP = 0.501
-_LEVELS = 127
 # Numbers that are compared at once: a table of words may be larger than what else verification needs.
 _BLOCK = 1 << 20
 
@@ -83,9 +83,9 @@ def _allowed(parameter: Parameter, expected: Float32, largest: float) -> Array:
         largest: magnitude in the whole tensor.
     """
     if parameter.dtype == "int8":
-        steps: Array = np.abs(expected).max(axis=1, keepdims=True) / _LEVELS
-        return steps * _HALF_STEP
+        _, steps = quantised(expected)
+        return steps[:, None] * _HALF_STEP
     dtype = np.finfo(parameter.dtype)
     last_place = float(np.finfo(np.float32).eps) * largest
-    relative: Array = np.abs(expected) * dtype.eps
-    return relative + (float(dtype.smallest_subnormal) + last_place)
+    relative: Array = np.abs(expected) * (dtype.eps / 2)
+    return relative + (float(dtype.smallest_subnormal) / 2 + last_place)

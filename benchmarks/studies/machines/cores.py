@@ -48,15 +48,15 @@ def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[],
     return partial(engine.encode, ids, np.full(len(ids), ids.shape[1], np.int64))
 
 
-def tables(bundle: Path, most: int, batches: Sequence[int], tokens: int, rounds: int, warm_up: int) -> list[str]:
-    """Two tables in Markdown: by threads, and by workers."""
+def by_threads(
+    bundle: Path, threads: Sequence[int], batches: Sequence[int], tokens: int, rounds: int, warm_up: int
+) -> list[str]:
+    """Lines of a table in Markdown: times of each batch, a row for each number of threads."""
     manifest = Manifest.load(bundle)
-    vocabulary = manifest.model.source_vocabulary
-    threads = powers(min(most, _MOST))
     engines = [NativeEngine(bundle, manifest, count) for count in threads]
     columns = []
     for batch in batches:
-        sentences = requests(engines[0], vocabulary, batch, tokens)
+        sentences = requests(engines[0], manifest.model.source_vocabulary, batch, tokens)
         steps = [partial(decode_all, engine, sentences, rows=batch) for engine in engines]
         times = in_turns([*steps, *(encoding(engine, sentences) for engine in engines)], rounds, warm_up)
         whole, encoder = np.split(np.median(times, axis=0), 2)
@@ -66,20 +66,25 @@ def tables(bundle: Path, most: int, batches: Sequence[int], tokens: int, rounds:
         [str(count), *(f"{value:.4g}" for value in row)]
         for count, row in zip(threads, np.transpose(columns), strict=True)
     ]
-    workers = [count for count in threads if count <= most]
-    many = requests(engines[0], vocabulary, 32 * most, tokens)
-    shared = [NativeEngine(bundle, manifest, max(1, most // count), many=count > 1) for count in workers]
-    calls = [partial(decode_all, engine, many, workers=count) for engine, count in zip(shared, workers, strict=True)]
-    made = sum(lengths(engines[0], many))
-    speeds = made / np.median(in_turns(calls, max(2, rounds // 10), max(2, warm_up // 10)), axis=0)
-    by_workers = [
-        [str(count), str(max(1, most // count)), f"{speed:.4g}"] for count, speed in zip(workers, speeds, strict=True)
+    return markdown_table(("threads", *names), rows)
+
+
+def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, warm_up: int) -> list[str]:
+    """Lines of a table in Markdown: throughput of many sentences, by how many batches share the most threads."""
+    manifest = Manifest.load(bundle)
+    threads = [max(1, max(workers) // count) for count in workers]
+    engines = [
+        NativeEngine(bundle, manifest, each, many=count > 1) for count, each in zip(workers, threads, strict=True)
     ]
-    return [
-        *markdown_table(("threads", *names), rows),
-        "",
-        *markdown_table(("workers", "threads of each", "tokens a millisecond"), by_workers),
+    sentences = requests(engines[0], manifest.model.source_vocabulary, 32 * max(workers), tokens)
+    calls = [
+        partial(decode_all, engine, sentences, workers=count) for engine, count in zip(engines, workers, strict=True)
     ]
+    speeds = sum(lengths(engines[0], sentences)) / np.median(in_turns(calls, rounds, warm_up), axis=0)
+    rows = [
+        [str(count), str(each), f"{speed:.4g}"] for count, each, speed in zip(workers, threads, speeds, strict=True)
+    ]
+    return markdown_table(("workers", "threads of each", "tokens a millisecond"), rows)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,8 +96,11 @@ def tables(bundle: Path, most: int, batches: Sequence[int], tokens: int, rounds:
 @click.option("--warm-up", type=click.IntRange(0), default=30, show_default=True, help="Rounds that are not counted.")
 def main(bundle: Path, threads: int | None, batch: str, tokens: int, rounds: int, warm_up: int) -> None:
     """Print times of BUNDLE by threads, and the throughput of many sentences by workers."""
+    counts = powers(min(threads or cores(), _MOST))
     batches = [int(size) for size in batch.split(",")]
-    click.echo("\n".join(tables(bundle, threads or cores(), batches, tokens, rounds, warm_up)))
+    table = by_threads(bundle, counts, batches, tokens, rounds, warm_up)
+    few = max(2, rounds // 10), max(2, warm_up // 10)  # rounds: calls of so many sentences take longer
+    click.echo("\n".join([*table, "", *by_workers(bundle, counts, tokens, *few)]))
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ class Decoder {
     float* mixed = team_.mixed;
     float* cross_mixed = team_.mixed + rows_ * m_.all;  // others may still read the former
     const Member::Range rows = part_.share(rows_);
-    Input input = AddNorm(m_, norm[0], rows_, delta, own_).Part(rows);
-    HeadsProduct(input, layer.query_key_value, heads_, shape_.heads, own_.heads + rows.begin * 3 * m_.all);
+    Input self = AddNorm(m_, norm[0], rows_, delta, own_).Part(rows);
+    HeadsProduct(self, layer.query_key_value, heads_, shape_.heads, own_.heads + rows.begin * 3 * m_.all);
     for (std::size_t i = rows.begin; i < rows.end; ++i) {
       const Page* pages = own_.active[i].row->pages.data();
       const std::size_t position = own_.active[i].progress.position();
@@ -170,8 +170,8 @@ class Decoder {
     }
     member_.wait();
     delta = Output(mixed, layer.self_output);
-    Input again = AddNorm(m_, norm[1], rows_, delta, own_).Part(rows);
-    HeadsProduct(again, layer.query, heads_, shape_.heads, own_.heads + rows.begin * m_.all);
+    Input cross = AddNorm(m_, norm[1], rows_, delta, own_).Part(rows);
+    HeadsProduct(cross, layer.query, heads_, shape_.heads, own_.heads + rows.begin * m_.all);
     for (std::size_t i = rows.begin, end = i; i < rows.end; i = end) {
       const Row& row = *own_.active[i].row;
       while (end < rows.end && own_.active[end].row->cross == row.cross) ++end;  // of one sentence: read once
