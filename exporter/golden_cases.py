@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from txport.exporter.reference import BATCH, Logits, answers
 from txport.exporter.sample import Sample
+from txport.exporter.verification.arithmetic import RoundedReference, allowance
 from txport.exporter.verification.errors import LogitErrors
-from txport.exporter.verification.report import Rounding
 from txport.exporter.verification.verify import fused_engine
-from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Engine
@@ -55,15 +54,16 @@ def golden_cases(
     results = [] if quick and exact else _results(sample, numbers, directory, manifest)
     expected: dict[int, list[int]] = {}
     leads: dict[int, Logits] = {}
-    errors, yardstick = LogitErrors(), Yardstick(checkpoint.model, weights)
+    errors, reference = LogitErrors(), RoundedReference(checkpoint.model, weights)
     guesses, batch = results[0] if results else None, 1 if quick else BATCH
     for answer in answers(checkpoint.model, sources, limits, sample.prefix, guesses, batch):
-        rounded = yardstick.logits(answer.batch)
+        rounded = reference.logits(answer.batch)
         for row, (index, target) in enumerate(zip(answer.batch.indices, answer.batch.targets, strict=True)):
             logits = answer.logits[row, : len(target)]
             errors.add(rounded[row, : len(target)], logits)
             expected[index], leads[index] = target, _leads(logits)
-    bound = Rounding(weights, errors.sizes, allowance(weights, checkpoint.config)).bound
+    # Other devices sum float32 in other orders.
+    bound = allowance(weights, checkpoint.config, sums_in_format=exact) * errors.sizes.lead
     forced = len(sample.prefix)
     # Tokens of each answer on which all engines agree; then those before the first near tie.
     agreed = {

@@ -19,12 +19,13 @@ from txport.benchmarks.report.tables import markdown_table
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.reference import Answer, answers
 from txport.exporter.sample import Sample, choose_sample
+from txport.exporter.verification.arithmetic import RoundedReference, allowance
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LoweringCheck
+from txport.exporter.verification.examination import Examination
 from txport.exporter.verification.report import LoweringReport, Rounding, WeightsReport
 from txport.exporter.verification.verify import verifiable_graphs
 from txport.exporter.verification.weights import compare_weights
-from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines.ort import OrtEngine
@@ -64,13 +65,16 @@ class Planted:
         self._answers: list[Answer] = list(
             answers(loaded.model, self._sample.sources, self._sample.limits, self._sample.prefix)
         )
-        yardstick, errors = Yardstick(loaded.model, weights), LogitErrors()
+        reference, errors = RoundedReference(loaded.model, weights), LogitErrors()
+        self._expected: dict[int, list[float]] = {}
         for answer in self._answers:
-            for row, logits in enumerate(yardstick.logits(answer.batch)):
+            for row, logits in enumerate(reference.logits(answer.batch)):
                 length = len(answer.batch.targets[row])
-                errors.add(logits[:length], answer.logits[row, :length])
+                sizes = errors.add(logits[:length], answer.logits[row, :length])
+                self._expected[answer.batch.indices[row]] = sizes.tolist()
         self._model = loaded.model
         self._rounding = Rounding(weights, errors.sizes, allowance(weights, loaded.config))
+        self._examination = Examination(loaded.model, reference, self._sample, self._rounding.allowance)
         self.heads, self.width = loaded.config.heads, loaded.config.d_model
 
     def weights_report(self) -> WeightsReport:
@@ -87,7 +91,7 @@ class Planted:
         with np.errstate(all="ignore"):
             for answer in self._answers:
                 check.add(answer, engine.encode(answer.batch.source_ids, answer.batch.source_lengths))
-            return check.finish(Errors(), self._rounding)
+            return check.finish(Errors(), self._rounding, self._expected, self._examination)
 
     def tensors(self) -> Mapping[str, ir.ExternalTensor]:
         """The float weights of the graphs that run, by graph and name."""

@@ -63,7 +63,7 @@ def _verification(report: VerificationReport | None) -> str:
     qualities = [
         f"{each.lowering}: {each.quality.summary}" for each in report.lowerings if each.quality and each.quality.lost
     ]
-    sentences = [f"rounding explains partings at logit margins up to {report.bound:.2g}", *qualities, *report.notes]
+    sentences = [*qualities, *report.notes]
     if (weights := report.weights) is not None:
         sentences += weights.failures or [f"all {weights.numbers:,} weights are the checkpoint's"]
     return "\n".join([*lines, *(f"\n{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)])

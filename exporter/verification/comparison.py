@@ -8,9 +8,9 @@ import numpy as np
 from txport.exporter.coverage import Coverage
 from txport.exporter.reference import Answer, answers
 from txport.exporter.sample import Sample, spread
+from txport.exporter.verification.arithmetic import RoundedReference
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LOOP_SAMPLE, LoweringCheck
-from txport.exporter.verification.yardstick import Yardstick
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import cross_names
 from txport.runtime.console.progress import Stages
@@ -25,11 +25,13 @@ class Comparison(NamedTuple):
     Attributes:
         encoder: errors of the encoder's outputs.
         rounding: errors that rounding makes in PyTorch itself.
-        coverage: what was compared.
+        sizes: of these errors at each position of each sentence (`LogitErrors.add`).
+        coverage: the sentences that were compared.
     """
 
     encoder: Errors
     rounding: LogitErrors
+    sizes: dict[int, list[float]]
     coverage: Coverage
 
 
@@ -38,7 +40,7 @@ def compare(
     sample: Sample,
     checks: Sequence[LoweringCheck],
     encoder: Engine,
-    yardstick: Yardstick,
+    reference: RoundedReference,
     stages: Stages,
     *,
     singles: int,
@@ -52,7 +54,7 @@ def compare(
         sample: the sentences.
         checks: one for each engine; the first one runs all sentences by the loop.
         encoder: stands for the encoders of all engines that read its memory.
-        yardstick: the model in the bundle's arithmetic.
+        reference: the model in the bundle's arithmetic.
         stages: shows progress.
         singles: how many sentences are also run alone and with padding.
         minutes: how long the sentences may take; None for any time.
@@ -62,7 +64,7 @@ def compare(
         CheckFailed: it takes longer than `minutes`.
     """
     guesses = _run_alone(sample, checks, singles, stages)
-    comparison = Comparison(Errors(), LogitErrors(), Coverage(sample))
+    comparison = Comparison(Errors(), LogitErrors(), {}, Coverage(sample))
     stages.stage("verify", len(guesses))
     batches = answers(model, sample.sources, sample.limits, sample.prefix, guesses)
     for answer in _in_time(batches, len(sample.sources), minutes):
@@ -70,9 +72,10 @@ def compare(
         memory = encoder.encode(batch.source_ids, batch.source_lengths)
         if not on_device:
             _add_encoder(comparison.encoder, answer, memory)
-        for row, logits in enumerate(yardstick.logits(batch)):
+        for row, logits in enumerate(reference.logits(batch)):
             length = len(batch.targets[row])
-            comparison.rounding.add(logits[:length], answer.logits[row, :length])
+            sizes = comparison.rounding.add(logits[:length], answer.logits[row, :length])
+            comparison.sizes[batch.indices[row]] = sizes.tolist()
         for check in checks:
             check.add(answer, memory)
         comparison.coverage.add(batch.targets, encoder.tokens.eos)

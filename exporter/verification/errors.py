@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ class Errors:
         self._total = 0.0
         self._count = 0
 
-    def add(self, ours: Logits, expected: Logits) -> None:
+    def add(self, ours: Logits, expected: Logits) -> Any:
         """Compare two arrays of one shape; where `expected` is below `MIN_COMPARED_LOGIT` any finite number will do."""
         difference = np.abs(ours - expected)
         total = float(difference.sum(dtype=np.float64))
@@ -41,17 +42,15 @@ class Errors:
 
 @dataclass(frozen=True)
 class ErrorSizes:
-    """Sizes of the errors of logits. What is added to all logits of a position changes no choice, and is no error.
+    """Sizes of the errors of logits. An error that all logits of a position share changes no choice and is left out.
 
     Attributes:
         rms: root mean square over all positions and ids.
-        position: that of the ids of one position, the largest.
-        token: that of one id over all positions, the largest.
-        lead: error of the difference between the two ids that PyTorch likes best at a position, the largest.
+        token: root mean square over all positions for one id, the largest.
+        lead: error of the difference between PyTorch's two best ids at a position, the largest.
     """
 
     rms: float
-    position: float
     token: float
     lead: float
 
@@ -62,30 +61,40 @@ class LogitErrors(Errors):
     def __init__(self) -> None:
         super().__init__()
         self._positions = 0
-        self._position = self._lead = 0.0
+        self._lead = 0.0
         self._tokens: npt.NDArray[np.float64] | None = None  # sums of squares, [v]
 
-    def add(self, ours: Logits, expected: Logits) -> None:
-        """Compare the logits `[n, v]` of n positions."""
+    def add(self, ours: Logits, expected: Logits) -> npt.NDArray[np.float64]:
+        """Compare the logits `[n, v]` of n positions; return the size of each position's errors, `[n]`."""
         super().add(ours, expected)
         if not self.finite or not len(ours):
-            return
-        counted = expected > expected.max(axis=-1, keepdims=True) - IMPOSSIBLE
-        errors = np.where(counted, ours - expected, 0.0).astype(np.float64)
-        ids = np.maximum(counted.sum(axis=-1, keepdims=True), 1)
-        errors -= np.where(counted, errors.sum(axis=-1, keepdims=True) / ids, 0.0)
+            return np.zeros(len(ours))
+        errors, ids = centred_errors(ours, expected)
         squares = np.square(errors)
-        self._position = max(self._position, float((squares.sum(axis=-1) / ids[:, 0]).max()))
+        sizes: npt.NDArray[np.float64] = np.sqrt(squares.sum(axis=-1) / ids)
         self._tokens = squares.sum(axis=0) + (0.0 if self._tokens is None else self._tokens)
         self._positions += len(ours)
         if expected.shape[-1] > 1:
             best = np.argpartition(expected, -2, axis=-1)[:, -2:]
             pairs = np.take_along_axis(errors, best, axis=-1)
             self._lead = max(self._lead, float(np.abs(pairs[:, 1] - pairs[:, 0]).max()))
+        return sizes
 
     @property
     def sizes(self) -> ErrorSizes:
-        """Sizes of all errors that were added, and finite."""
+        """Sizes of all finite errors that were added."""
         tokens = np.zeros(1) if self._tokens is None else self._tokens / max(1, self._positions)
         rms, token = math.sqrt(float(tokens.mean())), math.sqrt(float(tokens.max()))
-        return ErrorSizes(rms, math.sqrt(self._position), token, self._lead)
+        return ErrorSizes(rms, token, self._lead)
+
+
+def centred_errors(ours: Logits, expected: Logits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Errors `[n, v]` of logits less their mean at each position, and the number `[n]` of ids that this mean is of.
+
+    Impossible ids (`IMPOSSIBLE`) are not counted, and their errors are 0.
+    """
+    counted = expected > expected.max(axis=-1, keepdims=True) - IMPOSSIBLE
+    errors = np.where(counted, ours - expected, 0.0).astype(np.float64)
+    ids = np.maximum(counted.sum(axis=-1), 1)
+    errors -= np.where(counted, errors.sum(axis=-1, keepdims=True) / ids[:, None], 0.0)
+    return errors, ids

@@ -1,13 +1,14 @@
 """Accumulates one lowering's results batch by batch, so that memory never holds the logits of all sentences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from txport.exporter.reference import BATCH, Answer, Logits, pad
 from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import Errors, LogitErrors
+from txport.exporter.verification.examination import Examination
 from txport.exporter.verification.quality import Quality, References
-from txport.exporter.verification.report import LISTED, LoweringReport, Parting, Rounding, Run, judge
+from txport.exporter.verification.report import LISTED, Divergence, LoweringReport, Rounding, Run, judge, suspects
 from txport.runtime.engine import DecoderState, Engine, Memory
 from txport.runtime.search.decoding import decode_all
 
@@ -34,9 +35,10 @@ class LoweringCheck:
         self.encodes = encodes
         self._report = LoweringReport(lowering)
         self._logits = LogitErrors()
+        self._sizes: dict[int, list[float]] = {}
         self._ids: dict[int, list[int]] = {}
         self._expected: dict[int, list[int]] = {}
-        self._partings: list[Parting] = []
+        self._divergences: list[Divergence] = []
         self._runs: dict[Run, dict[int, list[int]]] = {"loop": {}, "alone": {}, "padded": {}}
 
     def loop(self, indices: Sequence[int]) -> None:
@@ -64,7 +66,7 @@ class LoweringCheck:
             advance()
 
     def add(self, answer: Answer, memory: Memory) -> None:
-        """Run one batch in lockstep and compare each step's logits and ids with PyTorch's, up to a first parting.
+        """Run one batch in lockstep and compare each step's logits and ids with PyTorch's, up to the first divergence.
 
         The ids of the other runs are compared with PyTorch's here too, where its logits are known. What they do as the
         plain batch does counts once.
@@ -79,10 +81,12 @@ class LoweringCheck:
         self._expected.update(zip(batch.indices, batch.targets, strict=True))
         self._ids.update(zip(batch.indices, self._lockstep(answer, memory), strict=True))
         for row, (index, target) in enumerate(zip(batch.indices, batch.targets, strict=True)):
-            plain = _parting("batch", index, target, self._ids[index], logits[row])
+            plain = _divergence("batch", index, target, self._ids[index], logits[row])
             runs = [(run, ids[index]) for run, ids in self._runs.items() if index in ids]
-            others = [_parting(run, index, target, ids, logits[row]) for run, ids in runs]
-            self._partings += [each for each in (plain, *others) if each and (each is plain or not each.is_like(plain))]
+            others = [_divergence(run, index, target, ids, logits[row]) for run, ids in runs]
+            self._divergences += [
+                each for each in (plain, *others) if each and (each is plain or not each.is_like(plain))
+            ]
 
     def _lockstep(self, answer: Answer, memory: Memory) -> list[list[int]]:
         """The ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
@@ -100,22 +104,27 @@ class LoweringCheck:
                 tokens[:] = prefix[step]
                 state.override(rows, tokens.tolist(), [False] * len(ids))
             open_rows = [row for row in rows if step < len(targets[row]) and ids[row] == targets[row][:step]]
-            self._logits.add(ours[open_rows], logits[open_rows, step])
-            for row in open_rows:
+            sizes = self._logits.add(ours[open_rows], logits[open_rows, step])
+            for row, size in zip(open_rows, sizes.tolist(), strict=True):
+                self._sizes.setdefault(answer.batch.indices[row], []).append(size)
                 ids[row].append(int(tokens[row]))
         return ids
 
-    def finish(self, encoder: Errors, rounding: Rounding) -> LoweringReport:
-        """Judge all that was run.
+    def finish(
+        self, encoder: Errors, rounding: Rounding, expected: Mapping[int, Sequence[float]], examination: Examination
+    ) -> LoweringReport:
+        """Judge all results.
 
         Args:
-            encoder: how far the encoder's outputs are from PyTorch's.
-            rounding: what rounding may do.
+            encoder: errors of the encoder's outputs.
+            rounding: the errors that rounding makes in PyTorch.
+            expected: their sizes at each position of each sentence.
+            examination: of positions with larger errors.
         """
         report, loop = self._report, self._runs["loop"]
         report.sentences, report.loop_sentences = len(self._ids), len(loop)
         report.token_identical = sum(ids == self._expected[index] for index, ids in self._ids.items())
-        # The lockstep run stops at a parting.
+        # The lockstep run stops at a divergence.
         report.loop_identical = sum(ids[: len(self._ids[index])] == self._ids[index] for index, ids in loop.items())
         report.single_sentences = len(self._runs["alone"])
         report.batch_identical = self._count_as_loop("alone")
@@ -125,9 +134,11 @@ class LoweringCheck:
         if not self.encodes:
             report.max_encoder_error, report.mean_encoder_error = encoder.largest, encoder.mean
             report.finite = self._logits.finite and encoder.finite
-        report.partings = sorted(self._partings, key=lambda parting: -parting.margin)[:LISTED]
+        report.divergences = sorted(self._divergences, key=lambda divergence: -divergence.margin)[:LISTED]
         report.quality = self._quality()
-        report.failures = list(judge(report, self._partings, rounding))
+        suspicious = suspects(self._sizes, self._divergences, expected, rounding)
+        report.examined = len(suspicious)
+        report.failures = list(judge(report, rounding, lambda: examination.unexplained(suspicious, self._expected)))
         return report
 
     def _quality(self) -> Quality:
@@ -135,7 +146,9 @@ class LoweringCheck:
         loop = self._runs["loop"]
         indices = sorted(loop)
         references = self._sample.references if len(loop) == len(self._sample.sources) else []
-        changed = sum(parting.run == "batch" for parting in self._partings) / max(1, sum(map(len, self._ids.values())))
+        changed = sum(divergence.run == "batch" for divergence in self._divergences) / max(
+            1, sum(map(len, self._ids.values()))
+        )
         pytorch = [self._expected[index] for index in indices]
         return References(self._sample.tokenizer, references, pytorch).quality([loop[i] for i in indices], changed)
 
@@ -156,11 +169,13 @@ class LoweringCheck:
         return dict(zip(indices, _until_finished(state, sample.prefix), strict=True))
 
 
-def _parting(run: Run, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits) -> Parting | None:
+def _divergence(
+    run: Run, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits
+) -> Divergence | None:
     """Find where ids first differ from PyTorch's, whose logits `[t, v]` are given; None if they do not."""
     for step, (wanted, chosen) in enumerate(zip(expected, ids, strict=False)):
         if wanted != chosen:
-            return Parting(run, sentence, step, wanted, chosen, float(logits[step, wanted] - logits[step, chosen]))
+            return Divergence(run, sentence, step, wanted, chosen, float(logits[step, wanted] - logits[step, chosen]))
     return None
 
 

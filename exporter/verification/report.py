@@ -2,11 +2,13 @@
 
 Checked for every sentence, in each lowering:
 
-* greedy ids against PyTorch's: the step graph runs in plain batches on the tokens that it chose itself, and each must
-  be the one that PyTorch chooses in float32, or nearly tie with it: at a first parting PyTorch may prefer its own token
-  by no more than rounding moves the two apart on these sentences (`Rounding.bound`);
-* every step's logits against PyTorch's (the whole decoder at once, no cache), up to a first parting: their errors must
-  be of the size that the format's rounding has in PyTorch itself (`txport.exporter.verification.yardstick`);
+* greedy ids against PyTorch's, in plain batches. Each token must be the one that PyTorch chooses in float32. At the
+  first divergence of a sentence PyTorch may prefer its own token by a margin that rounding explains;
+* every step's logits against PyTorch's (the whole decoder at once, no cache), up to the first divergence. On average
+  their errors must be of the size that the format's rounding has in PyTorch itself
+  (`txport.exporter.verification.arithmetic`);
+* the error at each position, and each margin, likewise. One that is larger than expected (`suspects`) is compared with
+  the errors of independent random roundings at that position (`txport.exporter.verification.examination`);
 * NaN and infinity anywhere in logits and encoder outputs;
 * the translations' quality (`txport.exporter.verification.quality`).
 
@@ -33,8 +35,9 @@ A float16 bundle is verified with every value of its graphs rounded to float16 (
 prove nothing.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -43,15 +46,18 @@ import onnxruntime
 import torch
 from txport.exporter.coverage import Coverage
 from txport.exporter.verification.errors import ErrorSizes
+from txport.exporter.verification.examination import Suspect
 from txport.exporter.verification.quality import Quality
 from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, ORT
 
 # Share of an int8 bundle's sentences whose ids must not depend on their batch.
 STABLE = 0.995
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+# An error at one position is examined if it is this many times larger than expected, times the factor for averages.
+SUSPICIOUS = 2.0
 LISTED = 20
-_NO_ERRORS = ErrorSizes(0.0, 0.0, 0.0, 0.0)
+_NO_ERRORS = ErrorSizes(0.0, 0.0, 0.0)
 
 # How a sentence was decoded: in plain batches, by the runtime's loop, alone, with padding.
 Run = Literal["batch", "loop", "alone", "padded"]
@@ -59,7 +65,7 @@ _HOW: dict[Run, str] = {"batch": "in batches", "loop": "by the loop", "alone": "
 
 
 @dataclass(frozen=True)
-class Parting:
+class Divergence:
     """The first token of a sentence that is not PyTorch's.
 
     Attributes:
@@ -77,37 +83,41 @@ class Parting:
     chosen: int
     margin: float
 
-    def is_like(self, other: "Parting | None") -> bool:
+    @property
+    def ids(self) -> tuple[int, int]:
+        """PyTorch's id and the bundle's."""
+        return self.expected, self.chosen
+
+    def is_like(self, other: "Divergence | None") -> bool:
         """Compare with another run of the sentence: the same token at the same step."""
         return other is not None and (self.step, self.chosen) == (other.step, other.chosen)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Bounds of what rounding may do to a bundle on these sentences.
+    """The errors that rounding makes in PyTorch on these sentences.
 
     Attributes:
         weights: the format, as in a manifest's precision.
         errors: of PyTorch's logits in that format.
-        allowance: how many times as large those of a bundle may be (`yardstick.allowance`).
+        allowance: how many times as large those of a bundle may be (`arithmetic.allowance`).
     """
 
     weights: str
     errors: ErrorSizes
     allowance: float
 
-    @property
-    def bound(self) -> float:
-        """The largest margin of a parting that rounding explains."""
-        return self.allowance * self.errors.lead
+    def ratio(self, errors: ErrorSizes) -> float:
+        """How many times larger than these the errors of a bundle are on average."""
+        return _ratio(errors.rms, self.errors.rms)
 
 
 @dataclass
 class LoweringReport:
     """The results of one lowering; `*_identical` count sentences, the largest and mean errors are absolute.
 
-    Those of plain batches are compared with PyTorch, those of the loop with these, the others with the loop. `partings`
-    are the widest from PyTorch, of all runs.
+    Those of plain batches are compared with PyTorch, those of the loop with these, the others with the loop.
+    `divergences` have the largest margins, of all runs. `examined` counts positions and margins larger than expected.
     """
 
     lowering: str
@@ -124,8 +134,9 @@ class LoweringReport:
     mean_encoder_error: float = 0.0
     errors: ErrorSizes = _NO_ERRORS
     finite: bool = True
+    examined: int = 0
     quality: Quality | None = None
-    partings: list[Parting] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
@@ -183,7 +194,7 @@ class WeightsReport:
 class VerificationReport:
     """The whole of `verification.json`; the counts are those of the worst lowering.
 
-    `cut` of PyTorch's answers did not end. `bound` is `rounding.bound`. `attention` and `beams` are None for
+    `cut` of PyTorch's answers did not end. `attention` and `beams` are None for
     a bundle without the graphs, `weights` for one without the table of parameters.
     """
 
@@ -193,13 +204,12 @@ class VerificationReport:
     arithmetic: str
     origin: str
     rounding: Rounding
-    bound: float
     sentences: int
     cut: int
     token_identical: int
     batch_identical: int
     max_logit_error: float
-    partings: list[Parting]
+    divergences: list[Divergence]
     lowerings: list[LoweringReport]
     versions: dict[str, str]
     notes: list[str]
@@ -240,34 +250,92 @@ class VerificationReport:
         return "verification failed: " + "; ".join(failures)
 
 
-def judge(report: LoweringReport, partings: Sequence[Parting], rounding: Rounding) -> Iterable[str]:
-    """The failures of one lowering, a sentence each; none if it passes."""
+def suspects(
+    sizes: Mapping[int, Sequence[float]],
+    divergences: Sequence[Divergence],
+    expected: Mapping[int, Sequence[float]],
+    rounding: Rounding,
+) -> list[Suspect]:
+    """Return the positions and divergences of one lowering with an error larger than expected.
+
+    Expected is the error that rounding makes in PyTorch at the same position, or on average if that is larger, times
+    `SUSPICIOUS`.
+
+    Args:
+        sizes: of the bundle's errors at the positions of each sentence, as `LogitErrors.add` returns them.
+        divergences: of all runs.
+        expected: as `sizes`, of PyTorch's rounding errors.
+        rounding: these errors on average.
+    """
+
+    def limit(sentence: int, step: int) -> float:
+        return rounding.allowance * SUSPICIOUS * max(rounding.errors.rms, expected[sentence][step])
+
+    positions = [
+        Suspect(_HOW["batch"], sentence, step, _ratio(size, limit(sentence, step)), size)
+        for sentence, steps in sizes.items()
+        for step, size in enumerate(steps)
+    ]
+    margins = [
+        Suspect(
+            _HOW[each.run],
+            each.sentence,
+            each.step,
+            _ratio(each.margin, limit(each.sentence, each.step)),
+            each.margin,
+            each.ids,
+        )
+        for each in divergences
+    ]
+    return [each for each in (*positions, *margins) if not each.excess <= 1]
+
+
+def _ratio(size: float, expected: float) -> float:
+    if expected > 0:
+        return size / expected
+    return 0.0 if size == 0 else math.inf
+
+
+def judge(report: LoweringReport, rounding: Rounding, examine: Callable[[], list[Suspect]]) -> Iterable[str]:
+    """Return the failures of one lowering, a sentence each; none if it passes.
+
+    Args:
+        report: of the lowering.
+        rounding: the errors that rounding makes in PyTorch.
+        examine: returns the errors that rounding at their position does not explain.
+    """
     if not report.finite:
         yield "NaN or infinity in logits or encoder outputs"
         return
-    yield from _too_large(report.errors, rounding)
-    unexplained = [each for each in partings if not each.margin <= rounding.bound]
-    if unexplained:
-        runs = ", ".join(f"{_HOW[run]}: {count}" for run, count in Counter(each.run for each in unexplained).items())
-        worst = max(each.margin for each in unexplained)
-        yield (
-            f"sentences part from PyTorch where rounding cannot explain it ({runs}): by a logit margin of up to "
-            f"{worst:.2g}, and rounding explains {rounding.bound:.2g}"
-        )
+    averages = list(_too_large(report.errors, rounding))
+    yield from averages
+    if not averages and (unexplained := examine()):
+        yield _describe(unexplained, rounding)
     if report.quality is not None and report.quality.failure is not None:
         yield report.quality.failure
     yield from _unstable(report, STABLE if rounding.weights == "int8" else 0.0)
 
 
 def _too_large(errors: ErrorSizes, rounding: Rounding) -> Iterable[str]:
-    for name, what in (("rms", "on average"), ("position", "at one position"), ("token", "of one token")):
+    for name, where in (("rms", "on average"), ("token", "for one token")):
         ours, expected = getattr(errors, name), getattr(rounding.errors, name)
         if not ours <= rounding.allowance * expected:
             yield (
-                f"errors of logits {what} are {ours:.2g}, and rounding to {rounding.weights} makes {expected:.2g} in "
-                f"PyTorch itself: more than {rounding.allowance:.2g} times as much is no rounding"
+                f"logits differ from PyTorch's by {ours:.2g} {where}, more than {rounding.allowance:.2g} times the "
+                f"{expected:.2g} of rounding to {rounding.weights}"
             )
             return
+
+
+def _describe(unexplained: Sequence[Suspect], rounding: Rounding) -> str:
+    worst = max(unexplained, key=lambda each: each.excess)
+    runs = Counter(run for run, _ in {(each.run, each.sentence) for each in unexplained})
+    counts = ", ".join(f"{run}: {count}" for run, count in sorted(runs.items()))
+    what = "logits differ from PyTorch's" if worst.pair is None else "the chosen token is below PyTorch's"
+    return (
+        f"{what} by {worst.size:.2g} at step {worst.step} of sentence {worst.sentence}, more than rounding to "
+        f"{rounding.weights} explains there (sentences {counts})"
+    )
 
 
 def _unstable(report: LoweringReport, stable: float) -> Iterable[str]:
@@ -284,7 +352,9 @@ def summarise(
     lowerings: list[LoweringReport], rounding: Rounding, arithmetic: str, origin: str, coverage: Coverage
 ) -> VerificationReport:
     """One report over all lowerings."""
-    partings = sorted((each for lowering in lowerings for each in lowering.partings), key=lambda each: -each.margin)
+    divergences = sorted(
+        (each for lowering in lowerings for each in lowering.divergences), key=lambda each: -each.margin
+    )
     return VerificationReport(
         format_version=FORMAT_VERSION,
         passed=not any(each.failures for each in lowerings),
@@ -292,13 +362,12 @@ def summarise(
         arithmetic=arithmetic,
         origin=origin,
         rounding=rounding,
-        bound=rounding.bound,
         sentences=coverage.sentences,
         cut=coverage.cut,
         token_identical=min(each.token_identical for each in lowerings),
         batch_identical=min(each.batch_identical for each in lowerings),
         max_logit_error=max(each.max_logit_error for each in lowerings),
-        partings=partings[:LISTED],
+        divergences=divergences[:LISTED],
         lowerings=lowerings,
         versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__},
         notes=coverage.notes,

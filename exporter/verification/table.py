@@ -32,18 +32,21 @@ def print_report(report: VerificationReport, console: Console) -> None:
     console.print(
         "Identical ids: of every sentence, in plain batches; of so many, by the runtime's loop, alone, with padding. "
         "Errors: of logits (largest, mean), "
-        f"of encoder outputs (largest). Arithmetic: {report.arithmetic}. Rounding explains margins up to "
-        f"{report.bound:.2g}."
+        f"of encoder outputs (largest). Arithmetic: {report.arithmetic}. On average logits differ by at most "
+        f"{max(report.rounding.ratio(each.errors) for each in report.lowerings):.2f} times the rounding error of "
+        f"PyTorch in this arithmetic; {report.rounding.allowance:.3g} are allowed."
     )
     for each in report.lowerings:
-        if each.quality is not None and (each.quality.lost is not None or each.partings):
+        if each.quality is not None and (each.quality.lost is not None or each.divergences):
             console.print(f"{each.lowering}: {each.quality.summary}")
-        for parting in each.partings[:_SHOWN]:
+        for divergence in each.divergences[:_SHOWN]:
             console.print(
-                f"{each.lowering}: sentence {parting.sentence} ({parting.run}) differs first at step {parting.step}: "
-                f"id {parting.chosen} instead of {parting.expected}, which PyTorch prefers by a logit margin of "
-                f"{parting.margin:.2g}"
+                f"{each.lowering}: sentence {divergence.sentence} ({divergence.run}) diverges at step "
+                f"{divergence.step}: id {divergence.chosen} instead of {divergence.expected}, which PyTorch prefers "
+                f"by a logit margin of {divergence.margin:.2g}"
             )
+        if each.examined and not each.failures:
+            console.print(f"{each.lowering}: random rounding explains {plural(each.examined, 'larger error')}")
         for failure in each.failures:
             console.print(f"[red]{each.lowering}: {escape(failure)}[/red]")
     if (weights := report.weights) is not None:

@@ -13,13 +13,14 @@ from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.reference import BATCH
 from txport.exporter.sample import Sample
+from txport.exporter.verification.arithmetic import RoundedReference, allowance
 from txport.exporter.verification.attention import check_attention, check_beams
 from txport.exporter.verification.card import CARD, card
 from txport.exporter.verification.comparison import compare
 from txport.exporter.verification.evidence import LoweringCheck
+from txport.exporter.verification.examination import Examination
 from txport.exporter.verification.report import Rounding, VerificationReport, summarise
 from txport.exporter.verification.weights import compare_weights
-from txport.exporter.verification.yardstick import Yardstick, allowance
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.archive import Archive, files_of
 from txport.runtime.bundle.manifest import NAME, WEIGHTS, Manifest
@@ -127,12 +128,13 @@ class Verifier:
             on_device: it may sum in the bundle's precision, and its encoder's outputs cannot be read.
         """
         checks = [LoweringCheck(engine, name, self.sample, encodes=name == FUSED) for name, engine in engines.items()]
+        reference = RoundedReference(self.checkpoint.model, precision)
         comparison = compare(
             self.checkpoint.model,
             self.sample,
             checks,
             next(iter(engines.values())),
-            Yardstick(self.checkpoint.model, precision),
+            reference,
             self.stages,
             singles=self.singles,
             minutes=self.minutes,
@@ -140,9 +142,10 @@ class Verifier:
         )
         if warning := comparison.coverage.endless(str(self.checkpoint.directory)):
             self.stages.say(warning)
-        most = allowance(precision, self.checkpoint.config, sums_in_format=on_device)
-        rounding = Rounding(precision, comparison.rounding.sizes, most)
-        reports = [check.finish(comparison.encoder, rounding) for check in checks]
+        factor = allowance(precision, self.checkpoint.config, sums_in_format=on_device)
+        rounding = Rounding(precision, comparison.rounding.sizes, factor)
+        examination = Examination(self.checkpoint.model, reference, self.sample, factor)
+        reports = [check.finish(comparison.encoder, rounding, comparison.sizes, examination) for check in checks]
         return summarise(reports, rounding, arithmetic, self.sample.origin, comparison.coverage)
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:

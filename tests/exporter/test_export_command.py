@@ -123,7 +123,7 @@ def test_a_failed_verification_leaves_no_bundle(random_checkpoint: Path, tmp_pat
     bundle, options = tmp_path / "bundle", ("--sentences", "20", "--singles", "1")
     with patch("txport.exporter.verification.verify.allowance", return_value=0.0):
         failed = run("tx-export", random_checkpoint, "-o", bundle, *options, "--lowering", "scatter")
-        refused(failed, 1, "verification failed", "errors of logits", "--force")
+        refused(failed, 1, "verification failed", "logits differ from PyTorch's", "--force")
         assert list(tmp_path.iterdir()) == []
         forced = run("tx-export", random_checkpoint, "-o", bundle, *options, "--lowering", "scatter", "--force")
         assert forced.returncode == 1 and "was kept because of --force" in forced.stderr

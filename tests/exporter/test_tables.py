@@ -44,9 +44,9 @@ def test_the_report_of_a_verification_fits_80_columns(count: int) -> None:
     sizes = {"sentences": count, "token_identical": count, "loop_sentences": count, "loop_identical": count}
     errors = {"max_logit_error": 4.3e-06, "mean_logit_error": 3e-07, "max_encoder_error": 2e-06}
     lowerings = [LoweringReport(name, **sizes, **errors) for name in ("ort", "scatter", "tensorscatter")]  # type: ignore[arg-type]
-    rounding = Rounding("float32", ErrorSizes(1e-7, 1e-7, 1e-7, 1e-6), 4.0)
+    rounding = Rounding("float32", ErrorSizes(1e-7, 1e-7, 1e-6), 4.0)
     report = VerificationReport(
-        2, True, "float32", "float32", "x", rounding, 4e-6, count, 0, count, 10, 1e-6, [], lowerings, {}, ["a note"]
+        3, True, "float32", "float32", "x", rounding, count, 0, count, 10, 1e-6, [], lowerings, {}, ["a note"]
     )
     output = io.StringIO()
     print_report(report, Console(file=output, width=80))

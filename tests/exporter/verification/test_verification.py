@@ -139,8 +139,8 @@ def test_a_wrong_weight_is_found(changed: Path, checkpoint: Path) -> None:
     assert not report.passed
     assert report.token_identical < report.sentences
     for each in report.lowerings:
-        assert each.failures and each.partings
-        assert all(parting.margin > 0 for parting in each.partings)
+        assert each.failures and each.divergences
+        assert all(divergence.margin > 0 for divergence in each.divergences)
         assert each.max_logit_error > 0.1
 
 

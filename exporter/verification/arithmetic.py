@@ -1,0 +1,323 @@
+"""The reference model in the arithmetic of a bundle: how far rounding alone moves the logits.
+
+Nothing here reads the bundle's graphs or weights, so a fault in them cannot hide. PyTorch's own operators round where
+the format does:
+
+* float32: PyTorch computes in float64; the difference from float32 is the rounding error of float32;
+* float16: weights and the result of every operator are rounded to float16. Values that float16 cannot hold stay as they
+  are: a bundle has float32 islands for them, which only make it more exact;
+* int8: weights of products and embedding tables are rounded per channel. Inputs of products are rounded per row, or,
+  after a norm, with one scale, as in `txport.exporter.graphs.int8`.
+
+The copy distribution of a model that copies is float32 in every format.
+
+Each format can also round at random (`RoundedReference.random_logits`): Monte Carlo arithmetic (Parker 1997, "Monte
+Carlo Arithmetic: exploiting randomness in floating-point arithmetic"). Repetitions show how far rounding can move one
+logit.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from txport.exporter.graphs.int8 import MARGIN
+from txport.exporter.reference import Batch, Logits, teacher_forcing
+from txport.models.config import Config
+from txport.models.norms import RMSNorm
+from txport.models.transformer import Transformer
+
+_HALF_MOST = torch.finfo(torch.float16).max
+# What only `Attention.weights` calls, whose weights the mixture reads.
+_MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
+_LOOKUPS = {F.embedding, torch.Tensor.__getitem__}
+_LEVELS = 127
+_OUTPUTS = 1024  # of a product at once
+_PARTS = 256  # partial sums of a product that an engine for CPUs has, at least
+_HALF_BITS = 13  # of a float32's fraction, which float16 does not have
+# Names of functions and operators whose result is rounded, without underscores.
+_ROUNDING = frozenset(
+    "linear matmul scaled_dot_product_attention softmax layer_norm add radd sub rsub mul rmul div truediv pow mean "
+    "rsqrt sqrt exp log logsumexp sigmoid tanh gelu silu".split()
+)
+
+Function = Callable[..., Any]
+
+
+class RoundedReference:
+    """A model in the arithmetic of a format.
+
+    Args:
+        model: the reference, float32.
+        weights: "float32", "float16" or "int8", as in a manifest's precision.
+    """
+
+    def __init__(self, model: Transformer, weights: str) -> None:
+        self._model = model
+        self._nearest = _NEAREST[weights]()
+        self._random = _RANDOM[weights]
+
+    @torch.inference_mode()
+    def logits(self, batch: Batch) -> Logits:
+        """Logits `[b, longest target, vocabulary]`, as `Answer.logits`: float64 for float32, otherwise float32."""
+        return self._logits(batch, self._nearest)
+
+    @torch.inference_mode()
+    def random_logits(self, batch: Batch, seed: int) -> Logits:
+        """The same shape, float32, with the results of all operators rounded at random."""
+        return self._logits(batch, self._random(seed))
+
+    def _logits(self, batch: Batch, arithmetic: "_Arithmetic") -> Logits:
+        with arithmetic.on(self._model):
+            _, logits = teacher_forcing(self._model, batch)
+        return arithmetic.output(logits).numpy()
+
+
+def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> float:
+    """Return how many times larger than this reference's the average errors of a bundle may be.
+
+    Rounding errors are nearly independent, so they grow with the square root of their number. A lowering may have four
+    operators where PyTorch has one: a factor of 2. A sum of n terms in the format itself rounds n times (Higham,
+    "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4), and PyTorch, which sums in many parts at once,
+    far fewer times. On the CPU only float32 is summed in the format, in at least `_PARTS` parts.
+
+    Args:
+        weights: the format, as in a manifest's precision.
+        config: of the model.
+        sums_in_format: a device may sum in the format, one term after another.
+    """
+    terms = max(config.d_model, config.ffn, config.decoder_ffn or 0)
+    if sums_in_format:
+        return 2.0 * math.sqrt(terms)
+    return 2.0 * math.sqrt(max(1.0, terms / _PARTS)) if weights == "float32" else 2.0
+
+
+class _Arithmetic(TorchFunctionMode):
+    """PyTorch's functions as the model calls them; formats replace some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._on = True
+
+    @contextmanager
+    def on(self, model: Transformer) -> Iterator[None]:
+        """Apply to all of the model but its mixture."""
+        with ExitStack() as stack:
+            if model.copying is not None:
+                stack.callback(model.copying.register_forward_pre_hook(lambda *_: self._switch(False)).remove)
+                stack.callback(model.copying.register_forward_hook(lambda *_: self._switch(True)).remove)
+            for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm | RMSNorm)):
+                stack.callback(norm.register_forward_hook(_mark_normalised).remove)
+            stack.enter_context(self)
+            yield
+
+    def _switch(self, on: bool) -> None:
+        self._on = on
+
+    def __torch_function__(
+        self, function: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        options = kwargs or {}
+        return self.call(function, args, options) if self._on else function(*args, **options)
+
+    def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Call a function in this arithmetic."""
+        return function(*args, **options)
+
+    def output(self, logits: Tensor) -> Tensor:
+        """Logits as a graph of this precision gives them, those of a mixture too."""
+        return logits
+
+
+class _Double(_Arithmetic):
+    """float64, also where the model asks for float32 at least; weights one at a time, when they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory = torch.empty(0, dtype=torch.float64)
+
+    def _switch(self, on: bool) -> None:
+        """The mixture is float64, too."""
+
+    def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        if function is torch.Tensor.float:
+            return args[0]
+        if function in _LOOKUPS:  # exact, and of a whole table
+            return function(*args, **options)
+        if function is F.linear:
+            return self._linear(*args)
+        return function(*map(_wide, args), **{name: _wide(value) for name, value in options.items()})
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Some outputs after the other, their weights always in the same memory.
+
+        A projection to a large vocabulary would be most of an export's memory, and what the allocator keeps of freed
+        blocks of so many sizes half of the weights.
+        """
+        wide = x.double()
+        result = wide.new_empty(*x.shape[:-1], len(weight))
+        for first in range(0, len(weight), _OUTPUTS):
+            part = slice(first, first + _OUTPUTS)
+            weights = self._copy(weight[part])
+            result[..., part] = F.linear(wide, weights, None if bias is None else bias[part].double())
+        return result
+
+    def _copy(self, weight: Tensor) -> Tensor:
+        """The weights as float64, until the next call."""
+        if self._memory.numel() < weight.numel():
+            self._memory = torch.empty(weight.numel(), dtype=torch.float64)
+        return self._memory[: weight.numel()].view_as(weight).copy_(weight)
+
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+
+
+class _RandomSingle(_Arithmetic):
+    """float32, with the terms of products in random order and a random error of at most one unit in the last place."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def _switch(self, on: bool) -> None:
+        """The mixture is rounded at random as well."""
+
+    def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        name = getattr(function, "__name__", "").strip("_")
+        if name in ("linear", "matmul", "scaled_dot_product_attention"):
+            args = self._shuffled(name, *args)
+        result = function(*args, **options)
+        if name not in _ROUNDING or result.dtype != torch.float32:
+            return result
+        noise = torch.rand(result.shape, generator=self._generator).mul_(2.0).sub_(1.0)
+        return result * (1.0 + torch.finfo(torch.float32).eps * noise)
+
+    def _shuffled(self, name: str, x: Tensor, other: Tensor, *rest: Any) -> tuple[Any, ...]:
+        """Both factors with the dimension that is summed over in one random order."""
+        order = torch.randperm(x.shape[-1], generator=self._generator)
+        return (x[..., order], other[..., order, :] if name == "matmul" else other[..., order], *rest)
+
+
+class _Half(_Arithmetic):
+    """Results in float16, computed in float32 as on hardware that sums in it."""
+
+    def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        if function is F.scaled_dot_product_attention:
+            query, key, value = args
+            return self._attention(query, key, value, options["attn_mask"], options["is_causal"])
+        rounded = [_to_half(each) if isinstance(each, nn.Parameter) else each for each in args]
+        result = function(*rounded, **options)
+        return result if function in _MIXTURE else self.round(result)
+
+    def round(self, value: Any) -> Any:
+        """The result of an operator in float16, as float32; other values unchanged."""
+        return _to_half(value)
+
+    def output(self, logits: Tensor) -> Tensor:
+        rounded: Tensor = _to_half(logits)
+        return rounded
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """Attention in its parts: `[b, h, t, k]` queries, `[b, h, s, k]` keys and values."""
+        scores = self.round(self.round(query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2))
+        if causal:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        if mask is not None:  # or a bias with the mask in it
+            bool_mask = mask.dtype == torch.bool
+            scores = scores.masked_fill(~mask, -math.inf) if bool_mask else self.round(scores + mask)
+        context: Tensor = self.round(self.round(scores.softmax(dim=-1)) @ value)
+        return context
+
+
+def _to_half(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.dtype != torch.float32:
+        return value
+    return torch.where(value.abs() <= _HALF_MOST, value.half().float(), value)
+
+
+class _RandomHalf(_Half):
+    """Stochastic rounding: to one of the two neighbours in float16, the nearer one with the higher probability."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def round(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dtype != torch.float32:
+            return value
+        noise = torch.randint(1 << _HALF_BITS, value.shape, generator=self._generator, dtype=torch.int32)
+        # The sum carries into the bits that float16 keeps as often as the bits that it drops are large.
+        bits = (value.contiguous().view(torch.int32) + noise) & -(1 << _HALF_BITS)
+        return torch.where(value.abs() <= _HALF_MOST, _to_half(bits.view(torch.float32)), value)
+
+
+class _Int8(_Arithmetic):
+    """Products and lookups of rounded weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: dict[int, Tensor] = {}
+
+    def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        if function is F.linear:
+            x, weight, *bias = args
+            return F.linear(self._rounded_rows(x), self._rounded(weight), *bias, **options)
+        if function is F.embedding:
+            ids, table, *rest = args
+            return F.embedding(ids, self._rounded(table), *rest, **options)
+        if function is F.dropout:  # of a model in evaluation mode: it would hide whose result this is
+            return args[0]
+        result = function(*args, **options)
+        if function is F.relu:
+            result.of_relu = True
+        return result
+
+    def _rounded(self, weight: Tensor) -> Tensor:
+        if id(weight) not in self._weights:
+            scale = weight.abs().amax(-1, keepdim=True) / _LEVELS
+            self._weights[id(weight)] = torch.round(_in_steps(weight, scale)) * scale
+        return self._weights[id(weight)]
+
+    def _rounded_rows(self, x: Tensor) -> Tensor:
+        if hasattr(x, "of_norm"):
+            scale = x.abs().amax() * MARGIN / _LEVELS
+        else:
+            levels = 2 * _LEVELS + 1 if hasattr(x, "of_relu") else _LEVELS
+            scale = x.abs().amax(-1, keepdim=True) / levels
+        return self.round(_in_steps(x, scale)) * scale
+
+    def round(self, steps: Tensor) -> Tensor:
+        """Whole numbers for inputs of products, given in steps of their scale."""
+        return torch.round(steps)
+
+
+class _RandomInt8(_Int8):
+    """Stochastic rounding of the inputs of products; the weights of a bundle are fixed, and rounded to the nearest."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def round(self, steps: Tensor) -> Tensor:
+        return torch.floor(steps + torch.rand(steps.shape, generator=self._generator))
+
+
+def _mark_normalised(norm: nn.Module, inputs: Any, result: Any) -> None:
+    result.of_norm = True
+
+
+def _in_steps(x: Tensor, scale: Tensor) -> Tensor:
+    return x / torch.where(scale == 0, 1.0, scale)
+
+
+_NEAREST: dict[str, type[_Arithmetic]] = {"float32": _Double, "float16": _Half, "int8": _Int8}
+_RANDOM: dict[str, Callable[[int], _Arithmetic]] = {
+    "float32": _RandomSingle,
+    "float16": _RandomHalf,
+    "int8": _RandomInt8,
+}
