@@ -1,6 +1,6 @@
 """Check the language of the pages, as far as a script can: `python .ci/pages.py [FILE...]`, part of `make lint`.
 
-It finds sentences of more than 30 words (aim at 25), and words that a reader has to read twice. Code, the changelog
+It finds sentences of more than 25 words, and words that a reader has to read twice. Code, the changelog
 and the length of cells of tables are left out. Exit code 1 if anything is found.
 """
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-MAXIMUM = 30
+MAXIMUM = 25
 # Pattern and replacement.
 WORDS = {
     r"anew": "again",

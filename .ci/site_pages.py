@@ -27,6 +27,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ["benchmarks", "exporter", "models", "runtime", "training"]
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BADGE = re.compile(r"^\[!\[.*\n", re.MULTILINE)
+# What an entry point runs besides its command.
+SUBCOMMANDS = {"tx-bench": {"compare": "txport.benchmarks.compare_command"}}
 # Options of mkdocstrings for a whole module.
 INNER = "\n    options:\n      show_root_heading: false\n      heading_level: 3\n      filters: ['!^_']"
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
@@ -143,6 +145,8 @@ def _commands() -> str:
         command = importlib.import_module(module).main
         install = f"Install with `txport[{extra}]`." if extra else "Installed with `txport`."
         parts += _sections(name, command, install)
+        for inner, module in SUBCOMMANDS.get(name, {}).items():
+            parts += _sections(f"{name} {inner}", importlib.import_module(module).main, install)
     return "\n\n".join(parts)
 
 

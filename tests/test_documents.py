@@ -194,3 +194,10 @@ def test_the_tour_is_as_long_as_it_says() -> None:
     lines = re.search(r"under ([\d,]+) lines", listed)
     assert lines is not None and len(files) == int(tour[1])
     assert sum(len((ROOT / file).read_text().splitlines()) for file in files) < int(lines[1].replace(",", ""))
+
+
+def test_the_page_of_environment_variables_is_complete() -> None:
+    page = (ROOT / "runtime/environment.md").read_text()
+    sources = [file for folder in FOLDERS for ending in ("py", "cpp") for file in (ROOT / folder).rglob(f"*.{ending}")]
+    named = {name for file in sources for name in re.findall(r'"(TXPORT_[A-Z_]+)"', file.read_text())}
+    assert len(named) >= 6 and {name for name in named if f"`{name}`" not in page} == set()
