@@ -1,6 +1,7 @@
 """What the documents promise: commands, options, files, recipes and code that they show."""
 
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -96,6 +97,31 @@ def test_the_python_of_the_runtime_page_runs_in_a_clean_folder(
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
         assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("document", "command"),
+    [
+        ("runtime/README.md", "tx-inspect build/demo/bundle --check"),
+        ("runtime/README.md", "tx-pack build/demo/bundle"),
+        ("runtime/troubleshooting.md", "tx-inspect"),
+        ("runtime/search/README.md", "tx-translate"),
+        ("runtime/documents/README.md", "tx-translate"),
+        ("benchmarks/examples/README.md", "subtitles.py"),
+    ],
+)
+def test_commands_run_in_a_clean_folder(document: str, command: str, tmp_path: Path) -> None:
+    """The block as pasted, in a clone with the demo's bundle, here the toy bundle, and with some text."""
+    (block,) = [block for block in blocks(document, "bash") if command in block]
+    (tmp_path / "build/demo").mkdir(parents=True)
+    (tmp_path / "build/demo/bundle").symlink_to(ROOT / "tests/data/toy_bundle")
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    for name in ("input.txt", "letter.txt"):
+        (tmp_path / name).write_text("the cat sees a bird\n")
+    block = re.sub(r"^pip install .*$", "", block, flags=re.MULTILINE).replace("build/venv/bin/", "")
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run(["bash", "-ec", block], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_tables_have_at_most_four_columns() -> None:
