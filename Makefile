@@ -50,7 +50,7 @@ else
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /dev/null)
 endif
 
-.PHONY: help venv constraints demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
+.PHONY: help venv constraints docs demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
@@ -62,6 +62,7 @@ help:
 	@echo 'make bench     measure that bundle, and random ones, next to peers, greedy and with beams, and put the figures into the READMEs'
 	@echo 'make test      lint, types, import layers and all tests'
 	@echo 'make lint      only style and import layers'
+	@echo 'make docs      the documentation site (build/site)'
 	@echo 'make venv      only the virtual environment, build/venv'
 	@echo "make test-cuda-provider   ONNX Runtime's own CUDA provider, without a GPU"
 	@echo 'make test-gpu  what only an NVIDIA GPU can show: tests, figures and a report'
@@ -116,6 +117,16 @@ lint: $(VENV)/.ready
 	@$(VENV)/bin/ruff format --check .
 	@if test -x $(VENV)/bin/lint-imports; then $(VENV)/bin/lint-imports; \
 	  else echo 'import-linter needs Python 3.11: layers are not checked'; fi
+	@$(VENV)/bin/python .ci/pages.py
+
+# Every link, anchor and reference must exist (--strict). mkdocs serve, in the same environment, shows pages while they change.
+docs: $(VENV)/.docs
+	@echo '== The documentation site: build/site'
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
+
+$(VENV)/.docs: $(VENV)/.ready
+	@$(VENV)/bin/python $(INSTALL) -q -c constraints.txt -e '.[docs]'
+	@touch $@
 
 types: wheel
 	@echo '== Types (mypy --strict), against the installed wheel'
@@ -279,7 +290,7 @@ $(VENV)/.ready: $(VENV)/.demo
 # Versions that stand there already stay, if they fit: those of a green run. To have newer ones, delete their lines.
 constraints:
 	@test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python $(INSTALL) -q uv; }
-	@build/uv/bin/uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.10 --no-annotate \
+	@build/uv/bin/uv pip compile -q pyproject.toml --extra dev --extra docs --universal --python-version 3.10 --no-annotate \
 	  --no-header -o constraints.txt > /dev/null
 	@cat .ci/constraints.head constraints.txt > build/constraints.txt && mv build/constraints.txt constraints.txt
 

@@ -1,18 +1,19 @@
-"""Put the figures of runs into README.md: `python -m txport.benchmarks.report.readme_figures demo=build/bench/demo`.
+"""Put the figures of runs into a page: `python -m txport.benchmarks.report.readme_figures demo=build/bench/demo`.
 
-The table between the two markers is replaced, and the first run's plot of the peers is copied to benchmarks/figures.
-Runs of `tx-bench --beam` have a table of their own, without a plot.
+The tables between the two markers are replaced, and the first run's plot of the peers is copied to the folder `figures`
+beside the page. Runs of `tx-bench --beam` have tables of their own, without a plot.
 """
 
 import argparse
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from txport.benchmarks.report.report import read_report
-from txport.benchmarks.report.schema import BenchReport, Measurement, of_beam
+from txport.benchmarks.report.schema import BenchReport, Measurement, Workload, of_beam
 
 PLOT = "peers.svg"
+COLUMNS = 3  # a fourth column would not fit a narrow screen
 
 
 def markers(beams: bool) -> tuple[str, str]:
@@ -22,34 +23,43 @@ def markers(beams: bool) -> tuple[str, str]:
 
 
 def readme_table(reports: Mapping[str, BenchReport]) -> str:
-    """Milliseconds a token of each contestant on each workload that several did, and how many sentences differ.
+    """Return tables of milliseconds per token, at most `COLUMNS` workloads side by side, and how many sentences differ.
 
     Args:
-        reports: by the name of the model; contestants of one name are one row.
+        reports: by the name of the model. A workload that only one contestant did is no comparison and is left out.
     """
-    heads = []
-    columns = []
+    lines = []
     sizes = ""
     for model, report in reports.items():
         rows = {(each.contestant, each.workload): each for each in report.measurements}
-        for work in report.workloads:
-            if sum(each.workload == work.name for each in report.measurements) > 1:
-                if work.batch:
-                    sizes = sizes or f"{work.source:.0f} source tokens, {work.target} new ones{of_beam(work.beam)}"
-                heads.append(f"{model}, batch {work.batch}" if work.batch else f"{model}, {work.sentences} sentences")
-                columns.append({name: each for (name, workload), each in rows.items() if workload == work.name})
-    names = dict.fromkeys(each.name for report in reports.values() for each in report.contestants)
-    lines = [f"| ms a token | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
-    for name in names:
-        cells = [_cell(column.get(name)) for column in columns]
-        if any(cells):
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    first = next(iter(reports.values()))
-    machine = first.machine
-    facts = f"{machine.processor}, {machine.cores} cores, {first.created[:10]}, load average {machine.load_average:.1f}"
+        compared = [
+            work for work in report.workloads if sum(each.workload == work.name for each in report.measurements) > 1
+        ]
+        for first in range(0, len(compared), COLUMNS):
+            lines += _table(model, compared[first : first + COLUMNS], [c.name for c in report.contestants], rows)
+        if fixed := next((work for work in compared if work.batch), None):
+            sizes = sizes or f"{fixed.source:.0f} source tokens, {fixed.target} new ones{of_beam(fixed.beam)}"
+    report = next(iter(reports.values()))
+    machine = report.machine
+    facts = (
+        f"{machine.processor}, {machine.cores} cores, {report.created[:10]}, load average {machine.load_average:.1f}"
+    )
     texts = any(work.kind == "text" for report in reports.values() for work in report.workloads)
     counted = "; for the text, all tokens of all sentences count" if texts else ""
-    return "\n".join([*lines, "", f"{facts}; {sizes}{counted}.", ""])
+    return "\n".join([*lines, f"{facts}; {sizes}{counted}.", ""])
+
+
+def _table(
+    model: str, works: Sequence[Workload], names: Sequence[str], rows: Mapping[tuple[str, str], Measurement]
+) -> list[str]:
+    """Lines of one table, and an empty one."""
+    heads = [f"batch {work.batch}" if work.batch else f"{work.sentences} sentences" for work in works]
+    lines = [f"| {model}, ms per token | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for name in names:
+        cells = [_cell(rows.get((name, work.name))) for work in works]
+        if any(cells):
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _cell(each: Measurement | None) -> str:
@@ -64,7 +74,7 @@ def _cell(each: Measurement | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="A model's name, and what tx-bench wrote of it.")
-    parser.add_argument("--readme", type=Path, default=Path("README.md"))
+    parser.add_argument("--readme", type=Path, default=Path("benchmarks/README.md"))
     options = parser.parse_args()
     runs = {name: Path(run) for name, _, run in (each.partition("=") for each in options.runs)}
     if not all(runs.keys()) or any(run == Path() for run in runs.values()):
@@ -72,7 +82,7 @@ def main() -> None:
     reports = {name: read_report(run / "bench.json") for name, run in runs.items()}
     beams = {work.beam > 1 for report in reports.values() for work in report.workloads}
     if len(beams) > 1:
-        parser.error("beams and greedy search have a table each: give runs of one of them")
+        parser.error("beams and greedy search have tables of their own: give runs of one of them")
     begin, end = markers(True in beams)
     before, _, rest = options.readme.read_text().partition(begin)
     _, _, after = rest.partition(end)
@@ -81,7 +91,7 @@ def main() -> None:
     options.readme.write_text(f"{before}{begin}{readme_table(reports)}{end}{after}")
     if True in beams:
         return
-    figures = options.readme.parent / "benchmarks" / "figures"
+    figures = options.readme.parent / "figures"
     figures.mkdir(exist_ok=True)
     shutil.copyfile(next(iter(runs.values())) / PLOT, figures / PLOT)
 

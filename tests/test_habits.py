@@ -1,0 +1,90 @@
+"""What a contributor relies on: one definition of continuous integration, and the check of the pages."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / ".ci" / "pages.py"
+
+
+def targets_of(words: str) -> set[str]:
+    """Names of make's targets in words that follow `make`, without variables."""
+    return {word for word in words.split() if re.fullmatch(r"[a-z][a-z-]*", word)}
+
+
+def prerequisites() -> dict[str, set[str]]:
+    """The targets that each target of the Makefile needs."""
+    rules = re.findall(r"^([a-z][a-z-]*):(?!=)([^\n=]*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    found: dict[str, set[str]] = {}
+    for name, words in rules:
+        found.setdefault(name, set()).update(targets_of(words))
+    return found
+
+
+def test_the_workflow_runs_every_target_of_the_script() -> None:
+    """`.ci/run` is for one machine, the workflow for several: neither may check less than the other."""
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install 'txport[dev]'")
+    script = re.sub(r"(^|\s)#.*", "", (ROOT / ".ci/run").read_text())
+    called = set().union(*(targets_of(words) for words in re.findall(r"\bmake ([^>&|#\n]*)", script)))
+    jobs = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text())["jobs"]
+    matrix = jobs["make"]["strategy"]["matrix"]
+    lines = [*matrix["target"], *(each["target"] for each in matrix["include"])]
+    lines += [step["run"].removeprefix("make ") for step in jobs["make"]["steps"] if "run" in step]
+    reached, left = set(), set().union(*map(targets_of, lines))
+    needs = prerequisites()
+    while left:
+        reached.add(target := left.pop())
+        left |= needs.get(target, set()) - reached
+    assert len(called) > 5 and called - reached == set()
+    assert {each["python"] for each in matrix["include"]} == {f"3.{minor}" for minor in range(10, 15)}
+
+
+def pages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pages", PAGES)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("A short sentence. " + "word " * 31 + "end.", 1, "32 words"),
+        ("One.\n\n* Two says\n  three.", 3, "says"),
+        ("Draw so many of them.", 1, "so many"),
+        ("| a | b |\n|---|---|\n| x | in place of y |", 3, "in place of"),
+        ("It is there, too.", 1, "too"),
+        ("This is no bundle.", 1, "is no"),
+    ],
+)
+def test_the_check_of_the_pages_finds_a_fault(text: str, line: int, message: str) -> None:
+    found = list(pages().faults(text))
+    assert [number for number, _ in found] == [line] and message in found[0][1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```bash\necho says so many, too. anew\n```",
+        "Use `says` and version 1.2.3, e.g. here. There is no limit. It is no longer used.",
+        "| " + "word " * 40 + "| b |",
+        "* " + "word " * 20 + ".\n* " + "word " * 20 + ".",
+    ],
+)
+def test_the_check_of_the_pages_accepts_the_rest(text: str) -> None:
+    assert list(pages().faults(text)) == []
+
+
+def test_a_faulty_page_fails(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("The file says so.\n")
+    done = subprocess.run([sys.executable, PAGES, tmp_path / "page.md"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1 and "page.md:1: 'says'" in done.stdout
+    (tmp_path / "page.md").write_text("The file contains it.\n")
+    assert subprocess.run([sys.executable, PAGES, tmp_path / "page.md"], cwd=ROOT).returncode == 0
