@@ -213,6 +213,7 @@ def test_the_command_writes_alignments(attention_bundle: Path, real: Translator)
 
     (expected,) = real.translate(["seven"], alignments=True)
     assert expected.alignment is not None
+    assert expected.text and expected.alignment.pharaoh, "otherwise the command writes no space after the bars"
     assert run(attention_bundle).stdout == f"{expected.text} ||| {expected.alignment.pharaoh}\n |||\n"
     first, second = map(json.loads, run(attention_bundle, "--json").stdout.splitlines())
     assert first["alignment"] == expected.alignment.pharaoh
