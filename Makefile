@@ -271,6 +271,10 @@ $(RELEASE_VENV)/.ready:
 	@$(RELEASE_VENV)/bin/python $(INSTALL) -q 'setuptools>=77' wheel build auditwheel twine
 	@touch $@
 
+# $(call logged,NAME): after a command; its output goes to build/NAME.log and is shown if it fails, otherwise its time.
+logged = > build/$(1).log 2>&1 || { tail -n 30 build/$(1).log; echo 'The whole log is build/$(1).log.'; exit 2; }; \
+  echo "   $$(($$(date +%s) - started)) s, log in build/$(1).log"
+
 # What `make demo` takes; the rest of what development takes is as much again.
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -279,12 +283,12 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	  echo "$(PYTHON) has no venv; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo '== Set up $(VENV) (once; PyTorch makes it 1 GB or, where pip chooses the CUDA build, several)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[train,export,bench]'
+	@started=$$(date +%s); $(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[train,export,bench]' $(call logged,pip-demo)
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.demo
 	@echo '== Add what development and tests take to $(VENV) (once, 1 GB)'
-	@$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]'
+	@started=$$(date +%s); $(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]' $(call logged,pip-dev)
 	@touch $@
 
 # Versions that stand there already stay, if they fit: those of a green run. To have newer ones, delete their lines.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, missed, print_summary
+from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, minutes, print_summary
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.runtime.errors import CheckFailed, InputError, TxportError
 from txport.runtime.translator import Translator
@@ -35,14 +35,12 @@ SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
 @click.option("--recipe", default="demo", show_default=True, help="What to train: see tx-train --recipe.")
 @click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="To verify on.")
 def main(output: Path, recipe: str, sentences: int) -> None:
-    """Train, export, verify, evaluate and translate; exits with 1 if a figure misses what txport promises."""
+    """Train, export, verify, translate and evaluate; exits with 1 if the float32 bundle fails its verification."""
     console = Console()
     try:
         figures = Demo(output, recipe, sentences, console).run()
         console.print()
         print_summary(figures, console)
-        if misses := missed(figures):
-            raise CheckFailed("; ".join(misses))
     except TxportError as error:
         click.echo(f"demo: {error}", err=True)
         sys.exit(error.exit_code)
@@ -74,19 +72,23 @@ class Demo:
         """
         with self._stage("train"):
             self._train()
-        with self._stage("export and verify, float32 and FP16"), ThreadPoolExecutor(1) as beside:
-            # Side by side: parts of an export use one core only. One terminal has room for the bars of one.
+        # Side by side: parts of an export use one core only. One terminal has room for the bars of one.
+        with ThreadPoolExecutor(1) as beside:
             other = beside.submit(self._export, self.half, "--fp16", quiet=True)
-            single, half = self._export(self.bundle), other.result()
+            with self._stage("export and verify, float32"):
+                single = self._export(self.bundle)
+            with self._stage("translate"):
+                translations = self._translate()
+            with self._stage("export and verify, FP16"):
+                half, reason = self._other(other)
         with self._stage("evaluate the bundle"):
             scores = json.loads(self._run("tx-evaluate", str(self.bundle), "--recipe", self.recipe, "--json"))
-        with self._stage("translate"):
-            translations = self._translate()
         return DemoFigures(
             sentences=scores["sentences"],
             exact=scores["exact"],
             bleu=scores["bleu"],
             verified={"float32": single, "FP16": half},
+            failures={"FP16": reason} if reason else {},
             bundle_bytes=sum(file.stat().st_size for file in self.bundle.rglob("*") if file.is_file()),
             weight_bytes=(self.bundle / WEIGHTS).stat().st_size,
             seconds=self.seconds,
@@ -101,6 +103,7 @@ class Demo:
         start = time.monotonic()
         yield
         self.seconds[name] = time.monotonic() - start
+        self.console.print(f"[dim]{escape(name)}: {minutes(self.seconds[name])}", highlight=False)
 
     def _train(self) -> None:
         """Go on with a run that was interrupted, unless its recipe has changed since, or begin a new one."""
@@ -119,6 +122,13 @@ class Demo:
         report = json.loads(self._run("tx-export", str(self.checkpoint), *common, *options, quiet=quiet))
         lowerings: list[dict[str, Any]] = report["verification"]["lowerings"]
         return lowerings
+
+    def _other(self, export: "Future[list[dict[str, Any]]]") -> tuple[list[dict[str, Any]], str]:
+        """Wait for the second export: its lowerings, or none and the reason why it failed."""
+        try:
+            return export.result(), ""
+        except CheckFailed as error:
+            return [], str(error)
 
     def _translate(self) -> list[Translated]:
         lines = SENTENCES.read_text(encoding="utf-8").splitlines()
@@ -151,7 +161,8 @@ class Demo:
         if done.returncode:
             click.echo(done.stderr or "", err=True, nl=False)
             kind = CheckFailed if done.returncode == CheckFailed.exit_code else InputError
-            raise kind(f"{command} ended with exit code {done.returncode}; see above")
+            last = (done.stderr or "").strip().rpartition("\n")[2]
+            raise kind(last or f"{command} ended with exit code {done.returncode}; see above")
         return done.stdout or ""
 
 

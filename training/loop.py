@@ -40,7 +40,7 @@ from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.lookout import Lookout
-from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
+from txport.training.run.pacing import MOST, NEVER, Pace, TargetReached, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
 from txport.training.run.sharding import Sharded
@@ -226,6 +226,8 @@ def _ended_by(trainer: Trainer, module: TranslationModule) -> str:
         return "max_steps"
     if module.clock.done() >= 1:
         return "max_minutes"
+    if any(isinstance(each, TargetReached) and each.reached for each in trainer.callbacks):  # type: ignore[attr-defined]
+        return "stop_at"
     return "patience" if trainer.should_stop else "max_epochs"
 
 
@@ -351,6 +353,8 @@ def _callbacks(
     callbacks += [] if options.validate_every else [Pace()]
     if options.patience:
         callbacks.append(EarlyStopping(monitor, patience=options.patience, mode=mode))
+    if options.stop_at is not None:
+        callbacks.append(TargetReached(monitor, options.stop_at, mode == "min"))
     if options.average:
         # From the first step on: a validation before the first average would see initial weights.
         callbacks.append(EMAWeightAveraging(decay=options.average, use_buffers=False))

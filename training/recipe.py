@@ -225,6 +225,7 @@ class TrainingOptions:
     validation_sentences: int | None = option(None, f"most sentences to decode at each validation; {FITTED}", least=1)
     monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "what decides early stopping and `keep`")
     patience: int = option(0, "validations without improvement before the run stops; 0 for never", least=0)
+    stop_at: float | None = option(None, "value of `monitor` that stops the run when two validations in a row reach it")
     keep: Literal["best", "last", "average"] | None = option(
         None,
         "which weights become the checkpoint, average being that of the last validations; none: the last of a run that "

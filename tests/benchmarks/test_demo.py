@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,7 @@ GOOD = DemoFigures(
     exact=0.97,
     bleu=99.123,
     verified=verified(ALL, MOST),
+    failures={},
     bundle_bytes=10_500_000,
     weight_bytes=10_000_000,
     seconds={"train": 250.4, "translate": 1.0},
@@ -76,7 +78,7 @@ def test_figures_at_their_bounds_pass() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"exact": 0.969}, "exact match is 96.9%, below 97%"),
+        ({"exact": 0.969}, "exact match is 96.9%; it is usually at least 97%"),
         ({"translations": [Translated("Ok", "ok", "o"), *[HI] * 20]}, "'Ok' became 'o', not 'ok'"),
         ({"translations": [*[HI] * 8, Translated("Ok", "ok", "o")]}, "only 8 of 9 everyday sentences are right"),
     ],
@@ -106,6 +108,14 @@ def test_the_summary_shows_every_figure_in_a_pipe() -> None:
     assert "\x1b" not in text, "no colours in a pipe"
 
 
+def test_an_fp16_bundle_that_failed_is_a_row_with_its_reason() -> None:
+    output, reason = io.StringIO(), "verification failed: scatter: NaN or infinity in logits or encoder outputs"
+    failed = dataclasses.replace(GOOD, verified={**GOOD.verified, "FP16": []}, failures={"FP16": reason})
+    print_summary(failed, Console(file=output, width=200))
+    assert re.search(rf"verified, FP16 .*\n.*failed .*{reason}", output.getvalue())
+    assert "it cost five dollars" in output.getvalue()
+
+
 def test_nothing_of_the_summary_is_cut_on_80_columns() -> None:
     output = io.StringIO()
     long = dataclasses.replace(GOOD, seconds={"export and verify the bundle in FP16 " * 3: 1.0}, bundle=Path("x/" * 60))
@@ -116,7 +126,7 @@ def test_nothing_of_the_summary_is_cut_on_80_columns() -> None:
 
 
 def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkpoint: Path, bundle: Path) -> None:
-    """It replaces what an earlier run left, and ends with 1 because, and only because, its texts are wrong."""
+    """It replaces the results of an earlier run. Wrong translations are shown, and the exit code is 0."""
     shutil.copytree(checkpoint, tmp_path / "demo/checkpoint")
     shutil.copytree(bundle, tmp_path / "demo/bundle-fp16")
     (tmp_path / "recipe.toml").write_text(RECIPE)
@@ -132,9 +142,9 @@ def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkp
         "12",
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 1, done.stderr
-    verdict = done.stderr.splitlines()[-1]
-    assert verdict.startswith("demo: exact match is ") and verdict.endswith("everyday sentences are right")
+    assert done.returncode == 0, done.stderr
+    assert "exact match is " in done.stdout and "everyday sentences are right" in done.stdout
+    assert done.stdout.index(SENTENCES.read_text().split("\t")[0]) < done.stdout.index("export and verify, FP16")
     shown_first = [line.split("\t")[0] for line in SENTENCES.read_text().splitlines()[:SHOWN]]
     for shown in ("demo/bundle", *shown_first, "12/12", "in total"):
         assert shown in done.stdout

@@ -195,6 +195,18 @@ def test_early_stopping(tiny: Tiny, tmp_path: Path) -> None:
     assert outcome is not None and outcome.steps == 6
 
 
+@pytest.mark.parametrize(("target", "steps"), [(1e3, 4), (-1.0, 8)])
+def test_two_validations_that_reach_a_value_end_the_run(target: float, steps: int, tiny: Tiny, tmp_path: Path) -> None:
+    """Every loss is below the one, and none below the other."""
+    recipe = tiny(
+        f"training.stop_at={target}", "training.monitor=loss", "training.max_steps=8", "training.validate_every=2"
+    )
+    outcome = train(recipe, tmp_path / "checkpoint", Path())
+    assert outcome is not None and outcome.steps == steps
+    ended = json.loads((tmp_path / "checkpoint.run" / "end.json").read_text())
+    assert ended["by"] == ("stop_at" if steps == 4 else "max_steps")
+
+
 def test_a_time_limit_ends_the_run_and_cools_it_down(tiny: Tiny, tmp_path: Path) -> None:
     recipe = tiny(
         "training.max_minutes=0.03", "training.max_steps=100000", "training.cooldown=0.5", "training.schedule=constant"

@@ -26,8 +26,8 @@ from txport.training.run.starting import Start
 PATIENCE = 3_600.0
 # The values of [training] that may change when a run is resumed.
 FREE = frozenset(
-    "max_steps max_epochs max_minutes validate_every validation_sentences patience monitor keep average_last "
-    "accelerator devices nodes strategy accumulate".split()
+    "max_steps max_epochs max_minutes validate_every validation_sentences patience stop_at monitor keep "
+    "average_last accelerator devices nodes strategy accumulate".split()
 )
 
 

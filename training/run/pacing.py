@@ -47,6 +47,39 @@ class TimeLimit(Callback):
             trainer.should_stop = True
 
 
+class TargetReached(Callback):
+    """Ends the run when two validations in a row reach a value.
+
+    Args:
+        monitor: name of the metric.
+        target: the value to reach.
+        falling: the metric is better when it is lower.
+    """
+
+    def __init__(self, monitor: str, target: float, falling: bool) -> None:
+        self._monitor = monitor
+        self._target = target
+        self._falling = falling
+        self._in_a_row = 0
+
+    @property
+    def reached(self) -> bool:
+        return self._in_a_row >= 2
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        value = float(trainer.callback_metrics[self._monitor])
+        good = value <= self._target if self._falling else value >= self._target
+        self._in_a_row = self._in_a_row + 1 if good else 0
+        if self.reached:
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, int]:
+        return {"in_a_row": self._in_a_row}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self._in_a_row = state_dict["in_a_row"]
+
+
 class Pace(Callback):
     """Validations at equal parts of a run, by steps or by time, and after its last step; farther apart where they
     are slow. Lightning is told by `val_check_batch`, the number of batches after which it validates.
