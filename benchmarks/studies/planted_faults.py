@@ -28,6 +28,7 @@ from txport.exporter.verification.verify import verifiable_graphs
 from txport.exporter.verification.weights import compare_weights
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.schema import Lowering
 from txport.runtime.engines.ort import OrtEngine
 
 Array = npt.NDArray[np.float32]
@@ -49,9 +50,13 @@ class Planted:
         bundle: exported from it.
         sentences: how many to compare.
         scratch: an empty directory.
+        lowering: whose step is verified.
     """
 
-    def __init__(self, checkpoint: Path, bundle: Path, sentences: int, scratch: Path) -> None:
+    def __init__(
+        self, checkpoint: Path, bundle: Path, sentences: int, scratch: Path, lowering: Lowering = "ort"
+    ) -> None:
+        self._lowering = lowering
         self._manifest = Manifest.load(bundle)
         self._bundle = bundle
         self._weights = scratch / "weights.bin"
@@ -85,8 +90,8 @@ class Planted:
 
     def report(self) -> LoweringReport:
         """Verify the graphs as they are."""
-        engine = OrtEngine(self._directory, self._manifest, ["ort"])
-        check = LoweringCheck(engine, "ort", self._sample)
+        engine = OrtEngine(self._directory, self._manifest, [self._lowering])
+        check = LoweringCheck(engine, self._lowering, self._sample)
         check.loop(range(len(self._sample.sources)))
         with np.errstate(all="ignore"):
             for answer in self._answers:
@@ -96,6 +101,26 @@ class Planted:
     def tensors(self) -> Mapping[str, ir.ExternalTensor]:
         """The float weights of the graphs that run, by graph and name."""
         return {name: each for name, each in _tensors(self._directory).items() if each.dtype == ir.DataType.FLOAT}
+
+    def graph(self, name: str) -> ir.Model:
+        """A graph of the bundle, as it is run."""
+        return ir.load(self._directory / "onnx" / f"{name}.onnx")
+
+    @contextmanager
+    def changed_graph(self, name: str, number: int, change: Callable[[ir.Graph, ir.Node], None]) -> Iterator[None]:
+        """A graph with a fault at one of its nodes, for the time being.
+
+        Args:
+            name: of the graph.
+            number: of the node, in the order of the graph.
+            change: plants the fault.
+        """
+        file = self._directory / "onnx" / f"{name}.onnx"
+        before, model = file.read_bytes(), self.graph(name)
+        change(model.graph, list(model.graph)[number])
+        ir.save(model, file)
+        yield
+        file.write_bytes(before)
 
     @contextmanager
     def fault(self, changes: Mapping[str, Array]) -> Iterator[None]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from txport.benchmarks.studies.graph_faults import refusals
 from txport.benchmarks.studies.planted_faults import KINDS, Planted
 from txport.exporter.export import ExportOptions, export_bundle
 
@@ -47,6 +48,26 @@ def test_a_weight_that_sentences_may_not_need_is_refused(planted: Planted, size:
             (failure,) = planted.weights_report().failures
             assert failure.startswith("1 of ")
     assert planted.weights_report().failures == [], "it is taken out again"
+
+
+@pytest.fixture(scope="module")
+def float32(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """A float32 bundle of which the lowering `scatter` is verified."""
+    directory = tmp_path_factory.mktemp("float32")
+    export_bundle(checkpoint, directory / "bundle", ExportOptions(lowerings=("ort", "scatter"), verify=False))
+    (directory / "scratch").mkdir()
+    return Planted(checkpoint, directory / "bundle", 32, directory / "scratch", "scatter")
+
+
+@pytest.mark.parametrize(
+    ("kind", "places"), [("padding let through", 3), ("future let through", 2), ("wrong head size", 6)]
+)
+def test_a_fault_of_a_graph_is_refused_wherever_it_is(float32: Planted, kind: str, places: int) -> None:
+    """No comparison of weights can see these."""
+    assert float32.report().failures == []
+    refused = [failures != [] for _, failures in refusals(float32, kind)]
+    assert refused == [True] * places
+    assert float32.report().failures == [], "it is taken out again"
 
 
 def test_a_wrong_rotary_position_is_refused(rotary: Planted) -> None:

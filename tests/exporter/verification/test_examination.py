@@ -1,0 +1,83 @@
+"""Errors at one position are judged by independent random roundings at that position."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from txport.exporter.reference import Answer, answers
+from txport.exporter.sample import Sample, choose_sample
+from txport.exporter.verification.arithmetic import RoundedReference
+from txport.exporter.verification.errors import LogitErrors
+from txport.exporter.verification.examination import Examination, Suspect
+from txport.exporter.verification.report import Divergence, Rounding, suspects
+from txport.models.checkpoint import load_checkpoint
+from txport.models.transformer import Transformer
+
+FORMATS = ("float32", "float16", "int8")
+
+
+@pytest.fixture(scope="module")
+def answered(checkpoint: Path) -> tuple[Transformer, Sample, list[Answer]]:
+    loaded = load_checkpoint(checkpoint)
+    sample = choose_sample(loaded, 8, 128, 128)
+    return loaded.model, sample, list(answers(loaded.model, sample.sources, sample.limits))
+
+
+def positions(reference: RoundedReference, batches: list[Answer]) -> tuple[dict[int, list[float]], LogitErrors]:
+    """Sizes of PyTorch's own rounding errors, by sentence."""
+    sizes, errors = {}, LogitErrors()
+    for answer in batches:
+        for row, logits in enumerate(reference.logits(answer.batch)):
+            length = len(answer.batch.targets[row])
+            sizes[answer.batch.indices[row]] = errors.add(logits[:length], answer.logits[row, :length]).tolist()
+    return sizes, errors
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_random_rounding_explains_pytorchs_own_errors_and_no_larger_ones(
+    weights: str, answered: tuple[Transformer, Sample, list[Answer]]
+) -> None:
+    """Rounding to the nearest is one of the ways to round: its error is within the bound, and not far below it."""
+    model, sample, batches = answered
+    reference = RoundedReference(model, weights)
+    sizes, _ = positions(reference, batches)
+    targets: dict[int, Sequence[int]] = {}
+    for answer in batches:
+        targets.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
+    examination = Examination(model, reference, sample, 2.0)
+    right = [
+        Suspect("x", sentence, step, 1.0, size) for sentence, row in sizes.items() for step, size in enumerate(row)
+    ]
+    assert len(right) > 40
+    assert examination.unexplained(right, targets) == []
+    wrong = [Suspect("x", each.sentence, each.step, 1.0, 50 * each.size) for each in right]
+    assert len(examination.unexplained(wrong, targets)) == len(wrong)
+    pairs = [Suspect("x", sentence, 0, 1.0, 50 * max(sizes[sentence]), (4, 5)) for sentence in sizes]
+    assert len(examination.unexplained(pairs, targets)) == len(pairs)
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_random_rounding_depends_on_its_seed_alone(
+    weights: str, answered: tuple[Transformer, Sample, list[Answer]]
+) -> None:
+    model, _, batches = answered
+    reference, batch = RoundedReference(model, weights), batches[0].batch
+    first, again, other = (reference.random_logits(batch, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any() and np.isfinite(first).all()
+
+
+def test_only_errors_larger_than_expected_are_examined(
+    answered: tuple[Transformer, Sample, list[Answer]],
+) -> None:
+    model, _, batches = answered
+    sizes, errors = positions(RoundedReference(model, "float16"), batches)
+    rounding = Rounding("float16", errors.sizes, 2.0)
+    limit = 4 * max(errors.sizes.rms, sizes[3][0])
+    assert suspects(sizes, [Divergence("alone", 3, 0, 5, 6, 0.9 * limit)], sizes, rounding) == []
+    (suspect,) = suspects(sizes, [Divergence("alone", 3, 0, 5, 6, 1.1 * limit)], sizes, rounding)
+    assert (suspect.run, suspect.sentence, suspect.pair) == ("alone", 3, (5, 6))
+    assert suspect.excess == pytest.approx(1.1)
+    larger = {**sizes, 2: [*sizes[2][:-1], float("nan")]}
+    assert [(each.sentence, each.pair) for each in suspects(larger, [], sizes, rounding)] == [(2, None)]
