@@ -14,6 +14,7 @@ from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import OFFSET
 from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES, MBART, PYTHON
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.models.importers.tokenizers.languages import (
     CODES,
@@ -109,7 +110,9 @@ def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
 def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
     """mBART's; the decoder of the first one, and PLBart's, starts from the target language, fixed so by the import."""
     codes, fifty = _codes(model, ours)
-    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes)
+    plbart = model.fields.get("model_type") == "plbart"
+    around = PYTHON if plbart else KEEPS_SPACES if fifty else MBART
+    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes, around)
     if fifty:
         source, target = default_languages(model, options, tokenizer.languages, forced=True)
         languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
