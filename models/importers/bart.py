@@ -90,8 +90,7 @@ def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -
     data = byte_level_tokenizer(model.directory, ours.source_vocabulary)
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
     tokenizer = SharedTokenizer("tokenizers", names, {"tokenizer.json": data}, {})
-    forced = model.generation("forced_bos_token_id")
-    prefix = (forced,) if type(forced) is int else ()
+    prefix = model.forced_start(ours.target_vocabulary)
     before = () if blenderbot else (model.token("bos_token_id"),)
     return described(tokenizer, before, (ours.eos_id,), prefix, None)
 
@@ -118,8 +117,7 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
         languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
         return ours, described(tokenizer, ("source_language",), (ours.eos_id,), ("target_language",), languages)
     ours = _start(model, ours, options, tokenizer)
-    forced = model.generation("forced_bos_token_id")
-    prefix = (forced,) if type(forced) is int and options.target_language is None else ()
+    prefix = model.forced_start(ours.target_vocabulary) if options.target_language is None else ()
     stated = read_json(model.directory / "tokenizer_config.json", optional=True)
     silent = codes == CODES["base"] and stated.get("src_lang") is None
     if silent and options.source_language is None:

@@ -130,7 +130,7 @@ def _from_config(config: Path) -> str:
         return _MODEL_TYPES[kind]
     if "format_version" in value:
         raise CheckpointError(f"{config.parent} is a checkpoint of txport already: give it to tx-export")
-    if kind in _REFUSED:
+    if isinstance(kind, str) and kind in _REFUSED:
         raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
     some = ", ".join(_MODEL_TYPES)
     raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")

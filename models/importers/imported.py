@@ -1,7 +1,7 @@
 """Result of an importer, and how it becomes a checkpoint."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from txport.models.checkpoint import PLAIN, new_checkpoint, write_description
@@ -36,6 +36,10 @@ class TokenizerParts:
 
     description: TokenizerDescription
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def beginning_with(self, ids: tuple[int, ...]) -> "TokenizerParts":
+        """The same, for answers that are forced to begin with these ids."""
+        return replace(self, description=replace(self.description, target_prefix=ids))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ arXiv:2210.11621) is M2M100 with the language of the answer before a text, and a
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def import_small100(directory: Path, options: ImportOptions) -> Imported:
     """
     model = HuggingFaceModel(directory)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
-    return _imported(model, ours, options, _small100)
+    found = _imported(model, ours, options, _small100)
+    return replace(found, tokenizer=found.tokenizer.beginning_with(model.forced_start(ours.target_vocabulary)))
 
 
 def import_seamless(directory: Path, options: ImportOptions) -> Imported:

@@ -51,14 +51,12 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
     map_positions(model.plan, model.prefix, ours)
     model.layers(ours)
     model.plan.check(ours)
-    if not options.tokenizer:
-        return Imported(
-            "marian", ours, model.plan, TokenizerParts(ids_only(ours.eos_id)), model.notes, model.generation_settings()
-        )
-    tokenizer, unk = _tokenizer(directory, ours, options)
-    return Imported(
-        "marian", replace(ours, unk_id=unk), model.plan, tokenizer, model.notes, model.generation_settings()
-    )
+    tokenizer = TokenizerParts(ids_only(ours.eos_id))
+    if options.tokenizer:
+        tokenizer, unk = _tokenizer(directory, ours, options)
+        ours = replace(ours, unk_id=unk)
+    tokenizer = tokenizer.beginning_with(model.forced_start(ours.target_vocabulary))
+    return Imported("marian", ours, model.plan, tokenizer, model.notes, model.generation_settings())
 
 
 def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:

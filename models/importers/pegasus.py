@@ -35,6 +35,5 @@ def import_pegasus(directory: Path, options: ImportOptions) -> Imported:
         model.plan.affine(f"{side}_norm", f"{model.prefix}{side}.layer_norm")
     model.layers(ours)
     model.plan.check(ours)
-    return Imported(
-        "pegasus", ours, model.plan, pegasus_tokenizer(model, ours, options), model.notes, model.generation_settings()
-    )
+    tokenizer = pegasus_tokenizer(model, ours, options).beginning_with(model.forced_start(ours.target_vocabulary))
+    return Imported("pegasus", ours, model.plan, tokenizer, model.notes, model.generation_settings())

@@ -33,6 +33,7 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
         model.plan.change("decoder_norm.weight", lambda weight: weight * ours.d_model**-0.5)
     model.plan.check(ours)
     ours, tokenizer = t5_tokenizer(model, ours, options)
+    tokenizer = tokenizer.beginning_with(model.forced_start(ours.target_vocabulary))
     return Imported("t5", ours, model.plan, tokenizer, model.notes, model.generation_settings())
 
 

@@ -102,8 +102,8 @@ def default_languages(
     source = chosen_language(source, languages, "source", model.directory, required=True)
     if not forced:
         return source, None
-    bos = model.generation("forced_bos_token_id")
-    target = options.target_language or next((name for name, token in languages.items() if token == bos), None)
+    bos = model.forced_start() if options.target_language is None else ()
+    target = options.target_language or next((name for name, token in languages.items() if token in bos), None)
     return source, chosen_language(target or other, languages, "target", model.directory, required=True)
 
 

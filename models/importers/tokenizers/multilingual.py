@@ -111,17 +111,16 @@ def without_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
         InputError: the language is unknown.
         CheckpointError: there is a language to look up and no file to look in.
     """
-    forced = model.generation("forced_bos_token_id")
+    prefix = model.forced_start(ours.target_vocabulary)
     if options.target_language is not None:
         try:
             table = sentencepiece_files(model.directory, ours.source_vocabulary, codes, LIBRARY).languages
         except CheckpointError as error:
             raise CheckpointError(f"{error} (--target-language needs it, --no-tokenizer or not)") from None
         chosen_language(options.target_language, table, "target", model.directory, required=True)
-        forced = table[options.target_language]
-    if forced is None:
+        prefix = (table[options.target_language],)
+    if not prefix:
         model.notes.append(
             "answers are not forced to begin with anything: give --target-language, or a prefix with each call"
         )
-    prefix = () if type(forced) is not int else (forced,)
     return TokenizerParts(TokenizerDescription("none", None, None, (), (ours.eos_id,), prefix, None))
