@@ -18,7 +18,7 @@ from txport.models.importers.textbooks import annotated, d2l
 from txport.models.importers.textbooks.annotated import ENDINGS, import_annotated
 from txport.models.importers.textbooks.d2l import import_d2l
 from txport.models.importers.textbooks.torch_transformer import DESCRIPTION, import_torch
-from txport.models.importers.weights import read_pickle, read_safetensors
+from txport.models.importers.weights import read_pickle, read_safetensors, state_dict_of
 from txport.runtime.errors import CheckpointError, InputError
 
 IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
@@ -106,11 +106,13 @@ def _detected(path: Path) -> str:
 
 def _from_file(file: Path) -> str:
     value = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
-    keys = set(value) if isinstance(value, dict) else set()
+    keys: set[object] = set(value) if isinstance(value, dict) else set()
     if {"vocab", "opt"} <= keys:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
+    if file.suffix != ".safetensors":
+        keys = set(state_dict_of(value, file))
     for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):
         if any(str(key).endswith(mark) for key in keys):
             return kind
