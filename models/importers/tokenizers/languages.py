@@ -54,7 +54,7 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
         CheckpointError: a list of tokens is damaged.
     """
     listed, names = listed_languages(directory), _ordered_languages(directory)
-    if not names:
+    if all(name in listed for name in names):
         names = codes.split()
         if any(listed.get(name, first + i) != first + i for i, name in enumerate(names)):
             return listed  # ids of another order than the model as it was published
