@@ -49,7 +49,7 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     kind = str(model.fields.get("model_type"))
     embedding_norm, pre_norm = kind != "blenderbot", kind in ("mbart", "blenderbot")
     both = {"normalize_embedding": (embedding_norm, None), "static_position_embeddings": (False, None)}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txport.models.hub.source import fetch
+from txport.models.importers.adapters import CONFIG, describe_adapter
 from txport.models.importers.bart import import_bart
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
@@ -79,6 +80,8 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
     kind = kind or _detected(path)
     if options.heads is not None and kind not in ("annotated", "d2l"):
         raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, says it itself")
+    if options.adapter is not None and kind not in _MODEL_TYPES.values() and kind != "small100":
+        raise InputError(f"--adapter {options.adapter} is for models of Hugging Face's: {source} is of {kind}")
     return IMPORTERS[kind](path, options)
 
 
@@ -95,6 +98,8 @@ def _detected(path: Path) -> str:
     config = path / "config.json"
     if path.is_dir() and config.is_file():
         return _from_config(config)
+    if path.is_dir() and (path / CONFIG).is_file():
+        raise CheckpointError(describe_adapter(path))
     if path.is_dir() and (path / DESCRIPTION).is_file():
         return "torch"
     if path.is_dir() and (models := sorted(path.glob("*.npz"))):

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from txport.models.config import BANNED, LARGEST, Config
+from txport.models.importers.adapters import with_adapter
 from txport.models.importers.generation import generation_notes, generation_settings, id_list, word_lists
 from txport.models.importers.layers import FAIRSEQ, map_layers
 from txport.models.importers.plan import ImportPlan
@@ -32,7 +33,7 @@ class HuggingFaceModel(Settings):
         CheckpointError: a file is missing, damaged or of another form.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, adapter: Path | None = None) -> None:
         super().__init__(directory / "config.json", read_json(directory / "config.json"))
         # As `generate` does: where there is a file of its own, what older models have in config.json means nothing.
         file = directory / "generation_config.json"
@@ -41,7 +42,8 @@ class HuggingFaceModel(Settings):
         self._generation = {**self.fields, **stated} if self._generated_from_config else stated
         self.generation_file = str(file if file.is_file() else self.file)
         self.directory = directory
-        self.plan = ImportPlan(read_directory(directory), directory)
+        tensors = read_directory(directory)
+        self.plan = ImportPlan(tensors if adapter is None else with_adapter(tensors, adapter), directory)
         self.prefix = "model." if any(name.startswith("model.") for name in self.plan.theirs) else ""
         self.notes: list[str] = []
 

@@ -68,7 +68,7 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
     return _imported(model, ours, options, _tokenizer)
 
@@ -80,7 +80,7 @@ def import_small100(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
     found = _imported(model, ours, options, _small100)
     return replace(found, tokenizer=found.tokenizer.beginning_with(model.forced_start(ours.target_vocabulary)))
@@ -93,7 +93,7 @@ def import_seamless(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     model.plan.ignore(*(name for name in model.plan.theirs if name.startswith(_SPEECH)))
     return _imported(model, _mapped(model, ("text_encoder", "text_decoder"), _SEAMLESS, 1), options, _tokenizer)
 

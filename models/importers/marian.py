@@ -44,7 +44,7 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     model.refuse(_NEUTRAL)
     shared = model.get("share_encoder_decoder_embeddings", True, bool)
     ours = model.config(unk_id=_MARIANS_UNK, **model.embeddings(shared=shared))

@@ -25,7 +25,7 @@ def import_pegasus(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language is chosen, of which it has none.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     model.refuse(_NEUTRAL)
     embeddings = model.embeddings()
     unk = min(_UNK, embeddings["source_vocabulary"] - 1)

@@ -26,7 +26,7 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     ours = model.config_of(**_fields(model), **_embeddings(model))
     _layers(model.plan, ours)
     if _scaled(model):

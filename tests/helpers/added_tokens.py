@@ -10,7 +10,7 @@ from typing import Any
 
 import sentencepiece
 import transformers
-from foreign_models import WORDS, pieces, write_json
+from foreign_models import WORDS, pieces, shake, write_json
 from txport.models.importers.tokenizers.languages import CODES
 
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 40}
@@ -171,6 +171,9 @@ def _rows(family: str, tokenizer: Any) -> int:
 def _write_model(name: str, fields: dict[str, Any], tokenizer: Any, directory: Path) -> None:
     kind = getattr(transformers, f"{name}Model" if name == "MarianMT" else name)
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    start = {"decoder_start_token_id": tokenizer.pad_token_id, "bos_token_id": tokenizer.bos_token_id or 0}
+    first = tokenizer.eos_token_id if "M2M100" in name else tokenizer.pad_token_id
+    start = {"decoder_start_token_id": first, "bos_token_id": tokenizer.bos_token_id or 0}
     model = kind(kind.config_class(**fields, **ids, **start))
+    shake(model, 1, scale=2.0)
+    model.tie_weights()
     model.save_pretrained(directory)
