@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from txport.models.hub.source import fetch
@@ -19,6 +20,7 @@ from txport.models.importers.textbooks import annotated, d2l
 from txport.models.importers.textbooks.annotated import ENDINGS, import_annotated
 from txport.models.importers.textbooks.d2l import import_d2l
 from txport.models.importers.textbooks.torch_transformer import DESCRIPTION, import_torch
+from txport.models.importers.tokenizers.word_lists import has_lists, read_word_lists, word_tokenizer
 from txport.models.importers.weights import read_pickle, read_safetensors, state_dict_of
 from txport.runtime.errors import CheckpointError, InputError
 
@@ -44,6 +46,8 @@ _MODEL_TYPES = {
     "pegasus": "pegasus",
     **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
 }
+# Those that read lists of tokens by themselves.
+_WITH_LISTS = ("annotated", "d2l")
 # Architectures that people may well have, and why they are not supported.
 _REFUSED = {
     "switch_transformers": "a mixture of experts",
@@ -82,7 +86,27 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
         raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, says it itself")
     if options.adapter is not None and kind not in _MODEL_TYPES.values() and kind != "small100":
         raise InputError(f"--adapter {options.adapter} is for models of Hugging Face's: {source} is of {kind}")
+    if options.tokenizer and kind not in _WITH_LISTS and has_lists(options.vocabulary):
+        return _with_lists(IMPORTERS[kind](path, replace(options, tokenizer=False, vocabulary=None)), options)
     return IMPORTERS[kind](path, options)
+
+
+def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
+    """The same with a tokenizer of the lists of tokens in --vocabulary; the model's own ids and affixes stay."""
+    assert options.vocabulary is not None
+    config = imported.config
+    lists = read_word_lists(options.vocabulary, (config.source_vocabulary, config.target_vocabulary))
+    parts = word_tokenizer(lists, replace(options, vocabulary=None), config.eos_id)
+    suffix = parts.description.source_suffix or (config.eos_id,)
+    described = replace(
+        parts.description, source_suffix=suffix, target_prefix=imported.tokenizer.description.target_prefix
+    )
+    unk = lists.token("unk_id")
+    if unk is None or unk != lists.token("unk_id", "source"):
+        raise CheckpointError(
+            f"{lists.files[0]} and {lists.files[1]} must have <unk> in the same line: give whole lists"
+        )
+    return replace(imported, config=replace(config, unk_id=unk), tokenizer=replace(parts, description=described))
 
 
 def _local(source: str) -> Path:

@@ -22,7 +22,8 @@ KINDS = (
 @click.option(
     "--vocabulary",
     type=click.Path(path_type=Path),
-    help="The directory with dictionaries, lists of words or SentencePiece models. [default: where SOURCE is]",
+    help="The directory with dictionaries, lists of words or characters, or SentencePiece models. "
+    "[default: where SOURCE is]",
 )
 @click.option("--heads", type=click.IntRange(1), help="Attention heads, where SOURCE does not say it: annotated, d2l.")
 @click.option(
