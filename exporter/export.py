@@ -73,6 +73,8 @@ class ExportOptions:
         singles: how many of them to run alone and with padding as well.
         text: a file of sentences to use instead of the checkpoint's own.
         references: their translations.
+        ids: a file of source ids to use instead of texts.
+        reference_ids: target ids of their translations.
         force: replace an existing bundle, and keep one that failed verification.
     """
 
@@ -90,6 +92,8 @@ class ExportOptions:
     singles: int = SINGLES
     text: Path | None = None
     references: Path | None = None
+    ids: Path | None = None
+    reference_ids: Path | None = None
     force: bool = False
 
 
@@ -128,7 +132,8 @@ class _Export:
         self._dimensions = _dimensions(checkpoint, options)
         longest = self._dimensions.source.max, self._dimensions.target.max
         checkpoint.model.lengthen(max(longest))
-        self._sample = choose_sample(checkpoint, options.sentences, *longest, options.text, options.references)
+        files = options.text, options.references, options.ids, options.reference_ids
+        self._sample = choose_sample(checkpoint, options.sentences, *longest, *files)
 
     @property
     def _longest(self) -> int:

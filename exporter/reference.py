@@ -163,7 +163,8 @@ def _greedy(
             token = torch.full_like(token, prefix[position])
         for row in torch.nonzero(alive)[:, 0].tolist():
             targets[row].append(int(token[row]))
-        alive &= (token != config.eos_id) & (position + 1 < most)
+        forced = position < len(prefix)  # an end inside the prefix ends nothing
+        alive &= ((token != config.eos_id) | forced) & (position + 1 < most)
         if not bool(alive.any()):
             break
     return targets
@@ -171,6 +172,8 @@ def _greedy(
 
 def _is_greedy(target: Sequence[int], logits: Logits, prefix: Sequence[int], eos: int, most: int) -> bool:
     """Whether this is what greedy search with these logits `[t, v]` gives, to its end."""
-    ended = 0 < len(target) <= most and (target[-1] == eos or len(target) == most) and eos not in target[:-1]
+    made = target[len(prefix) :]
+    whole = len(target) == most or (len(made) > 0 and made[-1] == eos)
+    ended = 0 < len(target) <= most and whole and eos not in made[:-1]
     forced = list(target[: len(prefix)]) == list(prefix[: len(target)])
     return ended and forced and bool((logits[: len(target)].argmax(-1) == target)[len(prefix) :].all())

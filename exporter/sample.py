@@ -14,9 +14,11 @@ from txport.runtime.errors import InputError
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.requests import Call, length_limit, quiet
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
+# How the origin of sentences begins that nobody wrote.
+RANDOM = "random"
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
 MOST_MADE = FIRST_TARGET + 8
 
@@ -51,6 +53,17 @@ class Sample:
         return [Request(self.sources[i], max_length=self.limits[i], prefix=self.prefix) for i in chosen]
 
 
+class _Numbers(IdsOnly):
+    """Ids as texts to compare: their numbers as words, without those that have no text."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint.tokenizer)
+        self._silent = {checkpoint.config.pad_id, checkpoint.config.bos_id, checkpoint.config.eos_id}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(str(token) for token in ids if token not in self._silent)
+
+
 def choose_sample(
     checkpoint: Checkpoint,
     count: int,
@@ -58,8 +71,10 @@ def choose_sample(
     max_target: int,
     text: Path | None = None,
     references: Path | None = None,
+    ids: Path | None = None,
+    reference_ids: Path | None = None,
 ) -> Sample:
-    """Up to `count` sentences: from `text`, else the checkpoint's own, else random texts, or ids without a tokenizer.
+    """Up to `count` sentences: the user's, else the checkpoint's own, else random texts, or ids without a tokenizer.
 
     Args:
         checkpoint: the model, and its own sentences and references.
@@ -68,22 +83,32 @@ def choose_sample(
         max_target: the most target tokens of an answer.
         text: a file of sentences, one a line.
         references: a file of their translations, line by line.
+        ids: a file of sentences as whole source ids with spaces between them.
+        reference_ids: a file of their translations as target ids.
 
     Raises:
-        InputError: a file cannot be read, is not UTF-8 or holds no sentence, the two are not of one length, or there is
-            no tokenizer to use them with.
+        InputError: a file cannot be read, is not UTF-8 or holds no sentence, two are not of one length, or there is no
+            tokenizer to use them with.
     """
     config, around = checkpoint.config, affixes(checkpoint.tokenizer)
+    if reference_ids and not ids:
+        raise InputError(f"{reference_ids} needs the sentences that it translates: give them with --ids")
+    if ids and text:
+        raise InputError("--ids and --text exclude each other: give the sentences in one form")
+    if ids:
+        return _of_ids(checkpoint, count, (max_source, max_target), ids, reference_ids)
     if references and not text:
         raise InputError(f"{references} needs the sentences that it translates: give them with --text")
     pairs = _pairs(text, references) if text else _paired(checkpoint.sentences, checkpoint.references)
     lines = [line for line, _ in pairs]
     if checkpoint.tokenizer.kind == "none" and text:
-        raise InputError(f"{text} cannot be used: {checkpoint.directory} has no tokenizer; leave --text out")
+        raise InputError(
+            f"{text} cannot be used: {checkpoint.directory} has no tokenizer; give source ids with --ids instead"
+        )
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
-        limits, origin = random_limits(sources, max_target, around), "random ids, answers as long as these"
+        limits, origin = random_limits(sources, max_target, around), f"{RANDOM} ids, answers as long as these"
         return Sample([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
@@ -92,12 +117,47 @@ def choose_sample(
     requests = [call.needed(line, f"sentence {number}").request for number, line in enumerate(chosen, 1)]
     sources = [list(request.source_ids) for request in requests]
     if not lines:
-        limits, origin = random_limits(sources, max_target, around), "random texts, answers as long as these"
+        limits, origin = random_limits(sources, max_target, around), f"{RANDOM} texts, answers as long as these"
         return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
     limits = [request.max_length or max_target for request in requests]
     return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
+
+
+def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path, references: Path | None) -> Sample:
+    """The sample of a file of source ids, and of one of target ids."""
+    config, around = checkpoint.config, affixes(checkpoint.tokenizer)
+    lines = _rows(file, config.source_vocabulary)
+    answers = [] if references is None else _rows(references, config.target_vocabulary)
+    if answers and len(answers) != len(lines):
+        raise InputError(f"{references} has {len(answers)} lines, but {file} has {len(lines)}; give pairs")
+    for number, row in enumerate(lines, 1):
+        if len(row) > most[0]:
+            raise InputError(
+                f"line {number} of {file} has {len(row)} ids, more than --max-source {most[0]}: shorten it"
+            )
+    chosen = [i for i, row in enumerate(lines) if row][:count]
+    if not chosen:
+        raise InputError(f"{file} holds no sentence; give one sentence a line, as ids with spaces between them")
+    sources, numbers = [lines[i] for i in chosen], _Numbers(checkpoint)
+    limits = [length_limit(len(source), len(around.target_prefix), most[1]) for source in sources]
+    expected = [numbers.decode(answers[i]) for i in chosen] if answers else []
+    return Sample([""] * len(sources), sources, limits, around.target_prefix, str(file), numbers, expected, True)
+
+
+def _rows(file: Path, vocabulary: int) -> list[list[int]]:
+    """The ids of each line."""
+    rows = []
+    for number, line in enumerate(read_lines(file), 1):
+        try:
+            row = [int(word) for word in line.split()]
+        except ValueError:
+            raise InputError(f"line {number} of {file} holds something else than ids: {line[:60]!r}") from None
+        if any(not 0 <= token < vocabulary for token in row):
+            raise InputError(f"line {number} of {file} has an id outside the vocabulary of {vocabulary}")
+        rows.append(row)
+    return rows
 
 
 def spread(lengths: Sequence[int]) -> list[int]:

@@ -100,6 +100,8 @@ def _verify_checkpoint(
     singles: int,
     text: Path | None,
     references: Path | None,
+    ids: Path | None,
+    reference_ids: Path | None,
     write: bool,
     as_json: bool,
 ) -> None:
@@ -115,7 +117,8 @@ def _verify_checkpoint(
         from txport.models.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(checkpoint)
-    sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
+    files = text, references, ids, reference_ids
+    sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
     with Stages() as stages:
         verifier = Verifier(loaded, sample, singles, stages, minutes)
         if device == "cpu":

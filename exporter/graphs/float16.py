@@ -7,11 +7,14 @@ float16 graph in float32 and drops the roundings in between, so a value that ove
 
 from collections.abc import Collection
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
+from txport.runtime.bundle.interface import MASKED, MASKED_HALF
 
 HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
@@ -55,7 +58,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         model: a float32 graph in topological order, whose values all have their dtype set.
         islands: names of nodes that stay in float32, with the weights that only they read.
     """
-    graph = model.graph
+    graph, masks = model.graph, _masks(model.graph)
     variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     for graph_input in graph.inputs:
         if graph_input.dtype == SINGLE:
@@ -65,7 +68,10 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         for index, value in enumerate(node.inputs):
             if value is not None and value.dtype in (HALF, SINGLE) and value.dtype != wanted:
                 if (value, wanted) not in variants:
-                    variants[value, wanted] = _variant(graph, value, wanted)
+                    variant = _variant(graph, value, wanted)
+                    variants[value, wanted] = (
+                        _unbounded(graph, variant) if value in masks and wanted == SINGLE else variant
+                    )
                 node.replace_input_with(index, variants[value, wanted])
         for output in node.outputs:
             if output.dtype == SINGLE:
@@ -187,8 +193,57 @@ def _initializer(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Val
 
 
 def _converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
+    array = tensor.numpy()
+    if dtype == HALF:
+        array = np.where(is_masked(array), np.float32(MASKED_HALF), array)
     with np.errstate(over="ignore"):  # a weight that overflows belongs in an island; verification shows it
-        return ir.tensor(tensor.numpy().astype(np.float16 if dtype == HALF else np.float32))
+        return ir.tensor(array.astype(np.float16 if dtype == HALF else np.float32))
+
+
+def is_masked(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values of a float32 graph are, or were added to, what masks a position."""
+    found: NDArray[np.bool_] = array < MASKED / 2
+    return found
+
+
+def _masks(graph: ir.Graph) -> set[ir.Value]:
+    """Values that are added to scores, and mask some of them: of the encoder's input, or chosen by Where."""
+    found = {value for value in graph.inputs if value.name == "cross_bias"}
+    for node in graph:
+        constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
+        masks = node.op_type == "Where" and any(
+            constant.size == 1 and is_masked(constant.numpy()) for constant in constants
+        )
+        # Relative positions are added to a mask, and scores, which come from a product, are not passed on.
+        sums = not any(value is not None and _is_product(value) for value in node.inputs)
+        moves = node.op_type in ("Add", "Gather", "Unsqueeze", "Where") and sums
+        if masks or moves and any(value in found for value in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _is_product(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type in ("MatMul", "Gemm")
+
+
+def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
+    """A mask that was cast from float16 for an island, with `MASKED` in it: scores may be larger there."""
+    producer = cast.producer()
+    assert producer is not None
+    values = [
+        ir.Value(name=f"{cast.name}.{what}", const_value=ir.tensor(np.array(number, np.float32)), shape=ir.Shape(()))
+        for what, number in (("least", MASKED_HALF / 2), ("masked", MASKED))
+    ]
+    for value in values:
+        value.dtype = SINGLE
+        graph.initializers[value.name or ""] = value
+    low = ir.Value(name=f"{cast.name}.low", type=ir.TensorType(ir.DataType.BOOL), shape=cast.shape)
+    wide = ir.Value(name=f"{cast.name}.wide", type=ir.TensorType(SINGLE), shape=cast.shape)
+    less = ir.Node("", "Less", [cast, values[0]], outputs=[low], name=f"{cast.name}/Less")
+    where = ir.Node("", "Where", [low, values[1], cast], outputs=[wide], name=f"{cast.name}/Where")
+    graph.insert_after(producer, [less, where])
+    return wide
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, name: str, what: str = "Cast") -> ir.Node:

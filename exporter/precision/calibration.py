@@ -7,8 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from txport.exporter.graphs.float16 import is_masked
 from txport.exporter.graphs.sessions import TeacherForced, Values, session, with_all_outputs
 from txport.exporter.reference import MIN_COMPARED_LOGIT, Answer, Logits
 
@@ -87,4 +90,9 @@ class Calibration:
 def _add_magnitudes(largest: dict[str, float], outputs: Values) -> None:
     for name, array in outputs.items():
         if array.dtype.kind == "f" and array.size:
-            largest[name] = max(largest.get(name, 0.0), float(np.abs(array).max()))
+            largest[name] = max(largest.get(name, 0.0), magnitude(array))
+
+
+def magnitude(array: NDArray[Any]) -> float:
+    """The largest magnitude in a value, except where it masks positions: float16 has a number of its own for that."""
+    return float(np.abs(array[~is_masked(array)]).max(initial=0.0))

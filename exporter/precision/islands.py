@@ -11,14 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import onnx_ir as ir
 import onnxruntime
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
-from txport.exporter.precision.calibration import Calibration, Loss
+from txport.exporter.precision.calibration import Calibration, Loss, magnitude
 from txport.exporter.verification.quality import MOST_CHANGED
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
@@ -152,7 +151,7 @@ def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
     values = dict(largest)
     for name, value in model.graph.initializers.items():
         if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
-            values[name] = float(np.abs(value.const_value.numpy()).max(initial=0.0))
+            values[name] = magnitude(value.const_value.numpy())
     for name in _growing(model):
         values[name] = values.get(name, 0.0) * GROWTH
     for value in [*model.graph.inputs, *model.graph.outputs]:

@@ -3,6 +3,7 @@
 from txport.exporter.verification.report import VerificationReport
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.console.words import plural
 
 CARD = "README.md"
 
@@ -52,7 +53,8 @@ def _verification(report: VerificationReport | None) -> str:
     if report is None:
         return "Not verified: exported with `--no-verify`."
     lines = [
-        f"{'Passed' if report.passed else '**FAILED**'} against PyTorch in float32 ({report.arithmetic}).",
+        f"{'Passed' if report.passed else '**FAILED**'} against PyTorch in float32 ({report.arithmetic}), on "
+        f"{plural(report.sentences, 'sentence')}: {report.origin}.",
         "",
         "| lowering | sentences | identical ids | largest logit error | mean logit error |",
         "|---|---|---|---|---|",

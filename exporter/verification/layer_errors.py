@@ -17,6 +17,7 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import MOVES, rounded, widened
 from txport.exporter.graphs.sessions import Array, TeacherForced, Values, session, with_all_outputs
 from txport.exporter.verification.layer_runners import Runner, runner_on
+from txport.runtime.bundle.interface import MASKED_HALF
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.errors import InputError
@@ -24,6 +25,8 @@ from txport.runtime.golden import Case, load_golden
 
 # Cases, and steps of each.
 CASES, STEPS = 4, 12
+# Values below this are scores of masked positions.
+_MASKED = MASKED_HALF + 5000
 
 Pair = tuple[Values, Values]  # inputs of a run, and the reference's outputs
 
@@ -126,7 +129,8 @@ class _Sums:
         self.largest = self.error = self._squares = self._differences = 0.0
 
     def add(self, ours: Array, expected: Array) -> None:
-        exact = expected.astype(np.float64)
+        seen = expected > _MASKED  # what is masked may be infinite in float16
+        ours, exact = ours[seen], expected[seen].astype(np.float64)
         self.largest = max(self.largest, float(np.abs(exact).max(initial=0.0)))
         difference = np.abs(ours.astype(np.float64) - exact)
         # max() of Python would drop a NaN.

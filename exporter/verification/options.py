@@ -9,7 +9,7 @@ SENTENCES = 200  # how many are compared, on every machine: several thousand cho
 SINGLES = 10  # how many of them also run alone, which takes as long as a few hundred in batches
 MINUTES = 60.0  # after which something is wrong, or the machine too small for so many
 
-# As `sentences`, `minutes`, `singles`, `text` and `references` of a command.
+# As `sentences`, `minutes`, `singles`, `text`, `references`, `ids` and `reference_ids` of a command.
 verification_options = flags(
     click.option(
         "--sentences", type=click.IntRange(1), default=SENTENCES, show_default=True, help="Sentences to verify on."
@@ -33,4 +33,12 @@ verification_options = flags(
         "--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]"
     ),
     click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, to compare BLEU."),
+    click.option(
+        "--ids",
+        type=click.Path(path_type=Path),
+        help="Sentences to verify on as source ids, one sentence a line, for a model without a tokenizer.",
+    ),
+    click.option(
+        "--reference-ids", type=click.Path(path_type=Path), help="Translations of --ids as target ids, to compare BLEU."
+    ),
 )

@@ -45,6 +45,7 @@ import numpy as np
 import onnxruntime
 import torch
 from txport.exporter.coverage import Coverage
+from txport.exporter.sample import RANDOM
 from txport.exporter.verification.errors import ErrorSizes
 from txport.exporter.verification.examination import Suspect
 from txport.exporter.verification.quality import Quality
@@ -247,6 +248,8 @@ class VerificationReport:
         if 2 * self.cut > self.sentences:
             endless = f"{self.cut:,} of {plural(self.sentences, 'answer')} do not end"
             failures.append(f"{endless}: the model has hardly learnt anything yet")
+        if self.origin.startswith(RANDOM):
+            failures.append("the sentences were random: give real ones with --text or --ids")
         return "verification failed: " + "; ".join(failures)
 
 

@@ -14,6 +14,7 @@ from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import OFFSET
 from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES, MBART, PYTHON
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.models.importers.tokenizers.languages import (
     CODES,
@@ -48,7 +49,7 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     kind = str(model.fields.get("model_type"))
     embedding_norm, pre_norm = kind != "blenderbot", kind in ("mbart", "blenderbot")
     both = {"normalize_embedding": (embedding_norm, None), "static_position_embeddings": (False, None)}
@@ -89,8 +90,7 @@ def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -
     data = byte_level_tokenizer(model.directory, ours.source_vocabulary)
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
     tokenizer = SharedTokenizer("tokenizers", names, {"tokenizer.json": data}, {})
-    forced = model.generation("forced_bos_token_id")
-    prefix = (forced,) if type(forced) is int else ()
+    prefix = model.forced_start(ours.target_vocabulary)
     before = () if blenderbot else (model.token("bos_token_id"),)
     return described(tokenizer, before, (ours.eos_id,), prefix, None)
 
@@ -109,14 +109,15 @@ def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
 def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
     """mBART's; the decoder of the first one, and PLBart's, starts from the target language, fixed so by the import."""
     codes, fifty = _codes(model, ours)
-    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes)
+    plbart = model.fields.get("model_type") == "plbart"
+    around = PYTHON if plbart else KEEPS_SPACES if fifty else MBART
+    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes, around)
     if fifty:
         source, target = default_languages(model, options, tokenizer.languages, forced=True)
         languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
         return ours, described(tokenizer, ("source_language",), (ours.eos_id,), ("target_language",), languages)
     ours = _start(model, ours, options, tokenizer)
-    forced = model.generation("forced_bos_token_id")
-    prefix = (forced,) if type(forced) is int and options.target_language is None else ()
+    prefix = model.forced_start(ours.target_vocabulary) if options.target_language is None else ()
     stated = read_json(model.directory / "tokenizer_config.json", optional=True)
     silent = codes == CODES["base"] and stated.get("src_lang") is None
     if silent and options.source_language is None:

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from txport.models.hub.source import fetch
+from txport.models.importers.adapters import CONFIG, describe_adapter
 from txport.models.importers.bart import import_bart
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
@@ -18,7 +20,8 @@ from txport.models.importers.textbooks import annotated, d2l
 from txport.models.importers.textbooks.annotated import ENDINGS, import_annotated
 from txport.models.importers.textbooks.d2l import import_d2l
 from txport.models.importers.textbooks.torch_transformer import DESCRIPTION, import_torch
-from txport.models.importers.weights import read_pickle, read_safetensors
+from txport.models.importers.tokenizers.word_lists import has_lists, read_word_lists, word_tokenizer
+from txport.models.importers.weights import read_pickle, read_safetensors, state_dict_of
 from txport.runtime.errors import CheckpointError, InputError
 
 IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
@@ -43,6 +46,8 @@ _MODEL_TYPES = {
     "pegasus": "pegasus",
     **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
 }
+# Those that read lists of tokens by themselves.
+_WITH_LISTS = ("annotated", "d2l")
 # Architectures that people may well have, and why they are not supported.
 _REFUSED = {
     "switch_transformers": "a mixture of experts",
@@ -79,7 +84,29 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
     kind = kind or _detected(path)
     if options.heads is not None and kind not in ("annotated", "d2l"):
         raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, says it itself")
+    if options.adapter is not None and kind not in _MODEL_TYPES.values() and kind != "small100":
+        raise InputError(f"--adapter {options.adapter} is for models of Hugging Face's: {source} is of {kind}")
+    if options.tokenizer and kind not in _WITH_LISTS and has_lists(options.vocabulary):
+        return _with_lists(IMPORTERS[kind](path, replace(options, tokenizer=False, vocabulary=None)), options)
     return IMPORTERS[kind](path, options)
+
+
+def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
+    """The same with a tokenizer of the lists of tokens in --vocabulary; the model's own ids and affixes stay."""
+    assert options.vocabulary is not None
+    config = imported.config
+    lists = read_word_lists(options.vocabulary, (config.source_vocabulary, config.target_vocabulary))
+    parts = word_tokenizer(lists, replace(options, vocabulary=None), config.eos_id)
+    suffix = parts.description.source_suffix or (config.eos_id,)
+    described = replace(
+        parts.description, source_suffix=suffix, target_prefix=imported.tokenizer.description.target_prefix
+    )
+    unk = lists.token("unk_id")
+    if unk is None or unk != lists.token("unk_id", "source"):
+        raise CheckpointError(
+            f"{lists.files[0]} and {lists.files[1]} must have <unk> in the same line: give whole lists"
+        )
+    return replace(imported, config=replace(config, unk_id=unk), tokenizer=replace(parts, description=described))
 
 
 def _local(source: str) -> Path:
@@ -95,6 +122,8 @@ def _detected(path: Path) -> str:
     config = path / "config.json"
     if path.is_dir() and config.is_file():
         return _from_config(config)
+    if path.is_dir() and (path / CONFIG).is_file():
+        raise CheckpointError(describe_adapter(path))
     if path.is_dir() and (path / DESCRIPTION).is_file():
         return "torch"
     if path.is_dir() and (models := sorted(path.glob("*.npz"))):
@@ -106,11 +135,13 @@ def _detected(path: Path) -> str:
 
 def _from_file(file: Path) -> str:
     value = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
-    keys = set(value) if isinstance(value, dict) else set()
+    keys: set[object] = set(value) if isinstance(value, dict) else set()
     if {"vocab", "opt"} <= keys:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
+    if file.suffix != ".safetensors":
+        keys = set(state_dict_of(value, file))
     for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):
         if any(str(key).endswith(mark) for key in keys):
             return kind
@@ -130,7 +161,7 @@ def _from_config(config: Path) -> str:
         return _MODEL_TYPES[kind]
     if "format_version" in value:
         raise CheckpointError(f"{config.parent} is a checkpoint of txport already: give it to tx-export")
-    if kind in _REFUSED:
+    if isinstance(kind, str) and kind in _REFUSED:
         raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
     some = ", ".join(_MODEL_TYPES)
     raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")

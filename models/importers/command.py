@@ -22,9 +22,15 @@ KINDS = (
 @click.option(
     "--vocabulary",
     type=click.Path(path_type=Path),
-    help="The directory with dictionaries, lists of words or SentencePiece models. [default: where SOURCE is]",
+    help="The directory with dictionaries, lists of words or characters, or SentencePiece models. "
+    "[default: where SOURCE is]",
 )
 @click.option("--heads", type=click.IntRange(1), help="Attention heads, where SOURCE does not say it: annotated, d2l.")
+@click.option(
+    "--adapter",
+    type=click.Path(path_type=Path),
+    help="A LoRA adapter that peft saved, to merge into SOURCE, a model of Hugging Face's.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(
     source: str,
@@ -35,6 +41,7 @@ def main(
     target_language: str | None,
     vocabulary: Path | None,
     heads: int | None,
+    adapter: Path | None,
     force: bool,
 ) -> None:
     """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
@@ -46,7 +53,7 @@ def main(
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
 
-    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary, heads)
+    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary, heads, adapter)
     imported = import_model(source, kind, options)
     for note in imported.notes:
         click.echo(f"tx-import: {note}", err=True)

@@ -1,5 +1,6 @@
 """Generation settings of Hugging Face's models: generation_config.json, or config.json of older ones."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,8 @@ from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import CheckpointError
 
+# No id, length or factor comes near; JSON has larger numbers than a bundle may.
+_LARGEST = 1 << 53
 # What `generate` draws among where its settings do not say it (transformers 5, GenerationConfig).
 _TOP_K = 50
 # Settings that txport has no search for, and the values that change nothing.
@@ -48,19 +51,20 @@ def generation_settings(
     """
     read = SettingReader(setting, file)
     sample = read.of("do_sample", bool, False)
-    beam = read.of("num_beams", int, 1)
-    words = [word for word in setting("bad_words_ids") or [] if not (len(word) == 1 and word[0] in banned)]
-    suppressed = [token for token in setting("suppress_tokens") or [] if token not in banned]
-    top_k = read.of("top_k", int, None) if sample else None
+    beam = read.of("num_beams", int, 1, 1)
+    words = word_lists(setting("bad_words_ids"), "bad_words_ids", file)
+    words = tuple(word for word in words if not (len(word) == 1 and word[0] in banned))
+    suppressed = id_list(setting("suppress_tokens"), "suppress_tokens", file)
+    top_k = read.of("top_k", int, None, 0) if sample else None
     return Generation(
         beam=None if beam == 1 else beam,
         length_penalty=read.of("length_penalty", float, 1.0),
         early_stopping=_early(setting("early_stopping"), file),
         repetition_penalty=read.of("repetition_penalty", float, 1.0),
         no_repeat_ngram=read.of("no_repeat_ngram_size", int, 0),
-        bad_words=tuple(tuple(word) for word in words) or None,
-        suppress=tuple(suppressed) or None,
-        begin_suppress=tuple(setting("begin_suppress_tokens") or ()) or None,
+        bad_words=words or None,
+        suppress=tuple(token for token in suppressed if token not in banned) or None,
+        begin_suppress=id_list(setting("begin_suppress_tokens"), "begin_suppress_tokens", file) or None,
         end_ids=ends or None,
         forced_end=_one(setting("forced_eos_token_id"), file),
         renormalize=read.of("renormalize_logits", bool, False),
@@ -95,18 +99,44 @@ class SettingReader:
         self._setting = setting
         self._file = file
 
-    def of(self, name: str, kind: type, nothing: Any) -> Any:
+    def of(self, name: str, kind: type, nothing: Any, least: float = -math.inf) -> Any:
         value = self._setting(name)
-        if value is None or value == nothing:
+        if value is None:
             return None
         fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
         if not fits or (isinstance(value, bool) and kind is not bool):
-            raise CheckpointError(f"{self._file}: {name} must be of type {kind.__name__}, not {value!r}")
-        return kind(value)
+            raise CheckpointError(f"{self._file}: {name} must be of type {kind.__name__}, not {value!r:.80}")
+        if not abs(value) <= _LARGEST or value < least:  # NaN as well
+            raise CheckpointError(f"{self._file}: {name} must be a number that `generate` takes, not {value!r:.80}")
+        return None if value == nothing else kind(value)
+
+
+def id_list(value: Any, name: str, file: str) -> tuple[int, ...]:
+    """The ids of a setting; none where it is null.
+
+    Raises:
+        CheckpointError: it is no list of ids.
+    """
+    ids = [] if value is None else value
+    if not isinstance(ids, list) or any(type(token) is not int or not 0 <= token <= _LARGEST for token in ids):
+        raise CheckpointError(f"{file}: {name} must be a list of ids, not {value!r:.80}")
+    return tuple(ids)
+
+
+def word_lists(value: Any, name: str, file: str) -> tuple[tuple[int, ...], ...]:
+    """The words of a setting, each of one id or more; none where it is null.
+
+    Raises:
+        CheckpointError: it is no list of such words.
+    """
+    words = [] if value is None else value
+    if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
+        raise CheckpointError(f"{file}: {name} must be a list of lists of ids, not {value!r:.80}")
+    return tuple(id_list(word, name, file) for word in words)
 
 
 def _early(value: Any, file: str) -> Any:
-    if value not in (None, False, True, "never"):
+    if not (value is None or isinstance(value, bool) or value == "never"):
         raise CheckpointError(f'{file}: early_stopping must be true, false or "never", not {value!r}')
     return value or None
 
@@ -116,29 +146,36 @@ def _one(value: Any, file: str) -> int | None:
     ids = value if isinstance(value, list) else [value]
     if value is None or not ids:
         return None
-    if len(ids) > 1 or type(ids[0]) is not int:
+    if len(ids) > 1 or type(ids[0]) is not int or not 0 <= ids[0] <= _LARGEST:
         raise CheckpointError(f"{file}: forced_eos_token_id must be one id, not {value!r}")
     return ids[0]
 
 
 def _least(read: SettingReader) -> int | None:
     """Tokens before an end: `min_length` counts the decoder's first token, too."""
-    whole = read.of("min_length", int, 0) or 0
-    made = read.of("min_new_tokens", int, 0) or 0
+    whole = read.of("min_length", int, 0, 0) or 0
+    made = read.of("min_new_tokens", int, 0, 0) or 0
     return max(whole - 1, made) or None
 
 
 def _most(read: SettingReader) -> int | None:
     """Tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
-    made: int | None = read.of("max_new_tokens", int, None)
-    whole: int | None = read.of("max_length", int, None)
+    made: int | None = read.of("max_new_tokens", int, None, 1)
+    whole: int | None = read.of("max_length", int, None, 1)
     return made if made is not None or whole is None else max(1, whole - 1)
+
+
+def _shown(value: Any) -> str:
+    """A value that may be any JSON, as UTF-8 can hold it."""
+    return f"{value}"[:200].encode("utf-8", "replace").decode()
 
 
 def _unsupported(setting: Callable[[str], Any], beams_and_samples: bool) -> list[str]:
     stated = {name: setting(name) for name in _UNSUPPORTED}
     found = [
-        f"{name} = {value}" for name, value in stated.items() if value is not None and value not in _UNSUPPORTED[name]
+        f"{name} = {_shown(value)}"
+        for name, value in stated.items()
+        if value is not None and value not in _UNSUPPORTED[name]
     ]
     if beams_and_samples:
         found.append(f"do_sample = true with num_beams = {setting('num_beams')}")

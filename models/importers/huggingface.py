@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from txport.models.config import BANNED, Config
-from txport.models.importers.generation import generation_notes, generation_settings
+from txport.models.config import BANNED, LARGEST, Config
+from txport.models.importers.adapters import with_adapter
+from txport.models.importers.generation import generation_notes, generation_settings, id_list, word_lists
 from txport.models.importers.layers import FAIRSEQ, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, read_json
@@ -32,31 +33,56 @@ class HuggingFaceModel(Settings):
         CheckpointError: a file is missing, damaged or of another form.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, adapter: Path | None = None) -> None:
         super().__init__(directory / "config.json", read_json(directory / "config.json"))
-        # As `generate` does: the file of its own comes before what older models have in config.json.
-        self._generation = read_json(directory / "generation_config.json", optional=True)
+        # As `generate` does: where there is a file of its own, what older models have in config.json means nothing.
+        file = directory / "generation_config.json"
+        stated = read_json(file, optional=True)
+        self._generated_from_config = not file.is_file() or bool(stated.get("_from_model_config"))
+        self._generation = {**self.fields, **stated} if self._generated_from_config else stated
+        self.generation_file = str(file if file.is_file() else self.file)
         self.directory = directory
-        self.plan = ImportPlan(read_directory(directory), directory)
+        tensors = read_directory(directory)
+        self.plan = ImportPlan(tensors if adapter is None else with_adapter(tensors, adapter), directory)
         self.prefix = "model." if any(name.startswith("model.") for name in self.plan.theirs) else ""
         self.notes: list[str] = []
 
     def generation(self, name: str) -> Any:
         """A setting of generation, None if there is none."""
-        return self._generation.get(name, self.fields.get(name))
+        return self._generation.get(name)
 
-    def token(self, name: str) -> int:
-        """The id of a special token; where there are several ends, the first.
+    def token(self, *names: str) -> int:
+        """The id of a special token, by the first of these names that there is; of several ends, the first.
+
+        A model has such ids also where its generation settings do not state them.
 
         Raises:
             CheckpointError: it is missing.
         """
-        value = self.generation(name)
-        if isinstance(value, list) and value:
-            value = value[0]
-        if type(value) is not int:
-            raise CheckpointError(f"{self.file}: {name} must be an id, not {value!r}")
-        return value
+        stated = (fields.get(name) for fields in (self._generation, self.fields) for name in names)
+        value = next((value for value in stated if value is not None), None)
+        ids = value if isinstance(value, list) and value else [value]
+        if any(type(token) is not int for token in ids):
+            raise CheckpointError(f"{self.file}: {names[0]} must be an id, not {value!r}")
+        return int(ids[0])
+
+    def forced_start(self, vocabulary: int = LARGEST) -> tuple[int, ...]:
+        """The id that every answer is forced to begin with, if there is one.
+
+        Raises:
+            CheckpointError: the setting is no id of the vocabulary, or there are several.
+        """
+        value = self.generation("forced_bos_token_id")
+        # BART's old name for it, which `generate` reads in config.json only.
+        if self._generated_from_config and self.generation("force_bos_token_to_be_generated") is True:
+            value = self.token("bos_token_id")
+        listed = value if isinstance(value, list) or value is None else [value]
+        ids = id_list(listed, "forced_bos_token_id", self.generation_file)
+        if len(ids) > 1 or any(token >= vocabulary for token in ids):
+            raise CheckpointError(
+                f"{self.generation_file}: forced_bos_token_id must be one id below {vocabulary}, not {value!r}"
+            )
+        return ids
 
     def config_of(self, **fields: Any) -> Config:
         """Our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
@@ -64,11 +90,10 @@ class HuggingFaceModel(Settings):
         Raises:
             CheckpointError: an id is missing, or no model of ours can have it.
         """
-        start = "decoder_start_token_id"
         return super().config(
             eos_id=self.token("eos_token_id"),
             pad_id=self.token("pad_token_id"),
-            bos_id=self.token(start if self.generation(start) is not None else "bos_token_id"),
+            bos_id=self.token("decoder_start_token_id", "bos_token_id"),
             **fields,
         )
 
@@ -102,7 +127,7 @@ class HuggingFaceModel(Settings):
     def rate(self, name: str, default: float) -> float:
         """A rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
         value = self.fields.get(name, default)
-        return float(value) if isinstance(value, int | float) else default
+        return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
 
     def layers(self, config: Config) -> None:
         """Map the layers."""
@@ -186,8 +211,9 @@ class HuggingFaceModel(Settings):
         return True
 
     def _banned(self) -> list[int]:
-        banned = [word[0] for word in self.generation("bad_words_ids") or [] if len(word) == 1]
-        return sorted({*banned, *(self.generation("suppress_tokens") or [])})
+        words = word_lists(self.generation("bad_words_ids"), "bad_words_ids", self.generation_file)
+        suppressed = id_list(self.generation("suppress_tokens"), "suppress_tokens", self.generation_file)
+        return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
     def generation_settings(self) -> Generation:
         """The settings of `generate` as a bundle keeps them, of which the user is told.
@@ -195,11 +221,11 @@ class HuggingFaceModel(Settings):
         Raises:
             CheckpointError: a setting is of another type.
         """
-        file = str(self.directory / "generation_config.json")
-        generation = generation_settings(self.generation, tuple(self._ends()[1:]), set(self._banned()), file)
+        file, banned = self.generation_file, set(self._banned())
+        generation = generation_settings(self.generation, tuple(self._ends()[1:]), banned, file)
         self.notes += generation_notes(generation)
         return generation
 
     def _ends(self) -> list[int]:
         value = self.generation("eos_token_id")
-        return value if isinstance(value, list) else [value]
+        return list(id_list(value, "eos_token_id", self.generation_file)) if isinstance(value, list) else [value]

@@ -1,7 +1,7 @@
 """Result of an importer, and how it becomes a checkpoint."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from txport.models.checkpoint import PLAIN, new_checkpoint, write_description
@@ -21,6 +21,7 @@ class ImportOptions:
         target_language: likewise.
         vocabulary: directory of dictionaries or tokenizer files that are not next to the model.
         heads: attention heads, of a state dict that does not say how many there are.
+        adapter: directory of a LoRA adapter, to be merged into a model of Hugging Face's.
     """
 
     tokenizer: bool = True
@@ -28,6 +29,7 @@ class ImportOptions:
     target_language: str | None = None
     vocabulary: Path | None = None
     heads: int | None = None
+    adapter: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class TokenizerParts:
 
     description: TokenizerDescription
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def beginning_with(self, ids: tuple[int, ...]) -> "TokenizerParts":
+        """The same, for answers that are forced to begin with these ids."""
+        return replace(self, description=replace(self.description, target_prefix=ids))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ arXiv:2210.11621) is M2M100 with the language of the answer before a text, and a
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, LayerNames, map_layers, offset_sinusoids
 from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES, PYTHON, SEAMLESS
 from txport.models.importers.tokenizers.languages import CODES, chosen_language, default_languages
 from txport.models.importers.tokenizers.multilingual import (
     UNK,
@@ -66,7 +68,7 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
     return _imported(model, ours, options, _tokenizer)
 
@@ -78,9 +80,10 @@ def import_small100(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
-    return _imported(model, ours, options, _small100)
+    found = _imported(model, ours, options, _small100)
+    return replace(found, tokenizer=found.tokenizer.beginning_with(model.forced_start(ours.target_vocabulary)))
 
 
 def import_seamless(directory: Path, options: ImportOptions) -> Imported:
@@ -90,7 +93,7 @@ def import_seamless(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have, or none where one is needed.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     model.plan.ignore(*(name for name in model.plan.theirs if name.startswith(_SPEECH)))
     return _imported(model, _mapped(model, ("text_encoder", "text_decoder"), _SEAMLESS, 1), options, _tokenizer)
 
@@ -124,12 +127,17 @@ def _codes(directory: Path) -> str:
     return codes if (directory / "vocab.json").exists() else ""
 
 
+def _is_seamless(model: HuggingFaceModel) -> bool:
+    return str(model.fields.get("model_type")).startswith("seamless")
+
+
 def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
     directory = model.directory
     if not options.tokenizer:
         return without_tokenizer(model, ours, options, CODES["m2m100"])
     stated = read_json(directory / "tokenizer_config.json", optional=True)
-    tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory))
+    around = PYTHON if (directory / "vocab.json").is_file() else SEAMLESS if _is_seamless(model) else KEEPS_SPACES
+    tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory), around)
     source, target = default_languages(model, options, tokenizer.languages, forced=True)
     languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
     legacy = stated.get("legacy_behaviour") is True
@@ -144,7 +152,7 @@ def _small100(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> 
     if not options.tokenizer:
         chosen_language(options.target_language, {}, "target", model.directory)
         return TokenizerParts(ids_only(ours.eos_id))
-    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, _codes(model.directory))
+    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, _codes(model.directory), PYTHON)
     _, target = default_languages(model, options, tokenizer.languages, forced=True)
     languages = Languages({}, tokenizer.languages, None, target, False)
     return described(tokenizer, ("target_language",), (ours.eos_id,), (), languages)

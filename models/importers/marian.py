@@ -15,6 +15,7 @@ from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.added_tokens import PYTHON, added_tokens, with_added
 from txport.models.importers.tokenizers.languages import chosen_language
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.models.importers.tokenizers.vocabulary import by_id, read_bytes, read_vocabulary, vocabulary_bytes
@@ -43,21 +44,19 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     model.refuse(_NEUTRAL)
     shared = model.get("share_encoder_decoder_embeddings", True, bool)
     ours = model.config(unk_id=_MARIANS_UNK, **model.embeddings(shared=shared))
     map_positions(model.plan, model.prefix, ours)
     model.layers(ours)
     model.plan.check(ours)
-    if not options.tokenizer:
-        return Imported(
-            "marian", ours, model.plan, TokenizerParts(ids_only(ours.eos_id)), model.notes, model.generation_settings()
-        )
-    tokenizer, unk = _tokenizer(directory, ours, options)
-    return Imported(
-        "marian", replace(ours, unk_id=unk), model.plan, tokenizer, model.notes, model.generation_settings()
-    )
+    tokenizer = TokenizerParts(ids_only(ours.eos_id))
+    if options.tokenizer:
+        tokenizer, unk = _tokenizer(directory, ours, options)
+        ours = replace(ours, unk_id=unk)
+    tokenizer = tokenizer.beginning_with(model.forced_start(ours.target_vocabulary))
+    return Imported("marian", ours, model.plan, tokenizer, model.notes, model.generation_settings())
 
 
 def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
@@ -82,8 +81,13 @@ def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[T
     languages = {match[1]: token for piece, token in source.items() if (match := _LANGUAGE.fullmatch(piece))}
     default = chosen_language(options.target_language, languages, "target", directory)
     chosen_language(options.source_language, {}, "source", directory)
-    tables = [by_id(side, {*_SPECIAL, *(f">>{name}<<" for name in languages)}) for side in (source, target)]
     models = [read_bytes(directory / f"{side}.spm") for side in ("source", "target")]
+    added = added_tokens(directory, source, min(ours.source_vocabulary, ours.target_vocabulary), PYTHON)
+    special = {*_SPECIAL, *(f">>{name}<<" for name in languages)}
+    tables = [
+        with_added(by_id(side, special), model, added, side is not source)
+        for side, model in zip((source, target), models, strict=True)
+    ]
     known = [
         pieces_of(model, directory / f"{side}.spm") for side, model in zip(("source", "target"), models, strict=True)
     ]
@@ -98,5 +102,6 @@ def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[T
         source_suffix=(ours.eos_id,),
         target_prefix=(),
         languages=Languages({}, languages, None, default, True) if languages else None,
+        added=added,
     )
     return TokenizerParts(description, {"source.model": models[0], "target.model": models[1], **files}), unk

@@ -25,7 +25,7 @@ def import_pegasus(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language is chosen, of which it has none.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     model.refuse(_NEUTRAL)
     embeddings = model.embeddings()
     unk = min(_UNK, embeddings["source_vocabulary"] - 1)
@@ -35,6 +35,5 @@ def import_pegasus(directory: Path, options: ImportOptions) -> Imported:
         model.plan.affine(f"{side}_norm", f"{model.prefix}{side}.layer_norm")
     model.layers(ours)
     model.plan.check(ours)
-    return Imported(
-        "pegasus", ours, model.plan, pegasus_tokenizer(model, ours, options), model.notes, model.generation_settings()
-    )
+    tokenizer = pegasus_tokenizer(model, ours, options).beginning_with(model.forced_start(ours.target_vocabulary))
+    return Imported("pegasus", ours, model.plan, tokenizer, model.notes, model.generation_settings())

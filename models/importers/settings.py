@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ class Settings:
             raise CheckpointError(f"{self.file} lacks {name}, which such a model needs")
         value = self.fields.get(name, default)
         if kind is not None and type(value) is not kind:
-            raise CheckpointError(f"{self.file}: {name} must be {kind.__name__}, not {value!r}")
+            raise CheckpointError(f"{self.file}: {name} must be {kind.__name__}, not {value!r:.80}")
+        if kind is float and not math.isfinite(value):
+            raise CheckpointError(f"{self.file}: {name} must be a finite number, not {value!r}")
         return value
 
     def same(self, first: str, second: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:

@@ -26,13 +26,14 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have.
     """
-    model = HuggingFaceModel(directory)
+    model = HuggingFaceModel(directory, options.adapter)
     ours = model.config_of(**_fields(model), **_embeddings(model))
     _layers(model.plan, ours)
     if _scaled(model):
         model.plan.change("decoder_norm.weight", lambda weight: weight * ours.d_model**-0.5)
     model.plan.check(ours)
     ours, tokenizer = t5_tokenizer(model, ours, options)
+    tokenizer = tokenizer.beginning_with(model.forced_start(ours.target_vocabulary))
     return Imported("t5", ours, model.plan, tokenizer, model.notes, model.generation_settings())
 
 

@@ -18,6 +18,12 @@ from txport.runtime.errors import CheckpointError
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _ROWS = 1 << 20  # values that are compared at once
 # The files that a Hugging Face directory may hold, the better ones first.
+# What people call the model's state dict among the members of a checkpoint; Lightning's is `state_dict`.
+_MEMBERS = ("model_state_dict", "state_dict", "model", "net", "model_state", "network", "weights")
+# Lightning keeps hyperparameters in a dictionary of its own.
+_DICTIONARIES = [
+    (dict, f"{package}.utilities.data.AttributeDict") for package in ("lightning.fabric", "lightning_fabric")
+]
 _SAFETENSORS, _TORCH = "model.safetensors", "pytorch_model.bin"
 
 
@@ -142,17 +148,54 @@ def read_state_dict(file: Path) -> dict[str, Stored]:
 
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
-    """The tensors of a state dict that was read already.
+    """The tensors of a state dict that was read already, or of a checkpoint with one; see `state_dict_of`."""
+    return {name: _loaded(tensor) for name, tensor in state_dict_of(value, file).items()}
+
+
+def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
+    """A state dict, or the one inside a checkpoint with other members (an optimizer, an epoch, hyperparameters).
+
+    Names lose what DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) put into them.
 
     Raises:
-        CheckpointError: it is no state dict.
+        CheckpointError: there is none, or there are several.
     """
     if not isinstance(value, Mapping) or not value:
         raise CheckpointError(f"{file} holds no state dict but {type(value).__name__}: save model.state_dict()")
-    for name, tensor in value.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{file} has {str(name)[:60]!r} among its weights, which is no tensor")
-    return {name: _loaded(tensor) for name, tensor in value.items()}
+    found = value if _is_state_dict(value) else _member(value, file)
+    names = {name: plain_name(name) for name in found}
+    while all(name.startswith("module.") for name in names.values()):
+        names = {name: short.removeprefix("module.") for name, short in names.items()}
+    return {names[name]: tensor for name, tensor in found.items()}
+
+
+def plain_name(name: str) -> str:
+    """A name without what torch.compile puts into it."""
+    return name.replace("_orig_mod.", "")
+
+
+def _is_state_dict(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and len(value) > 0
+        and all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items())
+    )
+
+
+def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
+    """The state dict among the members of a checkpoint."""
+    members = {str(name): member for name, member in value.items() if _is_state_dict(member)}
+    known = [name for name in _MEMBERS if name in members]
+    if len(members) == 1 or len(known) == 1:
+        return members[known[0] if known else next(iter(members))]
+    if members:
+        raise CheckpointError(
+            f"{file} holds several state dicts ({', '.join(members)}): save the one of the model alone"
+        )
+    name = next(name for name, tensor in value.items() if not isinstance(name, str) or not isinstance(tensor, Tensor))
+    raise CheckpointError(
+        f"{file} has {str(name)[:60]!r} among its weights, which is no tensor, and no state dict inside"
+    )
 
 
 def _loaded(tensor: Tensor) -> Stored:
@@ -178,7 +221,7 @@ def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
     """
     if not file.is_file():
         raise CheckpointError(f"{file} is missing: give the file that was saved, or the directory that holds it")
-    with _reported(file), torch.serialization.safe_globals([argparse.Namespace, *stand_ins]):
+    with _reported(file), torch.serialization.safe_globals([argparse.Namespace, *_DICTIONARIES, *stand_ins]):
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
 
 

@@ -2,7 +2,8 @@
 
     encoder        input_ids [batch, source], source_lengths [batch]
                    -> cross_key_i, cross_value_i [batch, heads, source, head_dim] for each decoder layer i,
-                      cross_bias [batch, 1, 1, source]: 0 where a token is, `MASKED` where padding is
+                      cross_bias [batch, 1, 1, source]: 0 where a token is, `MASKED` where padding is, in float16
+                      `MASKED_HALF`
     decoder_step   token_ids, positions, finished, target_limits [batch], cache_positions [target],
                    cross_bias, cross_key_i, cross_value_i, self_key_i, self_value_i [batch, heads, target, head_dim]
                    -> next_token_ids, next_positions, next_finished [batch], next_self_key_i, next_self_value_i,
@@ -38,9 +39,11 @@ from dataclasses import dataclass
 
 from txport.runtime.bundle.schema import Dimension, DType, ModelSizes, Tensor
 
-# Added to the score of a position that must not be attended to. Finite in float16, and exp(-30000) is exactly 0 in both
-# precisions, so padding changes nothing; -inf would make NaN of a row in which every position is masked.
-MASKED = -30000.0
+# Added to the score of a position that must not be attended to: below the scores of any trained model, of which some
+# reach millions. -inf would make NaN of a row in which every position is masked.
+MASKED = -1e30
+# The same in float16, in which no score is larger either: the lowest finite number.
+MASKED_HALF = -65504.0
 
 # The source's ids, where the model copies.
 CROSS_IDS = "cross_ids"
@@ -64,6 +67,11 @@ class Interface:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     aliases: tuple[tuple[str, str], ...] = ()
+
+
+def masked(item_bytes: int) -> float:
+    """What masks a position, in floating-point numbers of this size."""
+    return MASKED_HALF if item_bytes == 2 else MASKED
 
 
 def cross_names(layers: int) -> list[str]:

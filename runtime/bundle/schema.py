@@ -1,10 +1,11 @@
 """The parts of manifest.json, field by field; `txport.runtime.bundle.manifest` puts them together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from txport.runtime.bundle.parameters import Parameters
+from txport.runtime.bundle.strict_json import added as added
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, Vocabularies
 from txport.runtime.errors import BundleError, InputError
 
@@ -18,11 +19,6 @@ Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
 # Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
 # part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.24 on.
 LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
-
-
-def added(default: Any) -> Any:
-    """A field that older files lack: they mean its default, and where it has that it is not written."""
-    return field(default=default, metadata={"added": True})
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,11 @@ _DEEPEST = 64
 EXPORT_AGAIN = "copy or export the bundle again"
 
 
+def added(default: Any) -> Any:
+    """A field that older files lack: they mean its default, and where it has that it is not written."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
 class _MismatchError(Exception):
     """A value that is not of its type; the message says where and what."""
 

@@ -22,6 +22,7 @@ def tokenizer_faults(
         yield f"tokenizer.kind 'bytes' needs vocabularies of {least} ids"
     yield from _list_faults(tokenizer, vocabularies)
     yield from _language_faults(tokenizer, vocabularies)
+    yield from _added_faults(tokenizer, vocabularies)
 
 
 def _file_faults(tokenizer: TokenizerDescription, listed: Collection[str]) -> Iterator[str]:
@@ -66,3 +67,21 @@ def _language_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies
                     yield f"tokenizer.languages.{field}[{name!r}] is {token}, outside the {side} vocabulary of {size}"
         if default is not None and default not in table:
             yield f"tokenizer.languages.{field}_default is {default!r}, which is not in tokenizer.languages.{field}"
+
+
+def _added_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies) -> Iterator[str]:
+    if tokenizer.added is None:
+        return
+    sides = [files for files in (tokenizer.source, tokenizer.target) if files is not None]
+    if tokenizer.kind != "bytes" and (not sides or any(files.vocabulary is None for files in sides)):
+        yield "tokenizer.added must be null unless both sides have a vocabulary or the kind is 'bytes'"
+    seen: set[str] = set()
+    size = min(vocabularies.source, vocabularies.target)
+    for token in tokenizer.added.tokens:
+        if not token.content:
+            yield "tokenizer.added has an empty token"
+        if token.content in seen:
+            yield f"tokenizer.added has the token {token.content!r} twice"
+        if not 0 <= token.id < size:
+            yield f"tokenizer.added has the id {token.id}, outside the vocabulary of {size}"
+        seen.add(token.content)

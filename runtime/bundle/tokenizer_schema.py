@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from txport.runtime.bundle.strict_json import added
+
 # Kinds of which there are no files.
 WITHOUT_FILES = ("none", "bytes")
 # The id of the byte 0 in the kind "bytes"; before it are padding, the end of sequence and the unknown id.
@@ -12,6 +14,7 @@ FIRST_BYTE = 3
 Placeholder = Literal["source_language", "target_language"]
 SOURCE_LANGUAGE: Placeholder = "source_language"
 TARGET_LANGUAGE: Placeholder = "target_language"
+MARIANS_MARKER = (">>", "<<")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,10 @@ class Languages:
         target: ids of each vocabulary in which the placeholder "target_language" stands.
         source_default: the source language of a sentence for which none is chosen.
         target_default: the same for the target language.
-        in_text: a source text may begin with `>>name<<`, which chooses its target language.
+        in_text: a source text may begin with a name between the two parts of `marker`, which chooses its target
+            language.
+        marker: what stands before and after that name. Between those of the default, Marian's, every name is a
+            language, and unk stands for an unknown one; between others, text with an unknown name is left alone.
     """
 
     source: dict[str, int]
@@ -53,10 +59,52 @@ class Languages:
     source_default: str | None
     target_default: str | None
     in_text: bool
+    marker: tuple[str, str] = added(MARIANS_MARKER)
 
     def of(self, side: str) -> tuple[dict[str, int], str | None]:
         """The languages of "source" or "target", and the default."""
         return (self.source, self.source_default) if side == "source" else (self.target, self.target_default)
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that was added to a tokenizer: a text contains it as a whole.
+
+    Attributes:
+        content: its text.
+        id: its id on both sides.
+        special: answers do not show it.
+        lstrip: it takes the white space before it.
+        rstrip: it takes the white space after it.
+        single_word: it is not a part of a longer word.
+        normalized: it is searched for in the normalised text.
+    """
+
+    content: str
+    id: int
+    special: bool = added(False)
+    lstrip: bool = added(False)
+    rstrip: bool = added(False)
+    single_word: bool = added(False)
+    normalized: bool = added(False)
+
+
+@dataclass(frozen=True)
+class AddedTokens:
+    """Added tokens, and how Hugging Face's tokenizer of the model treats the text around them.
+
+    Attributes:
+        tokens: the tokens, each content once.
+        rules: how tokens are found: as the library `tokenizers` does, or as transformers' tokenizers in Python do.
+        spaces: what becomes of white space before a token: "dropped", "kept" as a piece of its own, or kept only
+            before a token that is `normalized`.
+        prefix: whether the text after a token begins with a space, "always" or only the "first" part of a text.
+    """
+
+    tokens: tuple[AddedToken, ...]
+    rules: Literal["tokenizers", "python"]
+    spaces: Literal["dropped", "kept", "kept_before_normalized"] = added("dropped")
+    prefix: Literal["always", "first"] = added("always")
 
 
 @dataclass(frozen=True)
@@ -72,6 +120,8 @@ class TokenizerDescription:
         source_suffix: what stands after them, eos for most models.
         target_prefix: what each answer is forced to begin with, after bos and before any prefix of the user's.
         languages: none where there is nothing to choose.
+        added: tokens beside those of the model files, for the kinds "sentencepiece" and "bytes"; a vocabulary has
+            those that answers show.
     """
 
     kind: Literal["sentencepiece", "tokenizers", "bytes", "none"]
@@ -81,6 +131,7 @@ class TokenizerDescription:
     source_suffix: tuple[Placeholder | int, ...]
     target_prefix: tuple[Placeholder | int, ...]
     languages: Languages | None
+    added: AddedTokens | None = added(None)
 
 
 def ids_only(eos: int) -> TokenizerDescription:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.bundle.interface import CROSS_IDS, MASKED, cache_names, cross_names
+from txport.runtime.bundle.interface import CROSS_IDS, cache_names, cross_names, masked
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.device import Buffer, Device
@@ -254,9 +254,9 @@ class StepBuffers:
         """
         for whole in (self.caches, *self.sources):
             whole.clear(self.device, 0, sizes.rows)
-        masked = np.full((sizes.rows, sizes.source), MASKED, self.float_type)
-        self.device.upload(self.bias, masked)
-        self.device.upload(self.masked, masked)
+        bias = np.full((sizes.rows, sizes.source), masked(self.float_size), self.float_type)
+        self.device.upload(self.bias, bias)
+        self.device.upload(self.masked, bias)
         self.device.upload(at["slots"], np.arange(sizes.target, dtype=self.id_type).repeat(sizes.beams))
 
     def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.bundle.interface import MASKED
+from txport.runtime.bundle.interface import masked
 from txport.runtime.bundle.schema import Graph, SpecialTokens, Tensor
 from txport.runtime.engine import DecoderState, Float32, Int64, StepOutput, of_rows
 from txport.runtime.engines.ort_session import run
@@ -142,7 +142,7 @@ class OrtState(DecoderState):
             for name in memory:
                 buffer, value = self._buffers[name][row], memory[name][memory_row]
                 if name == "cross_bias":
-                    buffer[..., :width], buffer[..., width:] = value, MASKED
+                    buffer[..., :width], buffer[..., width:] = value, masked(buffer.itemsize)
                 else:
                     buffer[:, :width], buffer[:, width:] = value, 0
 

@@ -56,9 +56,10 @@ class Greedy:
         for row, token in self.tokens(state, at_work, token_ids).items():
             slot = at_work[row]
             slot.extend([token], self._constraints.ends)
-            # An end that only the rules know is none on the device.
-            given_up = token != self._eos and token in self._constraints.ends
-            if given_up or token != token_ids[row]:
+            # An end that only the rules know is none on the device; one that the prefix forces is one there.
+            given_up = slot.done and token != self._eos and token in self._constraints.ends
+            goes_on = token == self._eos and not slot.done
+            if given_up or goes_on or token != token_ids[row]:
                 overrides.append((row, self._pad if given_up else token, slot.done))
             if slot.request.scores:
                 scored.append((row, slot))

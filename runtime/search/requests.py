@@ -133,10 +133,11 @@ class Slot:
         self.stepwise = self.limit if request.scores or request.search.rules != NO_RULES else begun
 
     def extend(self, token_ids: Sequence[int], ends: Container[int]) -> None:
-        """Append tokens as far as the end of the answer."""
+        """Append tokens as far as the end of the answer. An end inside the prefix ends nothing."""
         for token in token_ids:
             self.ids.append(token)
-            if token in ends or len(self.ids) >= self.limit:
+            ended = token in ends and len(self.ids) > len(self.request.prefix)
+            if ended or len(self.ids) >= self.limit:
                 self.done = True
                 break
         self.length = len(self.ids)

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from txport.runtime.bundle.tokenizer_schema import SOURCE_LANGUAGE, TARGET_LANGUAGE, Languages, TokenizerDescription
+from txport.runtime.bundle.tokenizer_schema import (
+    MARIANS_MARKER,
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
+    Languages,
+    TokenizerDescription,
+)
 from txport.runtime.errors import InputError
 
 _MOST_NAMES = 8
@@ -63,18 +69,24 @@ def affixes(
 
 
 def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:
-    """Split `>>name<<`, a text's own choice of the target language, from its beginning.
+    """Split a text's own choice of the target language from its beginning.
 
-    As Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest stays as it is.
+    `>>name<<` as Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest stays as it is.
+    Before another marker, such as MADLAD's `<2name>`, there may be white space, and the name must be known.
 
     Returns:
         the name (None if the text has no marker, or the bundle takes none) and the text without the marker.
     """
     languages = description.languages
-    if languages is None or not languages.in_text or not text.startswith(">>"):
+    if languages is None or not languages.in_text:
         return None, text
-    name, marker, rest = text[2:].partition("<<")
-    return (name, rest) if marker else (None, text)
+    before, after = languages.marker
+    any_name = languages.marker == MARIANS_MARKER
+    begun = text if any_name else text.lstrip()
+    name, marker, rest = begun[len(before) :].partition(after)
+    if not begun.startswith(before) or not marker or not (any_name or name in languages.target):
+        return None, text
+    return name, rest
 
 
 def with_unknown_target(description: TokenizerDescription, unk: int) -> TokenizerDescription:

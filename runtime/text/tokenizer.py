@@ -1,11 +1,14 @@
 """Text to ids and back: SentencePiece, the `tokenizers` library, or nothing at all for models that work on ids."""
 
 from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import sentencepiece
 from txport.runtime.bundle.archive import File, Files, files_of
+from txport.runtime.bundle.protobuf import field, fields, number_field
 from txport.runtime.bundle.tokenizer_schema import (
     FIRST_BYTE,
     TokenizerDescription,
@@ -15,6 +18,7 @@ from txport.runtime.bundle.tokenizer_schema import (
 )
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.libraries import needs
+from txport.runtime.text.added_tokens import Normalised, WithAdded
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
@@ -122,6 +126,55 @@ class Pieces(Side):
             return str(self._processor.id_to_piece(token)) if token < self.size else None
         return "".join(self._vocabulary.pieces([token])) or None
 
+    def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
+        """As `locate`, for text that continues a word."""
+        return self._continuing.locate(text)
+
+    def normalised(self, text: str) -> Normalised | None:
+        """The text as the model reads it, without a space that it puts in front; None if it changes nothing."""
+        return _normalised(self._processor, _valid(text)) if self._normalises else None
+
+    def space(self) -> list[int]:
+        """The ids of a space alone."""
+        piece = "\u2581"
+        return [self._processor.piece_to_id(piece)] if self._vocabulary is None else self._vocabulary.ids([piece])
+
+    @cached_property
+    def _normalises(self) -> bool:
+        """Whether there are rules of normalisation."""
+        specs = [content for number, content, _ in fields(self._processor.serialized_model_proto()) if number == 3]
+        return any(number == 2 and content for spec in specs for number, content, _ in fields(spec))
+
+    @cached_property
+    def _continuing(self) -> "Pieces":
+        """The same model, which puts no space in front of a text."""
+        # Fields of a message that is there twice are merged: NormalizerSpec.add_dummy_prefix becomes false.
+        data = self._processor.serialized_model_proto() + field(3, number_field(3, 0))
+        other = copy(self)
+        other._processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+        return other
+
+
+def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
+    """What the pieces of a text are put together from."""
+    parts: list[str] = []
+    places: list[int] = []
+    for piece in processor.encode(text, out_type="immutable_proto").pieces:
+        # A character of several pieces is one of bytes: the last piece has it.
+        part = text[piece.begin : piece.end] if processor.is_byte(piece.id) else piece.piece.replace("\u2581", " ")
+        # From the end, since a space in front may be of none of the text's characters.
+        places += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
+        parts.append(part)
+    whole = "".join(parts)
+    skipped = len(whole) - len(whole.lstrip(" "))
+    # White space at both ends, which the model drops; one of white space alone has it once.
+    before, after = text[:1].isspace(), text[-1:].isspace() and not text.isspace()
+    end = len(text.rstrip())
+    return Normalised(
+        " " * before + whole[skipped:] + " " * after,
+        [*[0] * before, *places[skipped:], *[end] * after, len(text)],
+    )
+
 
 class FromTokenizers(Side):
     """A tokenizer.json of the `tokenizers` library, without the special tokens that it would add by itself.
@@ -176,6 +229,18 @@ class Bytes(Side):
     def piece(self, token: int) -> str | None:
         byte = token - FIRST_BYTE
         return (chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>") if 0 <= byte < 256 else None
+
+    def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
+        """As `locate`: bytes have no prefix."""
+        return self.locate(text)
+
+    def normalised(self, text: str) -> Normalised | None:
+        """None: bytes are not normalised."""
+        return None
+
+    def space(self) -> list[int]:
+        """The id of a space."""
+        return self.encode(" ")
 
 
 class TextTokenizer(Tokenizer):
@@ -331,21 +396,27 @@ def open_tokenizer(
     """
     unk = vocabularies.unk
     if description.kind == "bytes":
-        return TextTokenizer(Bytes(), Bytes(), description, unk)
+        side = _with_added(Bytes(), description, decodes=False)
+        return TextTokenizer(side, side, description, unk)
     if description.source is None or description.target is None:
         return IdsOnly(description)
     files = files_of(bundle)
-    source = _side(files, description.kind, description.source, unk, vocabularies.source)
+    source = _side(files, description, description.source, unk, vocabularies.source)
     same = description.source == description.target and vocabularies.source == vocabularies.target
-    target = source if same else _side(files, description.kind, description.target, unk, vocabularies.target)
+    target = source if same else _side(files, description, description.target, unk, vocabularies.target)
     return TextTokenizer(source, target, description, unk)
 
 
-def _side(bundle: Files, kind: str, files: TokenizerFiles, unk: int, size: int) -> Side:
+def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, decodes: bool) -> Side:
+    return side if description.added is None else WithAdded(side, description.added, decodes)  # type: ignore[return-value]
+
+
+def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFiles, unk: int, size: int) -> Side:
     path = bundle / files.model
-    if kind == "sentencepiece" and files.vocabulary is not None:
-        return Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk))
-    side: FromTokenizers | Pieces = FromTokenizers(path) if kind == "tokenizers" else Pieces(path)
+    if description.kind == "sentencepiece" and files.vocabulary is not None:
+        pieces = Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk))
+        return _with_added(pieces, description, decodes=True)
+    side: FromTokenizers | Pieces = FromTokenizers(path) if description.kind == "tokenizers" else Pieces(path)
     if side.size > size:
         raise BundleError(
             f"{path} has {side.size} pieces, more than the vocabulary of {size}: "

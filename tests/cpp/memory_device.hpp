@@ -285,7 +285,7 @@ inline void run_encoder(const View& view) {
           const std::int64_t id = view.id("input_ids", row * view.sizes.source + token);
           for (std::int64_t item = 0; item < width; ++item) {
             const std::int64_t index = ((row * heads + head) * view.sizes.source + token) * width + item;
-            view.tell(name, index, bias ? (real ? 0.0F : -30000.0F) : told(id, head, item));
+            view.tell(name, index, bias ? (real ? 0.0F : kMasked) : told(id, head, item));
           }
         }
       }
@@ -356,7 +356,7 @@ inline void run_step(const View& view, float eos_weight) {
     while (length < view.sizes.source && view.number("cross_bias", row * view.sizes.source + length) == 0) ++length;
     const Ids source = told_ids(view, "cross_", row, length, view.sizes.source);
     for (std::int64_t token = length; token < view.sizes.source; ++token) {
-      require(view.number("cross_bias", row * view.sizes.source + token) == -30000, "padding that is not masked");
+      require(view.number("cross_bias", row * view.sizes.source + token) == kMasked, "padding that is not masked");
     }
     const Ids fed = told_ids(view, "self_", row, position + 1, target);
     const std::vector<float> logits = logits_after(source, fed, eos_weight);

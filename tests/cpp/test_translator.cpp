@@ -32,7 +32,7 @@ std::vector<double> logits(const Ids& source, const Ids& fed) {
 // The ids that must come out for one source.
 Ids answer(const Ids& source, std::size_t limit, std::size_t minimum, const Ids& prefix) {
   Ids ids;
-  while (ids.size() < limit && (ids.empty() || ids.back() != kEos)) {
+  while (ids.size() < limit && (ids.size() <= prefix.size() || ids.back() != kEos)) {
     Ids fed{2};
     fed.insert(fed.end(), ids.begin(), ids.end());
     std::vector<double> allowed = logits(source, fed);

@@ -1,7 +1,7 @@
 """Makes `runtime/cpp/src/text/letters.inc`: which characters are letters and numbers, as byte-level BPE parts texts.
 
-The library `tokenizers` itself says it, since its Unicode is what the texts of a model were parted by. Write the file
-again with `python tests/data/make_letters.py`.
+The library `tokenizers` itself says it, since its Unicode is what the texts of a model were parted by. `word.inc`, too:
+the characters of words, by Python's Unicode. Write the files again with `python tests/data/make_letters.py`.
 """
 
 import sys
@@ -42,5 +42,15 @@ def table(found: list[str]) -> str:
     return "\n".join([*lines, line.rstrip(), ""])
 
 
+def words() -> str:
+    """The file of the characters that no token for single words may touch."""
+    from txport.runtime.text.added_tokens import is_word
+
+    found = table(["W" if is_word(chr(code)) else "" for code in range(sys.maxunicode + 1)])
+    _, _, ranges = found.partition("\n")
+    return "// Made by tests/data/make_letters.py: characters of words, by ranges.\n" + ranges.replace(", W}", "}")
+
+
 if __name__ == "__main__":
     FILE.write_text(table(kinds()))
+    FILE.with_name("word.inc").write_text(words())

@@ -16,7 +16,7 @@ def oracle(request: Request, limits: Limits, eos_weight: float) -> tuple[list[in
     limit = min(request.max_length or limits.target, limits.target)
     ids: list[int] = []
     scores: list[float] = []
-    while len(ids) < limit and TOKENS.eos not in ids:
+    while len(ids) < limit and TOKENS.eos not in ids[len(request.prefix) :]:
         logits = logits_after(request.source_ids, [TOKENS.bos, *ids], eos_weight).astype(np.float64)
         if request.words is not None:  # the others are not there
             logits[np.setdiff1d(np.arange(len(logits)), request.words)] = -np.inf

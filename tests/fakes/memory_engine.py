@@ -152,8 +152,10 @@ class MemoryState(DecoderState):
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         assert self.valid and not self.unread and len(rows) == len(token_ids) == len(finished) > 0
         for row, token, done in zip(rows, token_ids, finished, strict=True):
-            ends = token == TOKENS.eos or self.positions[row] + self.finished[row] >= self.limits[row]
-            assert done == ends or (done and token == TOKENS.pad), "a row ends with eos, at its limit, or is given up"
+            full = self.positions[row] + self.finished[row] >= self.limits[row]
+            # An end inside the prefix ends nothing.
+            assert token in (TOKENS.eos, TOKENS.pad) or done == full, "a row ends with eos, at its limit, or given up"
+            assert done or not full
             self.positions[row] += int(self.finished[row]) - int(done)
             self.token_ids[row], self.finished[row] = token, done
 

@@ -5,7 +5,8 @@ bos.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,13 +16,14 @@ from txport.models.importers.layers import LayerNames, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings
 from txport.models.importers.tokenizers.sentencepiece_models import own_sentencepiece
-from txport.models.importers.weights import read_tensors
+from txport.models.importers.weights import plain_name, read_tensors
 from txport.models.positions import sinusoids
 from txport.runtime.bundle.strict_json import decode, read
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
 DESCRIPTION = "torch.json"
+_SAME_SINUSOID = 1e-3  # float32 at the end of a long table, and float16
 # Fields that torch.json and our config name alike.
 _SAME = (
     *("heads", "max_positions", "activation", "scale_embedding", "layer_norm_epsilon"),
@@ -78,7 +80,9 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     described = decode(TorchDescription, value, str(file), CheckpointError)
     weights = directory / described.weights
     plan = ImportPlan(read_tensors(weights), weights)
-    names, stack = described.names, f"{described.names.transformer}." if described.names.transformer else ""
+    names = _names(described.names, list(plan.theirs))
+    described = replace(described, names=names)
+    stack = f"{names.transformer}." if names.transformer else ""
     weight, bias = f"{names.projection}.weight", f"{names.projection}.bias"
     embeddings = plan.embeddings(names.source_embedding, names.target_embedding, weight)
     if plan.has(bias):
@@ -92,6 +96,21 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     ids = TokenizerParts(ids_only(ours.eos_id))
     tokenizer = own_sentencepiece(directory, options, ours) if options.tokenizer else ids
     return Imported("torch", ours, plan, tokenizer, [])
+
+
+def _names(described: Names, stored: Sequence[str]) -> Names:
+    """The names as the file has them, where they are given with or without what wrappers put before them."""
+    first = {name.partition(".")[0] for name in stored}
+    outer = f"{first.pop()}." if len(first) == 1 else ""
+
+    def found(name: str | None) -> str | None:
+        if name is None:
+            return None
+        plain = plain_name(name).removeprefix("module.")
+        tried = (name, plain, f"{outer}{plain}".rstrip("."))
+        return next((each for each in tried if any(has.startswith(each) for has in stored)), name)
+
+    return Names(**{name: found(value) for name, value in vars(described).items()})  # type: ignore[arg-type]
 
 
 def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: str, **fields: Any) -> Config:
@@ -120,6 +139,7 @@ def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: st
 
 def _positions(plan: ImportPlan, described: TorchDescription, ours: Config) -> None:
     if ours.positions == "sinusoidal":
+        _leave_out_sinusoids(plan, ours)
         return
     for side, name in (("source", described.names.source_positions), ("target", described.names.target_positions)):
         if name is None:
@@ -130,3 +150,17 @@ def _positions(plan: ImportPlan, described: TorchDescription, ours: Config) -> N
             raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, too small for max_positions")
         table = stored.whole().detach().reshape(-1, ours.d_model)[: ours.max_positions].float()
         plan.put(f"{side}_embedding.positions", table, name)
+
+
+def _leave_out_sinusoids(plan: ImportPlan, ours: Config) -> None:
+    """Buffers that hold our own sinusoids, as models keep them that compute them once, say nothing new."""
+    for name, stored in plan.theirs.items():
+        rows = math.prod(stored.shape[:-1])
+        if stored.dtype is None or stored.shape[-1:] != (ours.d_model,) or set(stored.shape[:-1]) - {rows, 1}:
+            continue
+        first = stored.read(0, 1).detach().flatten()[: ours.d_model].float()
+        if rows < 2 or (first - sinusoids(1, ours.d_model)[0]).abs().max() > _SAME_SINUSOID:
+            continue
+        table = stored.whole().detach().reshape(rows, ours.d_model).float()
+        if (table - sinusoids(rows, ours.d_model)).abs().max() < _SAME_SINUSOID:
+            plan.ignore(name)

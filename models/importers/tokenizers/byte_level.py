@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from txport.models.importers.tokenizers.added_tokens import LIBRARY, added_tokens
 from txport.models.importers.tokenizers.vocabulary import read_bytes, read_vocabulary
 from txport.runtime.errors import CheckpointError
 from txport.runtime.libraries import needs
@@ -41,6 +42,9 @@ def _made(directory: Path, rows: int) -> bytes:
     with needs("import"):
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     vocabulary = read_vocabulary(directory / "vocab.json", rows)
+    added = added_tokens(directory, vocabulary, rows, LIBRARY)
+    tokens = () if added is None else added.tokens
+    vocabulary |= {token.content: token.id for token in tokens}
     merges = _merges(directory / "merges.txt")
     try:
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -50,8 +54,11 @@ def _made(directory: Path, rows: int) -> bytes:
         ) from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = [AddedToken(token, special=True, normalized=False) for token in _SPECIAL if token in vocabulary]
-    tokenizer.add_special_tokens(special)
+    own = [AddedToken(token, special=True, normalized=False) for token in _SPECIAL if token in vocabulary]
+    tokenizer.add_special_tokens(own)
+    for token in tokens:
+        flags = {name: getattr(token, name) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([AddedToken(token.content, **flags)])
     return str(tokenizer.to_str()).encode()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.added_tokens import listed_tokens
 from txport.runtime.errors import InputError
 
 # Languages in the order of their ids, for directories that do not list them.
@@ -29,27 +30,50 @@ _CODE = re.compile(r"__([A-Za-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})
 
 
 def listed_languages(directory: Path) -> dict[str, int]:
-    """The languages whose ids the directory states; empty if it states none."""
-    added = read_json(directory / "tokenizer.json", optional=True).get("added_tokens", [])
-    decoder = read_json(directory / "tokenizer_config.json", optional=True).get("added_tokens_decoder") or {}
-    ids: dict[str, int] = {token["content"]: token["id"] for token in added}
-    ids |= {token["content"]: int(identifier) for identifier, token in decoder.items()}
-    ids |= read_json(directory / "added_tokens.json", optional=True)
-    return {
-        name: token
-        for content, token in sorted(ids.items(), key=lambda item: item[1])
-        if (name := language_of(content))
-    }
+    """The languages whose ids the directory states, in the order of these; empty if it states none.
+
+    Raises:
+        CheckpointError: a list of tokens is damaged.
+    """
+    tokens = sorted(listed_tokens(directory).values(), key=lambda token: token.id)
+    return {name: token.id for token in tokens if (name := language_of(token.content))}
 
 
-def ordered_languages(directory: Path, first: int, codes: str) -> dict[str, int]:
-    """Languages of which only the order is known: the directory's own list, else `codes`, from the id `first` on."""
-    names: list[str] = []
+def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[str, int]:
+    """The languages whose ids the directory states, and those of which only the order is known.
+
+    A language that was added later may be the only one with a stated id.
+
+    Args:
+        directory: of the model.
+        first: id of the first of those in order.
+        codes: their names, for directories that do not list them.
+        rows: of the embedding.
+
+    Raises:
+        CheckpointError: a list of tokens is damaged.
+    """
+    listed, names = listed_languages(directory), _ordered_languages(directory)
+    if all(name in listed for name in names):
+        names = codes.split()
+        if any(listed.get(name, first + i) != first + i for i, name in enumerate(names)):
+            return listed  # ids of another order than the model as it was published
+    taken = {token.id for token in listed_tokens(directory).values()}
+    ordered = {name: first + i for i, name in enumerate(names) if name not in listed}
+    if listed:
+        ordered = {name: token for name, token in ordered.items() if token not in taken and token < rows}
+    return dict(sorted((listed | ordered).items(), key=lambda item: item[1]))
+
+
+def _ordered_languages(directory: Path) -> list[str]:
+    """The directory's own list of languages; empty if it has none."""
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         value = read_json(directory / file, optional=True)
         tokens = value.get("additional_special_tokens") or value.get("extra_special_tokens") or []
-        names = names or [name for token in tokens if isinstance(token, str) and (name := language_of(token))]
-    return {name: first + i for i, name in enumerate(names or codes.split())}
+        contents = [token.get("content") if isinstance(token, dict) else token for token in tokens]
+        if names := [name for content in contents if isinstance(content, str) and (name := language_of(content))]:
+            return names
+    return []
 
 
 def language_of(content: str) -> str | None:
@@ -78,8 +102,8 @@ def default_languages(
     source = chosen_language(source, languages, "source", model.directory, required=True)
     if not forced:
         return source, None
-    bos = model.generation("forced_bos_token_id")
-    target = options.target_language or next((name for name, token in languages.items() if token == bos), None)
+    bos = model.forced_start() if options.target_language is None else ()
+    target = options.target_language or next((name for name, token in languages.items() if token in bos), None)
     return source, chosen_language(target or other, languages, "target", model.directory, required=True)
 
 

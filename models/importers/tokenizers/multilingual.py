@@ -12,10 +12,17 @@ from typing import Literal
 from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import ImportOptions, TokenizerParts
-from txport.models.importers.tokenizers.languages import chosen_language, listed_languages, ordered_languages
+from txport.models.importers.tokenizers.added_tokens import LIBRARY, Around, added_tokens, with_added
+from txport.models.importers.tokenizers.languages import all_languages, chosen_language, listed_languages
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.models.importers.tokenizers.vocabulary import by_id, read_bytes, read_vocabulary, vocabulary_bytes
-from txport.runtime.bundle.tokenizer_schema import Languages, Placeholder, TokenizerDescription, TokenizerFiles
+from txport.runtime.bundle.tokenizer_schema import (
+    AddedTokens,
+    Languages,
+    Placeholder,
+    TokenizerDescription,
+    TokenizerFiles,
+)
 from txport.runtime.errors import CheckpointError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
@@ -33,15 +40,17 @@ class SharedTokenizer:
     names: TokenizerFiles
     files: Mapping[str, bytes]
     languages: dict[str, int]
+    added: AddedTokens | None = None
 
 
-def sentencepiece_files(directory: Path, rows: int, codes: str) -> SharedTokenizer:
+def sentencepiece_files(directory: Path, rows: int, codes: str, around: Around) -> SharedTokenizer:
     """The tokenizer of a directory: SentencePiece where the file is there, else tokenizer.json (for Python only).
 
     Args:
         directory: of the model.
         rows: of the embedding.
         codes: the languages, for a directory that does not list them.
+        around: what happens to the text around added tokens.
 
     Raises:
         CheckpointError: files are missing or belong to another model.
@@ -60,15 +69,18 @@ def sentencepiece_files(directory: Path, rows: int, codes: str) -> SharedTokeniz
         pieces, after = by_id(table, SPECIAL), len(table)
     else:
         pieces, after = [*(None for _ in SPECIAL), *own[3:]], len(own) + 1
+        table = {piece: token for token, piece in enumerate(pieces) if piece is not None}
     if len(pieces) > rows:
         raise CheckpointError(
             f"{spm} has {len(own)} pieces, but the embedding has {rows} rows: it belongs to another model"
         )
-    languages = listed_languages(directory) or ordered_languages(directory, after, codes)
+    languages = all_languages(directory, after, codes, rows)
+    added = added_tokens(directory, table, rows, around, languages.values())
+    pieces = with_added(pieces, model, added)
     whole = completed(model, own, [piece for piece in pieces if piece is not None])
     names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
     files = {"shared.model": whole, "vocabulary.json": vocabulary_bytes(pieces)}
-    return _checked(SharedTokenizer("sentencepiece", names, files, languages), rows, directory)
+    return _checked(SharedTokenizer("sentencepiece", names, files, languages, added), rows, directory)
 
 
 def _checked(tokenizer: SharedTokenizer, rows: int, directory: Path) -> SharedTokenizer:
@@ -86,7 +98,7 @@ def described(
 ) -> TokenizerParts:
     """Put files and affixes together."""
     names = tokenizer.names
-    description = TokenizerDescription(tokenizer.kind, names, names, prefix, suffix, forced, languages)
+    description = TokenizerDescription(tokenizer.kind, names, names, prefix, suffix, forced, languages, tokenizer.added)
     return TokenizerParts(description, tokenizer.files)
 
 
@@ -99,17 +111,16 @@ def without_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
         InputError: the language is unknown.
         CheckpointError: there is a language to look up and no file to look in.
     """
-    forced = model.generation("forced_bos_token_id")
+    prefix = model.forced_start(ours.target_vocabulary)
     if options.target_language is not None:
         try:
-            table = sentencepiece_files(model.directory, ours.source_vocabulary, codes).languages
+            table = sentencepiece_files(model.directory, ours.source_vocabulary, codes, LIBRARY).languages
         except CheckpointError as error:
             raise CheckpointError(f"{error} (--target-language needs it, --no-tokenizer or not)") from None
         chosen_language(options.target_language, table, "target", model.directory, required=True)
-        forced = table[options.target_language]
-    if forced is None:
+        prefix = (table[options.target_language],)
+    if not prefix:
         model.notes.append(
             "answers are not forced to begin with anything: give --target-language, or a prefix with each call"
         )
-    prefix = () if type(forced) is not int else (forced,)
     return TokenizerParts(TokenizerDescription("none", None, None, (), (ours.eos_id,), prefix, None))

@@ -12,13 +12,28 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import ImportOptions, TokenizerParts
 from txport.models.importers.settings import read_json
+from txport.models.importers.tokenizers.added_tokens import (
+    KEEPS_SPACES,
+    LIBRARY,
+    PYTHON,
+    Around,
+    added_tokens,
+    with_added,
+)
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.models.importers.tokenizers.languages import chosen_language, refuse_languages
 from txport.models.importers.tokenizers.multilingual import SharedTokenizer, described
 from txport.models.importers.tokenizers.pieces import pieces_of
 from txport.models.importers.tokenizers.unigram import sentencepiece_of
 from txport.models.importers.tokenizers.vocabulary import read_bytes, vocabulary_bytes
-from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerDescription, TokenizerFiles, ids_only
+from txport.runtime.bundle.tokenizer_schema import (
+    AddedToken,
+    AddedTokens,
+    Languages,
+    TokenizerDescription,
+    TokenizerFiles,
+    ids_only,
+)
 from txport.runtime.errors import CheckpointError
 
 SPM = ("spiece.model", "spm.model", "sentencepiece.model")
@@ -67,11 +82,11 @@ def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
         file, spm_of_json = _of_json(model)
         if spm_of_json is None:
             return _of_tokenizers(model, ours, options)
-        return _parts(file, spm_of_json, _without_special(spm_of_json, file), ours, (), None)
+        return _parts(file, spm_of_json, _without_special(spm_of_json, file), ours, KEEPS_SPACES)
     data = read_bytes(spm)
     table = _without_special(data, spm)
     offset = read_json(model.directory / "tokenizer_config.json", optional=True).get("offset", _PEGASUS_OFFSET)
-    return _parts(spm, data, [*[None] * offset, *table], ours, (), None)
+    return _parts(spm, data, [*[None] * offset, *table], ours, KEEPS_SPACES)
 
 
 def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
@@ -79,15 +94,21 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
     processor = sentencepiece.SentencePieceProcessor(model_proto=data)
     ids = {match[1]: i for i, piece in enumerate(table) if (match := _LANGUAGE.fullmatch(piece or ""))}
     chosen_language(options.source_language, {}, "source", spm.parent)
-    default = chosen_language(options.target_language, ids, "target", spm.parent)
-    languages = Languages({}, ids, None, default, False) if ids else None
+    default = chosen_language(options.target_language, ids, "target", spm.parent, required=bool(ids))
+    languages = Languages({}, ids, None, default, True, ("<2", ">")) if ids else None
     before: tuple[int, ...] = ()
     if ids and spm.name != _JSON:  # `tokenizers` reads them before it looks for words
         name, token = next(iter(ids.items()))
         before = tuple(int(i) for i in processor.encode(f"<2{name}>") if i != token)  # the "▁" of a text's beginning
     for name in ids:
         table[ids[name]] = None
-    parts = _parts(spm, data, table, ours, before, languages)
+    parts = _parts(spm, data, table, ours, LIBRARY, before, languages)
+    if languages is not None:  # one inside a text is its id as well
+        inside = tuple(AddedToken(f"<2{name}>", token, special=True) for name, token in ids.items())
+        added = parts.description.added or AddedTokens((), "tokenizers")
+        others = (token for token in added.tokens if token.id not in ids.values())
+        added = replace(added, tokens=(*inside, *others))
+        parts = replace(parts, description=replace(parts.description, added=added))
     return replace(ours, unk_id=int(processor.unk_id())), parts
 
 
@@ -100,16 +121,25 @@ def _without_special(data: bytes, spm: Path) -> list[str | None]:
 
 
 def _parts(
-    spm: Path, data: bytes, table: list[str | None], ours: Config, before: tuple[int, ...], languages: Languages | None
+    spm: Path,
+    data: bytes,
+    table: list[str | None],
+    ours: Config,
+    around: Around,
+    before: tuple[int, ...] = (),
+    languages: Languages | None = None,
 ) -> TokenizerParts:
     if len(table) > ours.source_vocabulary:
         raise CheckpointError(
             f"{spm} gives ids up to {len(table) - 1}, but the embedding has {ours.source_vocabulary} rows: "
             "it belongs to another model; find the right file, or give --no-tokenizer"
         )
+    vocabulary = {piece: token for token, piece in enumerate(table) if piece is not None}
+    added = added_tokens(spm.parent, vocabulary, ours.source_vocabulary, around)
+    table = with_added(table, data, added)
     names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
     files = {"shared.model": data, "vocabulary.json": vocabulary_bytes(table)}
-    tokenizer = SharedTokenizer("sentencepiece", names, files, {})
+    tokenizer = SharedTokenizer("sentencepiece", names, files, {}, added)
     prefix = (*before, "target_language") if languages else ()
     return described(tokenizer, prefix, (ours.eos_id,), (), languages)  # type: ignore[arg-type]
 
@@ -120,7 +150,8 @@ def _bytes(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
         raise CheckpointError(
             f"{model.directory}: bytes need an embedding of 259 rows, not {ours.source_vocabulary}: give --no-tokenizer"
         )
-    return TokenizerParts(TokenizerDescription("bytes", None, None, (), (ours.eos_id,), (), None))
+    added = added_tokens(model.directory, {}, ours.source_vocabulary, PYTHON)
+    return TokenizerParts(TokenizerDescription("bytes", None, None, (), (ours.eos_id,), (), None, added))
 
 
 def _byte_level(model: HuggingFaceModel, ours: Config) -> TokenizerParts:

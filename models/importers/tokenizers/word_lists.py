@@ -61,6 +61,13 @@ class WordLists:
         return found
 
 
+def has_lists(place: Path | None) -> bool:
+    """Whether a directory holds lists of tokens, and no SentencePiece models."""
+    if place is None or any(place.glob("*.model")):
+        return False
+    return any((place / name).is_file() for name in ("shared.txt", "source.txt"))
+
+
 def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
     """shared.txt, or source.txt and target.txt.
 
@@ -113,11 +120,12 @@ def word_tokenizer(
     refuse_languages(options, lists.files[0])
     files: dict[str, bytes] = {}
     for side, tokens, file in zip(("source", "target"), (lists.source, lists.target), lists.files, strict=True):
-        pieces = [_piece(token) for token in tokens]
+        letters = _are_characters(tokens)
+        pieces = [_character(token) if letters else _piece(token) for token in tokens]
         words = [piece for piece in pieces if piece is not None]
         if not words:
             raise CheckpointError(f"{file} has no words: give the whole list of tokens")
-        model = _model(words, spaced)
+        model = _letters(words) if letters else _model(words, spaced)
         files[f"{side}.model"] = completed(model, pieces_of(model, file), words)
         files[f"{side}.vocabulary.json"] = vocabulary_bytes(pieces)
     end = lists.token("eos_id", "source")
@@ -128,6 +136,35 @@ def word_tokenizer(
 def _piece(token: str) -> str | None:
     """None for special tokens, and for those that no text can have: blanks, and words with spaces inside."""
     return None if token in _SPECIAL or token.split() != [token] else f"▁{token}"
+
+
+def _are_characters(tokens: Sequence[str]) -> bool:
+    """Whether a list is of characters, a space among them, which no list of words has."""
+    rest = [token for token in tokens if token not in _SPECIAL]
+    return " " in rest and all(len(token) == 1 for token in rest)
+
+
+def _character(token: str) -> str | None:
+    return None if token in _SPECIAL else token.replace(" ", "\u2581")
+
+
+def _letters(characters: Sequence[str]) -> bytes:
+    """SentencePiece's algorithm char over exactly these: every space of a text is one, and none is added."""
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["".join(characters).replace("\u2581", " ")]),
+        model_writer=out,
+        model_type="char",
+        vocab_size=2 * len(characters) + 4,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return without_rule_file(out.getvalue())
 
 
 def _model(words: Sequence[str], spaced: bool) -> bytes:

@@ -35,7 +35,7 @@ inline Expected oracle(const Request& request, const Limits& limits, float eos_w
     for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
     expected.scores.push_back(std::log(std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)])) / sum));
     expected.ids.push_back(token);
-    if (token == kTokens.eos) break;
+    if (token == kTokens.eos && made >= request.prefix.size()) break;  // one inside the prefix ends nothing
   }
   return expected;
 }

@@ -169,6 +169,8 @@ TEST_CASE("greedy search keeps to the rules") {
     CAPTURE(seed);
     Draw draw(seed);
     Request request = draw.request(true);
+    // Ends inside the prefix, after which little may be added, have a test of their own.
+    std::replace(request.prefix.begin(), request.prefix.end(), kTokens.eos, std::int64_t{5});
     request.search.rules = rules_of(draw);
     const MemoryEngine engine({4, 12, 100}, draw.one_of<std::int64_t>({1, 8}), 0);
     const Ids ids = decode_all(engine, {request, request}, {})[0].ids();
@@ -177,6 +179,29 @@ TEST_CASE("greedy search keeps to the rules") {
     Ids streamed;
     while (const auto token = stream.next()) streamed.push_back(token->id);
     CHECK(streamed == ids);
+  }
+}
+
+TEST_CASE("an end inside the prefix ends nothing, in each way to search") {
+  Request request;
+  request.source_ids = {5, kTokens.eos};
+  request.max_length = 12;
+  request.prefix = {7, kTokens.eos, 7, 9, kTokens.eos};
+  request.search.rules.end_ids = {9};
+  std::vector<Search> searches(4, request.search);
+  searches[1].beam = 3;
+  searches[2].sampling.emplace();
+  searches[3].alternatives = 2;
+  for (const std::int64_t poll : {1, 8}) {
+    const MemoryEngine engine({4, 12, 100}, poll, -99);
+    for (const Search& search : searches) {
+      request.search = search;
+      const std::vector<Result> results = decode_all(engine, {request, request}, {});
+      for (const Hypothesis& made : results[1].hypotheses) {
+        REQUIRE(made.ids.size() > request.prefix.size());
+        CHECK(Ids(made.ids.begin(), made.ids.begin() + 5) == request.prefix);
+      }
+    }
   }
 }
 

@@ -8,11 +8,16 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sentencepiece
+
+pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+
+import added_tokens
 from foreign_models import import_here, shake
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.runtime.text.tokenizer import Bytes, FromTokenizers, Pieces, Side
@@ -122,6 +127,15 @@ def made(directory: Path, style: str) -> Path:
 def by_cpp(kind: str, file: Path | str, given: Sequence[Any], rows: int = ROWS) -> list[Any]:
     lines = "".join(json.dumps(each) + "\n" for each in given)
     command = [str(BUILD / "tests" / "txport_tokenizer_door"), kind, str(file), str(rows)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.split("\n")[:-1]]
+
+
+def by_description(description: Path, directory: Path, given: Sequence[Any], rows: int, unk: int) -> list[Any]:
+    """As `by_cpp`, for a tokenizer of a checkpoint."""
+    lines = "".join(json.dumps(each) + "\n" for each in given)
+    command = [str(BUILD / "tests" / "txport_tokenizer_door"), *map(str, (description, directory, rows, unk))]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.split("\n")[:-1]]
@@ -281,3 +295,35 @@ def test_a_bundle_with_byte_level_bpe_is_translated_in_cpp(family: str, tmp_path
     done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, encoding="utf-8", check=True)
     assert len({*expected}) > len(lines) // 2
     assert [" ".join(text.split("\n")) for text in done.stdout.split("\n")[:-1]] == expected
+
+
+@pytest.mark.parametrize("family", [name for name in added_tokens.FAMILIES if name != "bart"])
+def test_added_tokens_as_in_python(family: str, tmp_path: Path) -> None:
+    """Ids, places and texts of every family's tokens, and those of other ways to treat the text around them."""
+    from txport.runtime.bundle.strict_json import encode
+    from txport.runtime.text.tokenizer import open_tokenizer
+
+    added_tokens.saved(family, tmp_path / "theirs")
+    target = added_tokens.TARGETS.get(family)
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language=target)
+    assert checkpoint.tokenizer.added is not None
+    around = [{}, {"spaces": "kept_before_normalized", "prefix": "first"}, {"spaces": "kept", "rules": "tokenizers"}]
+    given = added_tokens.texts()
+    for changes in around if family in ("t5", "byt5") else around[:1]:
+        description = replace(checkpoint.tokenizer, added=replace(checkpoint.tokenizer.added, **changes))
+        sizes = checkpoint.config.vocabularies
+        ours: Any = open_tokenizer(checkpoint.directory, description, sizes)
+        (tmp_path / "description.json").write_text(json.dumps(encode(description)))
+
+        def by_cpp_too(asked: Sequence[Any], sizes: Any = sizes) -> list[Any]:
+            return by_description(
+                tmp_path / "description.json", checkpoint.directory, asked, min(sizes.source, sizes.target), sizes.unk
+            )
+
+        lines = []
+        for text, (ids, spans) in zip(given, by_cpp_too(given), strict=True):
+            expected, places, _ = ours.locate_source(text)
+            assert (ids, in_characters(text, spans)) == (expected, places), text
+            lines.append(ids)
+        rows = random_ids(random.Random(2), lines)[:3000]
+        assert by_cpp_too(rows) == [ours.decode(row) for row in rows]

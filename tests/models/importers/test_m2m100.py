@@ -169,6 +169,30 @@ def test_ids_with_a_forced_language(m2m100: tuple[Path, Any], tmp_path: Path) ->
     assert checkpoint.tokenizer.target_prefix == (m2m100[1].get_lang_id("fr"),)
 
 
+@pytest.mark.parametrize("in_map", [False, True])
+def test_a_language_that_was_added_hides_no_other(m2m100: tuple[Path, Any], in_map: bool, tmp_path: Path) -> None:
+    """added_tokens.json has nothing but the new one; M2M100's languages are known by their order alone."""
+    shutil.copytree(m2m100[0], tmp_path / "theirs")
+    new = m2m100[1].get_lang_id("zu") + 3
+    write_json(tmp_path / "theirs" / "added_tokens.json", {"__xxx__": new})
+    if in_map:
+        write_json(tmp_path / "theirs" / "special_tokens_map.json", {"additional_special_tokens": ["__xxx__"]})
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language="xxx")
+    languages = checkpoint.tokenizer.languages
+    assert languages is not None
+    assert languages.target == languages.source == {**m2m100[1].lang_code_to_id, "xxx": new}
+
+
+def test_listed_languages_of_another_order_stand_alone(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
+    """A model that was trimmed to a few languages has no others."""
+    shutil.copytree(m2m100[0], tmp_path / "theirs")
+    first = m2m100[1].get_lang_id("af")
+    write_json(tmp_path / "theirs" / "added_tokens.json", {"__en__": first, "__fr__": first + 1})
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language="fr")
+    assert checkpoint.tokenizer.languages is not None
+    assert checkpoint.tokenizer.languages.target == {"en": first, "fr": first + 1}
+
+
 NLLB = ["ace_Arab", "eng_Latn", "fra_Latn", "zul_Latn"]
 
 
@@ -205,6 +229,16 @@ def test_nllb_texts(nllb: tuple[Path, bytes], tmp_path: Path, legacy: bool) -> N
         assert ours.decode([*around.target_prefix, *ids, EOS]) == processor.decode(
             [t for t in processor.encode(text) if t]
         )
+
+
+def test_nllb_with_a_language_that_was_added(nllb: tuple[Path, bytes], tmp_path: Path) -> None:
+    first = len(pieces(nllb[1])) + 4
+    write_json(nllb[0] / "added_tokens.json", {"tyv_Cyrl": first + len(NLLB) + 1})
+    write_json(nllb[0] / "special_tokens_map.json", {"additional_special_tokens": [*NLLB, "tyv_Cyrl"]})
+    checkpoint = import_here(nllb[0], tmp_path / "checkpoint", target_language="tyv_Cyrl")
+    languages = checkpoint.tokenizer.languages
+    assert languages is not None
+    assert languages.target == {**{name: first + i for i, name in enumerate(NLLB)}, "tyv_Cyrl": first + len(NLLB) + 1}
 
 
 def test_nllb_without_a_list_of_languages(nllb: tuple[Path, bytes], tmp_path: Path) -> None:

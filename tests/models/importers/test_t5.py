@@ -321,6 +321,48 @@ def test_madlad_says_the_language_before_the_text(tmp_path: Path) -> None:
         import_here(tmp_path / "theirs", tmp_path / "other", target_language="xx")
 
 
+@pytest.mark.parametrize("json_alone", [False, True])
+def test_a_text_chooses_its_language(json_alone: bool, tmp_path: Path) -> None:
+    """MADLAD's own form, as Hugging Face reads it; other text between such marks stays text."""
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs", user_defined_symbols=["<2de>", "<2fr>"])
+    theirs = transformers.T5Tokenizer.from_pretrained(str(tmp_path / "theirs"), extra_ids=0)
+    if json_alone:
+        only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    ours = opened(import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language="de"))
+    for text in (
+        "<2fr> the cat",
+        "<2fr>the cat",
+        " <2fr>  the cat",
+        "<2fr> the <2de> cat",
+        "<2de> the",
+        "<2fr><2de> a",
+    ):
+        expected = list(theirs(text).input_ids)
+        assert without_blank(ours.encode(text), ours) == expected, text
+        ids, spans, around = ours.locate_source(text)
+        assert without_blank(around.wrap(ids), ours) == expected
+        assert all(text[start:end] for start, end in spans)
+    chosen, around = ours.encode_source("the cat", None, "fr")
+    assert ours.encode("<2fr> the cat") == around.wrap(chosen)
+    default = ours.affixes().source_prefix
+    for text in ("<2xx> the", "the <2fr> cat", "<2fr"):
+        assert ours.encode(text) == [*default, *theirs(text).input_ids]
+
+
+def without_blank(ids: list[int], ours: Any) -> list[int]:
+    """Ids without the piece before a language that SentencePiece, and so the model in training, has there."""
+    return ids[len(ours.affixes().source_prefix) - 1 :]
+
+
+def test_the_language_is_asked_for_at_import(tmp_path: Path) -> None:
+    make(tmp_path / "theirs", vocabulary=80)
+    spiece(tmp_path / "theirs", user_defined_symbols=["<2de>", "<2fr>"])
+    with pytest.raises(InputError, match=r"say the default with --target-language \(de, fr\)"):
+        import_here(tmp_path / "theirs", tmp_path / "checkpoint")
+    import_here(tmp_path / "theirs", tmp_path / "ids", tokenizer=False)
+
+
 def test_byt5_texts(tmp_path: Path) -> None:
     make(tmp_path / "theirs", vocabulary=384)
     theirs = transformers.ByT5Tokenizer()

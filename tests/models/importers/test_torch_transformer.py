@@ -236,3 +236,90 @@ def test_the_documented_file_is_an_example() -> None:
     assert json.loads(block)["names"] == NAMES
     description = decode(TorchDescription, json.loads(block), "torch.json")
     assert description.weights == "model.pt" and description.names.projection == NAMES["projection"]
+
+
+def wrapped(state: dict[str, Tensor], layout: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What people save around a state dict, and changes of torch.json for it."""
+    optimizer = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3, "params": [0]}]}
+    around = {"epoch": 7, "loss": 0.5, "optimizer_state_dict": optimizer}
+    if layout in ("model_state_dict", "state_dict", "model", "net", "anything"):
+        return {layout: state, **around}, {}
+    if layout == "with a criterion":
+        return {"model": state, "criterion": {"weight": torch.ones(3)}, **around}, {}
+    if layout == "lightning":
+        names = {name: value if value is None else f"model.{value}" for name, value in NAMES.items()}
+        inner = {f"model.{name}": tensor for name, tensor in state.items()}
+        return {"state_dict": inner, "pytorch-lightning_version": "2.6.6", "hyper_parameters": {"a": 1}}, {
+            "names": names
+        }
+    if layout == "lightning, short names":
+        return {"state_dict": {f"model.{name}": tensor for name, tensor in state.items()}, "global_step": 5}, {}
+    prefix = {"ddp": "module.", "compiled": "_orig_mod.", "both": "_orig_mod.module."}[layout]
+    return {"model": {prefix + name: tensor for name, tensor in state.items()}, **around}, {}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["model_state_dict", "state_dict", "model", "net", "anything", "with a criterion", "lightning"]
+    + ["lightning, short names", "ddp", "compiled", "both"],
+)
+def test_a_checkpoint_of_a_training_loop(layout: str, tmp_path: Path) -> None:
+    """The one member that is a state dict, whatever else is there, and names without what wrappers add."""
+    model = make(tmp_path / "theirs")
+    state = torch.load(tmp_path / "theirs" / "model.pt")
+    # The buffer of PyTorch's own translation tutorial, `[max_length, 1, d_model]`.
+    place = torch.arange(0, 500).reshape(500, 1)
+    den = torch.exp(-torch.arange(0, 16, 2) * torch.log(torch.tensor(10000.0)) / 16)
+    table = torch.zeros(500, 16)
+    table[:, 0::2], table[:, 1::2] = torch.sin(place * den), torch.cos(place * den)
+    state["positional_encoding.pos_embedding"] = table.unsqueeze(-2)
+    value, changes = wrapped(state, layout)
+    torch.save(value, tmp_path / "theirs" / "model.pt")
+    if changes:
+        changed_json(tmp_path / "theirs" / "torch.json", **changes)
+    assert_same(import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False), model)
+
+
+def test_a_buffer_that_is_no_sinusoid_is_not_left_out(tmp_path: Path) -> None:
+    make(tmp_path / "theirs")
+    state = torch.load(tmp_path / "theirs" / "model.pt")
+    torch.save({**state, "positional_encoding.pos_embedding": torch.ones(500, 1, 16)}, tmp_path / "theirs" / "model.pt")
+    with pytest.raises(CheckpointError, match="positional_encoding.pos_embedding"):
+        import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": {"x": torch.ones(2)}, "b": {"y": torch.ones(2)}, "epoch": 1}, "several state dicts .a, b."),
+        ({"epoch": 1, "loss": 2.0}, "'epoch' among its weights, which is no tensor, and no state dict inside"),
+        ({"optimizer_state_dict": {"state": {}}, "x": torch.ones(2)}, "no state dict inside"),
+    ],
+)
+def test_checkpoints_without_one_state_dict(value: dict[str, Any], words: str, tmp_path: Path) -> None:
+    make(tmp_path / "theirs")
+    torch.save(value, tmp_path / "theirs" / "model.pt")
+    with pytest.raises(CheckpointError, match=words):
+        import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
+
+
+def test_a_checkpoint_that_lightning_wrote(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning", reason="needs lightning: pip install 'txport[dev]'")
+    model = make(tmp_path / "theirs")
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.model = model
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters())
+
+    trainer = lightning.Trainer(
+        max_epochs=0, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu"
+    )
+    trainer.strategy.connect(Module(3))
+    trainer.save_checkpoint(tmp_path / "theirs" / "model.ckpt")
+    changed_json(tmp_path / "theirs" / "torch.json", weights="model.ckpt")
+    assert_same(import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False), model)

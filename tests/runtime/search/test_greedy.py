@@ -1,15 +1,19 @@
 """Greedy search against a brute-force oracle, over an engine that checks how it is used."""
 
+from dataclasses import replace
+
 import pytest
 from greedy_oracle import PLAIN, REQUEST, check_results, oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_engine import LIMITS, TOKENS, MemoryEngine
+from toy import BUNDLE
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.engine import Int64
 from txport.runtime.errors import EngineError, InputError
 from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import Rules, Sampling, Search
 
 
 @settings(max_examples=150, deadline=None)
@@ -81,3 +85,32 @@ def test_other_workers_stop_when_one_fails() -> None:
     with pytest.raises(EngineError, match="as planned"):
         decode_all(engine, requests, workers=2)
     assert len(engine.encoded) < 1000
+
+
+PREFIX = [7, TOKENS.eos, 7, 9, TOKENS.eos]
+
+
+@pytest.mark.parametrize("search", [Search(), Search(beam=3), Search(sampling=Sampling()), Search(alternatives=2)])
+@pytest.mark.parametrize("poll", [1, 8])
+def test_an_end_inside_the_prefix_ends_nothing(search: Search, poll: int) -> None:
+    """As with decoder_input_ids of `generate`: eos, and an id that only the rules call an end."""
+    engine = MemoryEngine(Limits(4, 12, 100), poll, -99.0)
+    search = replace(search, rules=Rules(end_ids=(9,)))
+    request = Request([5, TOKENS.eos], 12, prefix=PREFIX, search=search)
+    for result in decode_all(engine, [request, request]):
+        for made in result.hypotheses:
+            assert made.ids[: len(PREFIX)] == PREFIX and len(made.ids) > len(PREFIX)
+    streamed = [token.id for token in stream(engine, request)] if search == Search(rules=search.rules) else []
+    assert streamed[: len(PREFIX)] == PREFIX[: len(streamed)]
+
+
+def test_an_end_inside_the_prefix_with_an_engine() -> None:
+    """The toy bundle by ONNX Runtime: the graph ends a row that the prefix makes go on."""
+    from txport.runtime.translator import Translator
+
+    translator = Translator(BUNDLE, "cpu", "ort", threads=1)
+    eos = translator.manifest.tokens.eos
+    for options in ({}, {"sample": True}, {"alternatives": 2}, {"beam": 2}):
+        made = translator.translate_ids([[5, 6, eos]] * 3, prefix=[7, eos, 7], max_length=8, **options)
+        for each in made:
+            assert each.ids[:3] == [7, eos, 7] and len(each.ids) > 3, (options, each.ids)

@@ -198,8 +198,7 @@ def test_batch_tokens_bound_the_rows() -> None:
 
 
 def test_an_answer_that_fills_its_cache_may_end_before_its_neighbours() -> None:
-    """A prefix ends it, and not the device, which would go on writing behind the end of the cache."""
-    first = Request([*[5] * 9, TOKENS.eos], 70, prefix=[*[6] * 31, TOKENS.eos])
+    first = Request([*[5] * 9, TOKENS.eos], 32, prefix=[6] * 32)
     asked = [first, *(replace(request, max_length=5) for request in sources([10, 10, 10])), *sources([9, 9, 9])]
     results = decode_all(MemoryEngine(eos_weight=-99.0), asked)
     assert [len(result.ids) for result in results] == [32, 5, 5, 5, 40, 40, 40]

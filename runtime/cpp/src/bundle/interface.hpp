@@ -3,6 +3,7 @@
 // txport.runtime.bundle.interface is the same in Python; tests/data/interface.json holds both to each other.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,8 +12,10 @@
 
 namespace txport::core {
 
-// Added to the attention scores of padding: far below any score, yet finite in float16.
-inline constexpr float kMasked = -30000.0F;
+// Added to the attention scores of padding: below the scores of any trained model. In float16, the bits of the lowest
+// finite number, -65504.
+inline constexpr float kMasked = -1e30F;
+inline constexpr std::uint16_t kMaskedHalf = 0xFBFF;
 
 inline constexpr const char* kEncoder = "encoder";
 inline constexpr const char* kStep = "decoder_step";

@@ -127,21 +127,45 @@ std::map<std::string, std::int64_t> decode_ids_by_name(const Value& value) {
 
 std::optional<Languages> decode_languages(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  value.fields({"source", "target", "source_default", "target_default", "in_text"});
-  return Languages{decode_ids_by_name(value["source"]), decode_ids_by_name(value["target"]),
-                   decode_optional_text(value["source_default"]), decode_optional_text(value["target_default"]),
-                   value["in_text"].boolean()};
+  value.fields({"source", "target", "source_default", "target_default", "in_text"}, {"marker"});
+  Languages languages{decode_ids_by_name(value["source"]), decode_ids_by_name(value["target"]),
+                      decode_optional_text(value["source_default"]), decode_optional_text(value["target_default"]),
+                      value["in_text"].boolean()};
+  if (value.has("marker")) {
+    const auto parts = value["marker"].items(2);
+    languages.marker = {parts[0].text(), parts[1].text()};
+  }
+  return languages;
+}
+
+AddedToken decode_added_token(const Value& value) {
+  value.fields({"content", "id"}, {"special", "lstrip", "rstrip", "single_word", "normalized"});
+  const auto flag = [&](const char* name) { return value.has(name) && value[name].boolean(); };
+  return {value["content"].text(), value["id"].integer(), flag("special"), flag("lstrip"), flag("rstrip"),
+          flag("single_word"),     flag("normalized")};
+}
+
+std::optional<AddedTokens> decode_added(const Value& value) {
+  if (value.is_null()) return std::nullopt;
+  value.fields({"tokens", "rules"}, {"spaces", "prefix"});
+  AddedTokens added;
+  for (const Value& token : value["tokens"].items()) added.tokens.push_back(decode_added_token(token));
+  added.rules = value["rules"].literal({"tokenizers", "python"});
+  if (value.has("spaces")) added.spaces = value["spaces"].literal({"dropped", "kept", "kept_before_normalized"});
+  if (value.has("prefix")) added.prefix = value["prefix"].literal({"always", "first"});
+  return added;
 }
 
 TokenizerDescription decode_tokenizer(const Value& value) {
-  value.fields({"kind", "source", "target", "source_prefix", "source_suffix", "target_prefix", "languages"});
+  value.fields({"kind", "source", "target", "source_prefix", "source_suffix", "target_prefix", "languages"}, {"added"});
   return {value["kind"].literal({"sentencepiece", "tokenizers", "bytes", "none"}),
           decode_side(value["source"]),
           decode_side(value["target"]),
           decode_affixes(value["source_prefix"]),
           decode_affixes(value["source_suffix"]),
           decode_affixes(value["target_prefix"]),
-          decode_languages(value["languages"])};
+          decode_languages(value["languages"]),
+          value.has("added") ? decode_added(value["added"]) : std::nullopt};
 }
 
 std::optional<Verification> decode_verification(const Value& value) {

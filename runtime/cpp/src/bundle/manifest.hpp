@@ -99,13 +99,37 @@ inline constexpr const char* kTargetLanguage = "target_language";
 // An id, or one of the words above: the id of the language that was chosen.
 using Affix = std::variant<std::int64_t, std::string>;
 
+inline const std::pair<std::string, std::string> kMariansMarker{">>", "<<"};
+
 // Languages that can be chosen, by name, each with the id that tells the model.
 struct Languages {
   std::map<std::string, std::int64_t> source;
   std::map<std::string, std::int64_t> target;
   std::optional<std::string> source_default;
   std::optional<std::string> target_default;
-  bool in_text = false;  // a source text may begin with >>name<<, which chooses its target language
+  bool in_text = false;  // a source text may begin with its target language, between the parts of `marker`
+  // Between the default's, Marian's, every name is a language, and unk stands for an unknown one.
+  std::pair<std::string, std::string> marker = kMariansMarker;
+};
+
+// A token that was added to a tokenizer, which a text contains as a whole.
+struct AddedToken {
+  std::string content;
+  std::int64_t id = 0;
+  bool special = false;      // answers do not show it
+  bool lstrip = false;       // it takes the white space before it
+  bool rstrip = false;       // it takes the white space after it
+  bool single_word = false;  // it is not a part of a longer word
+  bool normalized = false;   // it is searched for in the normalised text
+};
+
+// Added tokens, and how Hugging Face's tokenizer of the model treats the text around them; see
+// txport.runtime.bundle.tokenizer_schema.
+struct AddedTokens {
+  std::vector<AddedToken> tokens;
+  std::string rules;  // tokenizers or python
+  std::string spaces = "dropped";
+  std::string prefix = "always";
 };
 
 // The tokenizer and the affixes around the ids of a text. Kind "none" works on ids only; kind "tokenizers" is a
@@ -120,6 +144,7 @@ struct TokenizerDescription {
   std::vector<Affix> source_suffix;
   std::vector<Affix> target_prefix;  // the forced beginning of each answer
   std::optional<Languages> languages;
+  std::optional<AddedTokens> added;  // of the kinds "sentencepiece" and "bytes"
 };
 
 // The result of comparing the bundle with PyTorch at export; verification.json has the details.

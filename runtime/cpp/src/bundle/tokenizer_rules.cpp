@@ -88,6 +88,29 @@ std::string language_fault(const Manifest& manifest, const std::string& field,
          field;
 }
 
+std::string added_fault(const Manifest& manifest) {
+  const TokenizerDescription& tokenizer = manifest.tokenizer;
+  if (!tokenizer.added) return "";
+  const bool has_vocabularies =
+      tokenizer.source && tokenizer.source->vocabulary && tokenizer.target && tokenizer.target->vocabulary;
+  if (tokenizer.kind != "bytes" && !has_vocabularies) {
+    return "tokenizer.added must be null unless both sides have a vocabulary or the kind is 'bytes'";
+  }
+  std::set<std::string> seen;
+  const std::int64_t size = std::min(manifest.model.source_vocabulary, manifest.model.target_vocabulary);
+  for (const AddedToken& token : tokenizer.added->tokens) {
+    if (token.content.empty()) return "tokenizer.added has an empty token";
+    if (!seen.insert(token.content).second) {
+      return "tokenizer.added has the token " + quote(token.content) + " twice";
+    }
+    if (token.id < 0 || token.id >= size) {
+      return "tokenizer.added has the id " + std::to_string(token.id) + ", outside the vocabulary of " +
+             std::to_string(size);
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string tokenizer_fault(const Manifest& manifest) {
@@ -102,6 +125,7 @@ std::string tokenizer_fault(const Manifest& manifest) {
     faults.push_back(language_fault(manifest, "source", languages->source, languages->source_default));
     faults.push_back(language_fault(manifest, "target", languages->target, languages->target_default));
   }
+  faults.push_back(added_fault(manifest));
   const auto first = std::find_if(faults.begin(), faults.end(), [](const auto& fault) { return !fault.empty(); });
   return first == faults.end() ? "" : *first;
 }

@@ -14,7 +14,6 @@ namespace txport::core {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-constexpr std::uint16_t kMaskedHalf = 0xF753;  // kMasked in float16
 
 // What a step of beam search reads and makes besides caches, logits and what the encoder gave.
 constexpr std::array kRead{"token_ids", "positions", "rows", "first_slots", kAncestors};

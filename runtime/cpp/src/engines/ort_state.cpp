@@ -26,9 +26,8 @@ void copy_source(const HostTensor& to, std::size_t to_row, const HostTensor& fro
 void copy_bias(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row) {
   std::byte* row = to.data() + to_row * to.row_bytes();
   std::memcpy(row, from.data() + from_row * from.row_bytes(), from.row_bytes());
-  const Ort::Float16_t half(kMasked);
   for (std::size_t i = from.row_bytes(); i < to.row_bytes(); i += to.item_bytes()) {
-    std::memcpy(row + i, to.is_half() ? static_cast<const void*>(&half) : &kMasked, to.item_bytes());
+    std::memcpy(row + i, to.is_half() ? static_cast<const void*>(&kMaskedHalf) : &kMasked, to.item_bytes());
   }
 }
 

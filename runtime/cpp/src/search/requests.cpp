@@ -31,7 +31,8 @@ Slot::Slot(std::size_t number, Request asked, std::int64_t most)
 void Slot::extend(std::int64_t token, bool is_end) {
   ids.push_back(token);
   length = static_cast<std::int64_t>(ids.size());
-  done = is_end || length >= limit;
+  const bool forced = ids.size() <= request.prefix.size();  // an end inside the prefix ends nothing
+  done = (is_end && !forced) || length >= limit;
 }
 
 Result Slot::result() { return {index, {hypothesis()}}; }

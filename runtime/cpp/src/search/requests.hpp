@@ -81,7 +81,7 @@ struct Slot {
   Slot& operator=(const Slot&) = default;
   Slot& operator=(Slot&&) = default;
 
-  // Append a token, which ends the answer if it is an end.
+  // Append a token, which ends the answer if it is an end, and not of the prefix.
   void extend(std::int64_t token, bool is_end);
   // The answers so far, which are moved out.
   virtual Result result();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/letters.hpp"
 #include "text/utf8.hpp"
 
 namespace txport::core {
@@ -11,9 +12,15 @@ namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t index) { return static_cast<unsigned char>(text[index]); }
 
+// Whether the characters before `start` and from `end` on are of words.
+bool is_in_word(std::string_view text, std::size_t start, std::size_t end) {
+  if (start > 0 && is_word(character_at(text, character_before(text, start)).code)) return true;
+  return end < text.size() && is_word(character_at(text, end).code);
+}
+
 }  // namespace
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens) {
+TokenFinder::TokenFinder(std::vector<AddedToken> tokens) {
   for (AddedToken& token : tokens) {
     if (!token.content.empty()) tokens_[byte_at(token.content, 0)].push_back(std::move(token));
   }
@@ -21,15 +28,30 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) {
   for (std::vector<AddedToken>& group : tokens_) std::stable_sort(group.begin(), group.end(), longer);
 }
 
-const AddedToken* AddedTokens::find(std::string_view text, std::size_t start) const {
+bool TokenFinder::empty() const {
+  return std::all_of(tokens_.begin(), tokens_.end(), [](const auto& group) { return group.empty(); });
+}
+
+const AddedToken* TokenFinder::find(std::string_view text, std::size_t start) const {
   for (const AddedToken& token : tokens_[byte_at(text, start)]) {
     if (text.compare(start, token.content.size(), token.content) == 0) return &token;
   }
   return nullptr;
 }
 
-void AddedTokens::split(std::string_view text,
-                        const std::function<void(const Span&, std::optional<std::int64_t>)>& take) const {
+const AddedToken* TokenFinder::equal(std::string_view text) const {
+  const AddedToken* const token = text.empty() ? nullptr : find(text, 0);
+  return token != nullptr && token->content.size() == text.size() ? token : nullptr;
+}
+
+bool TokenFinder::may_find(std::string_view text) const {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (find(text, at) != nullptr) return true;
+  }
+  return false;
+}
+
+void TokenFinder::split(std::string_view text, const Take& take) const {
   std::size_t given = 0;
   for (std::size_t at = 0; at < text.size();) {
     const AddedToken* token = find(text, at);
@@ -39,13 +61,29 @@ void AddedTokens::split(std::string_view text,
     }
     std::size_t start = at;
     std::size_t end = at += token->content.size();
-    if (token->takes_space_before) start = std::max(before_space(text, start), given);
-    if (token->takes_space_after) end = after_space(text, end);
-    if (given < start) take({given, start}, std::nullopt);
-    take({start, end}, token->id);
+    if (token->single_word && is_in_word(text, start, end)) continue;
+    if (token->lstrip) start = std::max(before_space(text, start), given);
+    if (token->rstrip) end = after_space(text, end);
+    if (given < start) take({given, start}, nullptr);
+    take({start, end}, token);
     given = end;
   }
-  if (given < text.size()) take({given, text.size()}, std::nullopt);
+  if (given < text.size()) take({given, text.size()}, nullptr);
+}
+
+void TokenFinder::split_at_all(std::string_view text, const std::function<void(const Span&)>& take) const {
+  std::size_t given = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const AddedToken* token = find(text, at);
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    if (given < at) take({given, at});
+    take({at, at + token->content.size()});
+    given = at += token->content.size();
+  }
+  if (given < text.size()) take({given, text.size()});
 }
 
 }  // namespace txport::core

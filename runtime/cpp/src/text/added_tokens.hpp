@@ -2,36 +2,38 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bundle/manifest.hpp"
 #include "text/alignment.hpp"
 
 namespace txport::core {
 
-// One that the `tokenizers` library calls AddedToken.
-struct AddedToken {
-  std::int64_t id = 0;
-  std::string content;
-  bool takes_space_before = false;  // lstrip
-  bool takes_space_after = false;   // rstrip
-};
-
-class AddedTokens {
+// Finds added tokens in texts, at each place the longest one.
+class TokenFinder {
  public:
-  explicit AddedTokens(std::vector<AddedToken> tokens);
+  // Takes a part of a text, as bytes of it, and its token; null for what is between tokens.
+  using Take = std::function<void(const Span&, const AddedToken*)>;
 
-  // Give the parts of a text in their order, as bytes of it: tokens, and what is between them, without an id.
-  void split(std::string_view text, const std::function<void(const Span&, std::optional<std::int64_t>)>& take) const;
+  explicit TokenFinder(std::vector<AddedToken> tokens);
+
+  bool empty() const;
+  // The token at `start`, or null.
+  const AddedToken* find(std::string_view text, std::size_t start) const;
+  // The token that is this text, or null.
+  const AddedToken* equal(std::string_view text) const;
+  // Whether there is a token in the text, wherever its rules let it be.
+  bool may_find(std::string_view text) const;
+  // Give the parts of a text in their order, as AddedVocabulary of the library `tokenizers` finds them.
+  void split(std::string_view text, const Take& take) const;
+  // Give the tokens, and what is between them, without their rules.
+  void split_at_all(std::string_view text, const std::function<void(const Span&)>& take) const;
 
  private:
   std::array<std::vector<AddedToken>, 256> tokens_;  // by their first byte; the longest first
-
-  const AddedToken* find(std::string_view text, std::size_t start) const;
 };
 
 }  // namespace txport::core

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "errors.hpp"
+#include "text/utf8.hpp"
 
 namespace txport::core {
 
@@ -97,11 +98,18 @@ Affixes affixes(const TokenizerDescription& description, const LanguageChoice& c
 Affixes affixes_of(std::string_view& text, const TokenizerDescription& description, const LanguageChoice& choice,
                    std::int64_t unk) {
   const auto& languages = description.languages;
-  const std::size_t end = text.substr(0, 2) == ">>" ? text.find("<<", 2) : std::string_view::npos;
-  if (!languages || !languages->in_text || end == std::string_view::npos) return affixes(description, choice);
-  const std::string name(text.substr(2, end - 2));
-  text.remove_prefix(end + 2);
-  if (languages->target.count(name) == 1) return affixes(description, {choice.source, name});
+  if (!languages || !languages->in_text) return affixes(description, choice);
+  const auto& [before, after] = languages->marker;
+  const bool any_name = languages->marker == kMariansMarker;
+  const std::size_t start = any_name ? 0 : after_space(text, 0);
+  const bool begins = text.substr(start, before.size()) == before;
+  const std::size_t end = begins ? text.find(after, start + before.size()) : std::string_view::npos;
+  if (end == std::string_view::npos) return affixes(description, choice);
+  const std::string name(text.substr(start + before.size(), end - start - before.size()));
+  const bool known = languages->target.count(name) == 1;
+  if (!known && !any_name) return affixes(description, choice);
+  text.remove_prefix(end + after.size());
+  if (known) return affixes(description, {choice.source, name});
   TokenizerDescription changed = description;
   std::replace(changed.source_prefix.begin(), changed.source_prefix.end(), Affix(kTargetLanguage), Affix(unk));
   return affixes(changed, {choice.source, std::nullopt});

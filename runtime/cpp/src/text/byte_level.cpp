@@ -123,9 +123,6 @@ void check_kind(const Json& file) {
   if (type_of(parts) != "ByteLevel") refuse("the pre_tokenizer " + quote(type_of(parts)));
   if (!parts.value("use_regex", true)) refuse("a pre_tokenizer without GPT-2's expression");
   if (type_of(file.at("decoder")) != "ByteLevel") refuse("the decoder " + quote(type_of(file.at("decoder"))));
-  for (const Json& token : file.at("added_tokens")) {
-    if (!is_unset(token, "single_word")) refuse("a token for single words");
-  }
 }
 
 class ByteLevel : public Side {
@@ -179,8 +176,8 @@ class ByteLevel : public Side {
   std::optional<std::uint32_t> unk_;                     // for other bytes, which leave nothing without it
   bool fuses_unk_ = false;
   Merges merges_;
-  std::optional<AddedTokens> raw_;         // looked for first
-  std::optional<AddedTokens> normalized_;  // looked for between these
+  std::optional<TokenFinder> raw_;         // looked for first
+  std::optional<TokenFinder> normalized_;  // looked for between these
   bool prefix_space_ = false;              // texts get a space in front, if they begin with none
   bool trims_ = false;                     // spans are without spaces at their ends,
   bool keeps_first_ = false;               // but for a text's first one
@@ -229,7 +226,8 @@ class ByteLevel : public Side {
       added_.insert(id);
       if (!is_unset(token, "special")) special_.insert(id);
       (is_unset(token, "normalized") ? raw : normalized)
-          .push_back({id, content, !is_unset(token, "lstrip"), !is_unset(token, "rstrip")});
+          .push_back({content, id, !is_unset(token, "special"), !is_unset(token, "lstrip"), !is_unset(token, "rstrip"),
+                      !is_unset(token, "single_word"), !is_unset(token, "normalized")});
     }
     raw_.emplace(std::move(raw));
     normalized_.emplace(std::move(normalized));
@@ -248,12 +246,12 @@ class ByteLevel : public Side {
       ids.push_back(id);
       if (spans != nullptr) spans->push_back(span);
     };
-    raw_->split(text, [&](const Span& part, std::optional<std::int64_t> token) {
-      if (token) return put(*token, part);
+    raw_->split(text, [&](const Span& part, const AddedToken* token) {
+      if (token != nullptr) return put(token->id, part);
       normalized_->split(text.substr(part.start, part.end - part.start),
-                         [&](const Span& inner, std::optional<std::int64_t> found) {
+                         [&](const Span& inner, const AddedToken* found) {
                            const Span span{part.start + inner.start, part.start + inner.end};
-                           if (found) return put(*found, span);
+                           if (found != nullptr) return put(found->id, span);
                            words(text.substr(span.start, span.end - span.start), [&](std::int64_t id, const Span& at) {
                              put(id, {span.start + at.start, span.start + at.end});
                            });

@@ -22,13 +22,17 @@ constexpr Range kRanges[] = {
 #include "text/letters.inc"
 };
 
-struct Lower {
+struct Codes {
   std::uint32_t first;
   std::uint32_t last;
 };
 
-constexpr Lower kLower[] = {
+constexpr Codes kLower[] = {
 #include "text/lower.inc"
+};
+
+constexpr Codes kWord[] = {
+#include "text/word.inc"
 };
 
 // The range that a code point is in, or null.
@@ -46,6 +50,8 @@ Kind kind_of(std::uint32_t code) {
   const Range* const found = range_of(kRanges, code);
   return found == nullptr ? Kind::other : found->kind;
 }
+
+bool is_word(std::uint32_t code) { return range_of(kWord, code) != nullptr; }
 
 bool is_lower(std::uint32_t code) { return range_of(kLower, code) != nullptr; }
 

@@ -2,14 +2,18 @@
 
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
+#include "bundle/protobuf.hpp"
 #include "errors.hpp"
 #include "text/byte_level.hpp"
 #include "text/pieces.hpp"
 #include "text/side.hpp"
 #include "text/utf8.hpp"
 #include "text/vocabulary.hpp"
+#include "text/with_added.hpp"
 
 namespace txport::core {
 
@@ -19,19 +23,56 @@ using sentencepiece::SentencePieceProcessor;
 
 constexpr std::size_t kLargestModel = std::size_t{256} << 20;
 
-std::unique_ptr<SentencePieceProcessor> load_model(const Bundle& bundle, const std::string& file) {
+std::unique_ptr<SentencePieceProcessor> load_model(const std::string& data, const std::string& name) {
   auto processor = std::make_unique<SentencePieceProcessor>();
-  if (!processor->LoadFromSerializedProto(bundle.read(file, kLargestModel)).ok()) {
-    throw BundleError(bundle.name(file) + " is not a SentencePiece model: copy or export the bundle again");
+  if (!processor->LoadFromSerializedProto(data).ok()) {
+    throw BundleError(name + " is not a SentencePiece model: copy or export the bundle again");
   }
   return processor;
 }
 
+constexpr std::string_view kBlank = "\xE2\x96\x81";  // SentencePiece's space
+
+// Whether a model has rules of normalisation: ModelProto.normalizer_spec.precompiled_charsmap.
+bool has_rules(std::string_view data) {
+  constexpr const char* kFault = "SentencePiece failed: its model cannot be read";
+  Fields fields(data, kFault);
+  while (const auto field = fields.next()) {
+    if (field->number != 3) continue;
+    Fields spec(field->bytes, kFault);
+    while (const auto part = spec.next()) {
+      if (part->number == 2 && !part->bytes.empty()) return true;
+    }
+  }
+  return false;
+}
+
+// Add what a piece is normalised text of: the last characters of `original`, which begins at `start`, are the piece's.
+void add_piece(Normalised& to, std::string_view piece, std::string_view original, std::size_t start) {
+  std::vector<std::size_t> begins;
+  for (std::size_t at = 0; at < original.size(); at += character_at(original, at).length) begins.push_back(start + at);
+  const std::size_t count = count_characters(piece);
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < piece.size(); ++number) {
+    const std::size_t length = character_at(piece, at).length;
+    const std::size_t skipped = begins.size() + number;
+    const std::size_t index = skipped > count ? skipped - count : 0;
+    to.text += piece.substr(at, length);
+    to.places.insert(to.places.end(), length, index < begins.size() ? begins[index] : start);
+    at += length;
+  }
+}
+
 // One side's SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226) and its vocabulary, if it has one.
-class SentencePieces : public Side {
+class SentencePieces : public Inner {
  public:
-  SentencePieces(const Bundle& bundle, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk)
-      : model_(load_model(bundle, files.model)) {
+  SentencePieces(const Bundle& bundle, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk,
+                 bool continues) {
+    const std::string data = bundle.read(files.model, kLargestModel);
+    model_ = load_model(data, bundle.name(files.model));
+    normalises_ = has_rules(data);
+    // Fields of a message that is there twice are merged: NormalizerSpec.add_dummy_prefix (3) becomes false.
+    if (continues) inside_ = load_model(data + field_of(3, std::string("\x18\0", 2)), bundle.name(files.model));
     if (files.vocabulary) {
       vocabulary_.emplace(bundle, *files.vocabulary, vocabulary, unk);
     } else if (model_->GetPieceSize() > vocabulary) {
@@ -55,9 +96,30 @@ class SentencePieces : public Side {
   }
 
   Ids locate(std::string_view text, std::vector<Span>& spans) const override {
-    Pieces pieces = read_pieces(model_->EncodeAsSerializedProto(text));
-    spans = std::move(pieces.spans);
-    return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
+    return located(*model_, text, spans);
+  }
+
+  Ids locate_inside(std::string_view text, std::vector<Span>& spans) const override {
+    return located(inside_ ? *inside_ : *model_, text, spans);
+  }
+
+  std::optional<Normalised> normalised(std::string_view text) const override {
+    if (!normalises_) return std::nullopt;
+    Normalised whole;
+    const Pieces pieces = read_pieces(model_->EncodeAsSerializedProto(text));
+    for (std::size_t i = 0; i < pieces.ids.size(); ++i) {
+      const Span& span = pieces.spans[i];
+      const std::string_view original = text.substr(span.start, span.end - span.start);
+      // A character of several pieces is one of bytes: the last piece has it.
+      const bool of_bytes = model_->IsByte(static_cast<int>(pieces.ids[i]));
+      add_piece(whole, of_bytes ? std::string(original) : with_spaces(pieces.texts[i]), original, span.start);
+    }
+    return with_ends(std::move(whole), text);
+  }
+
+  Ids space() const override {
+    if (!vocabulary_) return {model_->PieceToId(std::string(kBlank))};
+    return vocabulary_->ids({std::string(kBlank)});
   }
 
   std::string decode(const Ids& ids) const override {
@@ -77,49 +139,48 @@ class SentencePieces : public Side {
 
  private:
   std::unique_ptr<SentencePieceProcessor> model_;
+  std::unique_ptr<SentencePieceProcessor> inside_;  // the same without a space in front of texts
   std::optional<Vocabulary> vocabulary_;
+  bool normalises_ = false;
+
+  Ids located(const SentencePieceProcessor& model, std::string_view text, std::vector<Span>& spans) const {
+    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(text));
+    spans = std::move(pieces.spans);
+    return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
+  }
+
+  static std::string with_spaces(std::string piece) {
+    for (std::size_t at = 0; (at = piece.find(kBlank, at)) != std::string::npos; ++at) {
+      piece.replace(at, kBlank.size(), " ");
+    }
+    return piece;
+  }
+
+  // With the white space at both ends of the text, which the model drops; a text of white space alone has it once.
+  static Normalised with_ends(Normalised whole, std::string_view text) {
+    const std::size_t skipped = std::min(whole.text.find_first_not_of(' '), whole.text.size());
+    whole.text.erase(0, skipped);
+    whole.places.erase(whole.places.begin(), whole.places.begin() + static_cast<std::ptrdiff_t>(skipped));
+    const std::size_t end = before_space(text, text.size());
+    if (after_space(text, 0) > 0) {
+      whole.text.insert(0, " ");
+      whole.places.insert(whole.places.begin(), 0);
+    }
+    if (0 < end && end < text.size()) {
+      whole.text += ' ';
+      whole.places.push_back(end);
+    }
+    whole.places.push_back(text.size());
+    return whole;
+  }
 
   static void check(const sentencepiece::util::Status& status) {
     if (!status.ok()) throw BundleError("SentencePiece failed: " + status.ToString());
   }
 };
 
-std::shared_ptr<const Side> open_side(const Bundle& bundle, const std::string& kind, const TokenizerSide& files,
-                                      std::int64_t vocabulary, std::int64_t unk) {
-  if (kind == "tokenizers") {
-    return read_byte_level(bundle.read(files.model, kLargestModel), bundle.name(files.model), vocabulary);
-  }
-  return std::make_shared<SentencePieces>(bundle, files, vocabulary, unk);
-}
-
-// A model for each side, perhaps the same one.
-class TwoSides : public Tokenizer {
- public:
-  TwoSides(const Bundle& bundle, const Manifest& manifest) {
-    const TokenizerSide& source = *manifest.tokenizer.source;
-    const TokenizerSide& target = *manifest.tokenizer.target;
-    const auto& model = manifest.model;
-    const auto open = [&](const TokenizerSide& files, std::int64_t vocabulary) {
-      return open_side(bundle, manifest.tokenizer.kind, files, vocabulary, manifest.tokens.unk);
-    };
-    const bool same = source.model == target.model && source.vocabulary == target.vocabulary &&
-                      model.source_vocabulary == model.target_vocabulary;
-    source_ = open(source, model.source_vocabulary);
-    target_ = same ? source_ : open(target, model.target_vocabulary);
-  }
-
-  Ids encode(std::string_view text) const override { return source_->encode(text); }
-  Ids locate(std::string_view text, std::vector<Span>& spans) const override { return source_->locate(text, spans); }
-  Ids encode_prefix(std::string_view text) const override { return target_->encode(text); }
-  std::string decode(const Ids& ids) const override { return target_->decode(ids); }
-
- private:
-  std::shared_ptr<const Side> source_;
-  std::shared_ptr<const Side> target_;
-};
-
 // The bytes of a text, as ByT5 has them (Xue et al. 2021, arXiv:2105.13626).
-class ByteTokenizer : public Tokenizer {
+class Utf8Bytes : public Inner {
  public:
   Ids encode(std::string_view text) const override {
     Ids ids;
@@ -136,7 +197,9 @@ class ByteTokenizer : public Tokenizer {
     return encode(text);
   }
 
-  Ids encode_prefix(std::string_view text) const override { return encode(text); }
+  Ids locate_inside(std::string_view text, std::vector<Span>& spans) const override { return locate(text, spans); }
+  std::optional<Normalised> normalised(std::string_view /*text*/) const override { return std::nullopt; }
+  Ids space() const override { return encode(" "); }
 
   std::string decode(const Ids& ids) const override {
     std::string bytes;
@@ -146,6 +209,46 @@ class ByteTokenizer : public Tokenizer {
     }
     return without_faults(bytes);
   }
+};
+
+std::shared_ptr<const Side> open_side(const Bundle& bundle, const Manifest& manifest,
+                                      const std::optional<TokenizerSide>& files, std::int64_t vocabulary) {
+  const std::string& kind = manifest.tokenizer.kind;
+  const auto& added = manifest.tokenizer.added;
+  if (kind == "tokenizers") {
+    return read_byte_level(bundle.read(files->model, kLargestModel), bundle.name(files->model), vocabulary);
+  }
+  std::shared_ptr<const Inner> inner;
+  if (kind == "bytes") {
+    inner = std::make_shared<Utf8Bytes>();
+  } else {
+    const bool continues = added && added->prefix == "first";
+    inner = std::make_shared<SentencePieces>(bundle, *files, vocabulary, manifest.tokens.unk, continues);
+  }
+  return added ? with_added(inner, *added, kind != "bytes") : inner;
+}
+
+// A model for each side, perhaps the same one.
+class TwoSides : public Tokenizer {
+ public:
+  TwoSides(const Bundle& bundle, const Manifest& manifest) {
+    const auto& source = manifest.tokenizer.source;
+    const auto& target = manifest.tokenizer.target;
+    const auto& model = manifest.model;
+    const bool same = !source || (source->model == target->model && source->vocabulary == target->vocabulary &&
+                                  model.source_vocabulary == model.target_vocabulary);
+    source_ = open_side(bundle, manifest, source, model.source_vocabulary);
+    target_ = same ? source_ : open_side(bundle, manifest, target, model.target_vocabulary);
+  }
+
+  Ids encode(std::string_view text) const override { return source_->encode(text); }
+  Ids locate(std::string_view text, std::vector<Span>& spans) const override { return source_->locate(text, spans); }
+  Ids encode_prefix(std::string_view text) const override { return target_->encode(text); }
+  std::string decode(const Ids& ids) const override { return target_->decode(ids); }
+
+ private:
+  std::shared_ptr<const Side> source_;
+  std::shared_ptr<const Side> target_;
 };
 
 // The tokenizer of a bundle that has none, or one that there is only in Python.
@@ -166,7 +269,6 @@ class IdsOnly : public Tokenizer {
 
 std::unique_ptr<Tokenizer> open_tokenizer(const Bundle& bundle, const Manifest& manifest) {
   const std::string& kind = manifest.tokenizer.kind;
-  if (kind == "bytes") return std::make_unique<ByteTokenizer>();
   if (kind == "none") return std::make_unique<IdsOnly>("this bundle has no tokenizer: give it ids (translate_ids)");
   try {
     return std::make_unique<TwoSides>(bundle, manifest);

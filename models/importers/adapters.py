@@ -1,0 +1,157 @@
+"""LoRA adapters (Hu et al. 2021, arXiv:2106.09685) as the library peft saves them, merged into a base model's weights.
+
+W becomes W + scale B A. The scale is alpha / rank, or alpha / sqrt(rank) with rsLoRA (Kalajdzievski 2023,
+arXiv:2312.03732); both may differ between modules.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from txport.models.checkpoint import some
+from txport.models.importers.settings import Settings, read_json
+from txport.models.importers.weights import Stored, read_tensors
+from txport.runtime.errors import CheckpointError
+
+CONFIG = "adapter_config.json"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_PREFIX = "base_model.model."
+_PART = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?")
+# What makes another adapter than LoRA, and the values that do not.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "use_dora": (False, None),
+    "lora_bias": (False, None),
+    "trainable_token_indices": (None,),
+    "use_qalora": (False, None),
+    "alora_invocation_tokens": (None,),
+}
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The two matrices of a module, and what their product is multiplied by."""
+
+    a: Tensor
+    b: Tensor
+    scale: float
+    transposed: bool
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows of what is added to the weight."""
+        if self.transposed:
+            return self.scale * (self.b @ self.a[:, start:stop]).T
+        return self.scale * (self.b[start:stop] @ self.a)
+
+
+def describe_adapter(directory: Path) -> str:
+    """A sentence about a directory that holds an adapter alone.
+
+    Raises:
+        CheckpointError: its adapter_config.json is damaged.
+    """
+    fields = read_json(directory / CONFIG)
+    base = fields.get("base_model_name_or_path") or "the model that it was trained on"
+    return (
+        f"{directory} is an adapter ({fields.get('peft_type')}) of {base}, without that model's weights: import {base} "
+        f"with --adapter {directory}"
+    )
+
+
+def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> dict[str, Stored]:
+    """The tensors of a base model with an adapter merged into them.
+
+    Raises:
+        CheckpointError: the adapter is damaged, of another kind than LoRA, or of another model.
+    """
+    file = directory / CONFIG
+    settings = Settings(file, read_json(file, advice="or give the directory that peft's save_pretrained wrote"))
+    if (kind := settings.fields.get("peft_type")) != "LORA":
+        raise CheckpointError(f"{file}: peft_type {kind!r} is not supported; only LORA is")
+    if settings.fields.get("use_dora"):
+        raise CheckpointError(f"{file}: DoRA (use_dora) is not supported: merge the adapter with peft first")
+    settings.refuse(_NEUTRAL)
+    weights = next((directory / name for name in _WEIGHTS if (directory / name).is_file()), None)
+    if weights is None:
+        raise CheckpointError(f"{directory} has neither {' nor '.join(_WEIGHTS)}: copy its weights too")
+    pairs, replaced = _parts(read_tensors(weights), settings, weights)
+    result = dict(theirs)
+    for module, pair in pairs.items():
+        name = _base_name(f"{module}.weight", theirs, weights)
+        result[name] = _merged(theirs[name], pair, name, weights)
+    for name, tensor in replaced.items():
+        result[_base_name(name, theirs, weights)] = tensor
+    return result
+
+
+def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tuple[dict[str, _Pair], dict[str, Stored]]:
+    """The pairs by their modules, and tensors that take the place of the base's."""
+    matrices: dict[str, dict[str, Tensor]] = {}
+    replaced: dict[str, Stored] = {}
+    embeddings: set[str] = set()
+    for key, tensor in stored.items():
+        if not key.startswith(_PREFIX):
+            raise CheckpointError(f"{file} has the tensor {key[:80]!r}, which is none of a LoRA adapter")
+        name = key.removeprefix(_PREFIX)
+        if match := _PART.fullmatch(name):
+            matrices.setdefault(match[1], {})[match[3]] = tensor.whole().detach().float()
+            embeddings |= {match[1]} if match[2] else set()
+        elif ".lora_" in name:
+            raise CheckpointError(f"{file} has the tensor {key[:80]!r}, which plain LoRA does not have")
+        else:  # modules_to_save, and biases that were trained
+            replaced[name.replace(".modules_to_save.default", "").replace(".base_layer.", ".")] = tensor
+    if lacking := sorted(module for module, pair in matrices.items() if pair.keys() != {"A", "B"}):
+        raise CheckpointError(f"{file} has one of the two matrices only of {some(lacking)}: copy it again")
+    transposed = settings.get("fan_in_fan_out", False) is True
+    pairs = {
+        module: _Pair(pair["A"], pair["B"], _scale(module, pair, settings), transposed or module in embeddings)
+        for module, pair in matrices.items()
+    }
+    return pairs, replaced
+
+
+def _scale(module: str, pair: Mapping[str, Tensor], settings: Settings) -> float:
+    rank = _of_module(settings, module, "rank_pattern", "r")
+    alpha = _of_module(settings, module, "alpha_pattern", "lora_alpha")
+    shapes = tuple(pair["A"].shape), tuple(pair["B"].shape)
+    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or not shapes[0][0] == shapes[1][1] == rank:
+        raise CheckpointError(f"{settings.file}: {module} has rank {rank}, but its matrices have shapes {shapes}")
+    return alpha / (math.sqrt(rank) if settings.fields.get("use_rslora") is True else rank)
+
+
+def _of_module(settings: Settings, module: str, patterns: str, default: str) -> float:
+    """A number of this module, by peft's patterns of names, else of all."""
+    table = settings.get(patterns, None) or {}
+    if not isinstance(table, dict):
+        raise CheckpointError(f"{settings.file}: {patterns} must be an object, not {table!r:.80}")
+    try:
+        found = next((value for key, value in table.items() if re.match(rf"(.*\.)?({key})$", module)), None)
+    except re.error as error:
+        raise CheckpointError(f"{settings.file}: {patterns} has a pattern that cannot be read ({error})") from None
+    value = settings.get(default) if found is None else found
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1 << 24:
+        raise CheckpointError(f"{settings.file}: {default} must be a positive number, not {value!r:.80}")
+    return value
+
+
+def _base_name(name: str, theirs: Mapping[str, Stored], file: Path) -> str:
+    """The base's name of a tensor: the model may have been saved without its head, and so without `model.`."""
+    for each in (name, name.removeprefix("model."), f"model.{name}"):
+        if each in theirs:
+            return each
+    raise CheckpointError(f"{file} changes {name}, which this base model does not have: find the model that it is of")
+
+
+def _merged(base: Stored, pair: _Pair, name: str, file: Path) -> Stored:
+    shape = (pair.a.shape[1], pair.b.shape[0]) if pair.transposed else (pair.b.shape[0], pair.a.shape[1])
+    if base.shape != shape:
+        raise CheckpointError(f"{file}: its matrices are for {name} of shape {shape}, but the base's is {base.shape}")
+
+    def read(start: int, stop: int) -> Tensor:
+        return base.read(start, stop).detach().float() + pair.rows(start, stop)
+
+    return replace(base, dtype=torch.float32, read=read, where=(file, name))

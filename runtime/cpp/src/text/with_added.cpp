@@ -1,0 +1,196 @@
+#include "text/with_added.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "text/added_tokens.hpp"
+#include "text/utf8.hpp"
+
+namespace txport::core {
+
+namespace {
+
+// A part of a text: a token, or what is between tokens; normalised where a token was found in the normalised text.
+struct Part {
+  std::string text;
+  std::vector<std::size_t> places;  // the byte of the whole text of each byte of it, and of its end
+  const AddedToken* token = nullptr;
+
+  Part cut(std::size_t start, std::size_t end, const AddedToken* found) const {
+    const auto at = [&](std::size_t place) { return places.begin() + static_cast<std::ptrdiff_t>(place); };
+    return {text.substr(start, end - start), {at(start), at(end + 1)}, found};
+  }
+
+  // This part and the next one as text.
+  Part joined(const Part& next) const {
+    Part whole{text + next.text, places, nullptr};
+    whole.places.pop_back();
+    whole.places.insert(whole.places.end(), next.places.begin(), next.places.end());
+    return whole;
+  }
+};
+
+using Parts = std::vector<Part>;
+
+Part whole_of(std::string_view text) {
+  Part part{std::string(text), std::vector<std::size_t>(text.size() + 1), nullptr};
+  std::iota(part.places.begin(), part.places.end(), std::size_t{0});
+  return part;
+}
+
+bool ends_with_space(std::string_view text) { return before_space(text, text.size()) < text.size(); }
+
+// As each token changes its neighbours in PythonBackend.tokenize of transformers: it takes their white space, or goes
+// into them if it must not be a part of a word.
+void change_neighbours(Parts& parts, std::size_t i, const AddedToken& token) {
+  Part& here = parts[i];
+  const std::string left = i > 0 ? parts[i - 1].text : "";
+  const std::string right = i + 1 < parts.size() ? parts[i + 1].text : "";
+  if (token.rstrip && !right.empty()) parts[i + 1] = parts[i + 1].cut(after_space(right, 0), right.size(), nullptr);
+  if (token.lstrip && !left.empty()) parts[i - 1] = parts[i - 1].cut(0, before_space(left, left.size()), nullptr);
+  if (!token.single_word) return;
+  if (!left.empty() && left.back() != ' ') {
+    parts[i - 1] = parts[i - 1].joined(here);
+    here = here.cut(0, 0, nullptr);
+  } else if (!right.empty() && right.front() != ' ') {
+    parts[i + 1] = here.joined(parts[i + 1]);
+    here = here.cut(0, 0, nullptr);
+  }
+}
+
+class WithAdded : public Side {
+ public:
+  WithAdded(std::shared_ptr<const Inner> inner, const AddedTokens& added, bool decodes)
+      : inner_(std::move(inner)), added_(added), decodes_(decodes), normalises_(inner_->normalised(" ").has_value()) {
+    std::vector<AddedToken> raw;
+    std::vector<AddedToken> normalised;
+    for (AddedToken token : added.tokens) {
+      by_id_[token.id] = token;
+      if (added.rules == "python" || !token.normalized) {
+        raw.push_back(std::move(token));
+      } else {  // the library normalises these as well
+        if (auto normal = inner_->normalised(token.content)) token.content = std::move(normal->text);
+        normalised.push_back(std::move(token));
+      }
+    }
+    raw_.emplace(std::move(raw));
+    normalised_.emplace(std::move(normalised));
+  }
+
+  Ids encode(std::string_view text) const override {
+    if (!may_have(text)) return inner_->encode(text);
+    std::vector<Span> spans;
+    return locate(text, spans);
+  }
+
+  Ids locate(std::string_view text, std::vector<Span>& spans) const override {
+    if (!may_have(text)) return inner_->locate(text, spans);
+    Ids ids;
+    const Parts parts = split(text);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      std::vector<Span> found;
+      const Ids more = located(parts[i], i + 1 < parts.size() ? parts[i + 1].token : nullptr, found);
+      ids.insert(ids.end(), more.begin(), more.end());
+      for (const Span& span : found) spans.push_back({parts[i].places[span.start], parts[i].places[span.end]});
+    }
+    return ids;
+  }
+
+  std::string decode(const Ids& ids) const override {
+    if (decodes_) return inner_->decode(ids);
+    std::string text;
+    Ids run;
+    for (const std::int64_t id : ids) {
+      const auto token = by_id_.find(id);
+      if (token == by_id_.end()) {
+        run.push_back(id);
+      } else if (!token->second.special) {
+        text += inner_->decode(run) + token->second.content;
+        run.clear();
+      }
+    }
+    return text + inner_->decode(run);
+  }
+
+ private:
+  std::shared_ptr<const Inner> inner_;
+  const AddedTokens added_;
+  const bool decodes_;
+  const bool normalises_;  // a model that does not takes other white space than spaces for characters
+  std::unordered_map<std::int64_t, AddedToken> by_id_;
+  std::optional<TokenFinder> raw_;
+  std::optional<TokenFinder> normalised_;  // searched for in the normalised text
+
+  bool may_have(std::string_view text) const { return !normalised_->empty() || raw_->may_find(text); }
+
+  Parts split(std::string_view text) const {
+    const Part whole = whole_of(text);
+    if (added_.rules == "python") return split_as_python(whole);
+    Parts parts;
+    raw_->split(text, [&](const Span& span, const AddedToken* token) {
+      Part part = whole.cut(span.start, span.end, token);
+      if (token != nullptr || !add_normalised(part, parts)) parts.push_back(std::move(part));
+    });
+    return parts;
+  }
+
+  // Add the parts between the tokens of a part's normalised text. Returns false: there is none.
+  bool add_normalised(const Part& part, Parts& parts) const {
+    if (normalised_->empty()) return false;
+    Part whole = part;
+    if (auto normal = inner_->normalised(part.text)) {
+      whole = {std::move(normal->text), std::move(normal->places), nullptr};
+      for (std::size_t& place : whole.places) place = part.places[place];
+    }
+    Parts found;
+    normalised_->split(whole.text, [&](const Span& span, const AddedToken* token) {
+      found.push_back(whole.cut(span.start, span.end, token));
+    });
+    const bool any = std::any_of(found.begin(), found.end(), [](const Part& each) { return each.token != nullptr; });
+    if (any) std::move(found.begin(), found.end(), std::back_inserter(parts));
+    return any;
+  }
+
+  Parts split_as_python(const Part& whole) const {
+    Parts parts;
+    raw_->split_at_all(whole.text,
+                       [&](const Span& span) { parts.push_back(whole.cut(span.start, span.end, nullptr)); });
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (const AddedToken* token = raw_->equal(parts[i].text)) change_neighbours(parts, i, *token);
+    }
+    parts.erase(std::remove_if(parts.begin(), parts.end(), [](const Part& part) { return part.text.empty(); }),
+                parts.end());
+    for (Part& part : parts) part.token = raw_->equal(part.text);
+    return parts;
+  }
+
+  // The ids of a part, and the bytes of the part that each one stands for.
+  Ids located(const Part& part, const AddedToken* next, std::vector<Span>& spans) const {
+    const std::string& text = part.text;
+    if (part.token != nullptr) {
+      spans.push_back({0, text.size()});
+      return {part.token->id};
+    }
+    const bool inside = added_.prefix == "first" && part.places.front() > 0 && after_space(text, 0) == 0;
+    Ids ids = inside ? inner_->locate_inside(text, spans) : inner_->locate(text, spans);
+    const bool keeps =
+        next != nullptr && (added_.spaces == "kept" || (added_.spaces != "dropped" && next->normalized));
+    if (keeps && (normalises_ ? ends_with_space(text) : text.back() == ' ')) {
+      for (const std::int64_t id : inner_->space()) {
+        ids.push_back(id);
+        spans.push_back({before_space(text, text.size()), text.size()});
+      }
+    }
+    return ids;
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const Side> with_added(std::shared_ptr<const Inner> inner, const AddedTokens& added, bool decodes) {
+  return std::make_shared<WithAdded>(std::move(inner), added, decodes);
+}
+
+}  // namespace txport::core

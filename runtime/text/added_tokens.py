@@ -1,0 +1,228 @@
+"""Added tokens: parts of a text that become one id each, as Hugging Face's tokenizers find them (transformers 5)."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple, Protocol
+
+from txport.runtime.bundle.tokenizer_schema import AddedToken, AddedTokens
+from txport.runtime.text.alignment import Span
+
+# Of Rust's \w, beside letters, marks, decimal digits and connectors: joiners, and letters in circles and squares.
+_WORD = re.compile("[\u200c\u200d\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]")
+_WORD_CATEGORIES = ("Nd", "Nl", "Pc")
+
+
+class Normalised(NamedTuple):
+    """A normalised text, and the place in the original of each of its characters and of its end."""
+
+    text: str
+    places: Sequence[int]
+
+
+class Inner(Protocol):
+    """The model of one side, which added tokens are added to."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text alone."""
+
+    def locate(self, text: str) -> tuple[list[int], list[Span]]:
+        """Encode, with the characters of each id."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+
+    def piece(self, token: int) -> str | None:
+        """The piece of an id; None if it has none."""
+
+    def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
+        """As `locate`, for text that continues a word."""
+
+    def normalised(self, text: str) -> Normalised | None:
+        """The text as the model reads it; None if it reads the text unchanged."""
+
+    def space(self) -> list[int]:
+        """The ids of a space alone."""
+
+
+class Part(NamedTuple):
+    """A part of a text: a token, or what is between tokens.
+
+    Attributes:
+        text: the part; normalised where a token was found in the normalised text.
+        places: the place in the whole text of each character of it, and of its end.
+        token: the token; None for text between.
+    """
+
+    text: str
+    places: Sequence[int]
+    token: AddedToken | None
+
+    def cut(self, start: int, end: int, token: AddedToken | None) -> "Part":
+        """A part of this part."""
+        return Part(self.text[start:end], self.places[start : end + 1], token)
+
+    def joined(self, other: "Part") -> "Part":
+        """This part and the next one as text."""
+        return Part(self.text + other.text, [*self.places[:-1], *other.places], None)
+
+
+class WithAdded:
+    """A side with added tokens.
+
+    Args:
+        inner: the model.
+        added: the tokens.
+        decodes: whether the model's own vocabulary shows the tokens in answers.
+    """
+
+    def __init__(self, inner: Inner, added: AddedTokens, decodes: bool) -> None:
+        self._inner, self._added, self._decodes = inner, added, decodes
+        self._by_id = {token.id: token for token in added.tokens}
+        library = added.rules == "tokenizers"
+        self._raw = _Finder([token for token in added.tokens if not (library and token.normalized)])
+        # The library searches for these in the normalised text, and normalises them too.
+        normalised = [token for token in added.tokens if library and token.normalized]
+        # A model that does not normalise texts takes other white space for characters.
+        self._spaces = " " if inner.normalised(" ") is None else "".join(filter(str.isspace, map(chr, range(0x3001))))
+        self._normalised = _Finder(normalised, [self._normal(token.content) for token in normalised])
+
+    def encode(self, text: str) -> list[int]:
+        return self.locate(text)[0] if self._any(text) else self._inner.encode(text)
+
+    def locate(self, text: str) -> tuple[list[int], list[Span]]:
+        ids: list[int] = []
+        spans: list[Span] = []
+        parts = list(self._parts(text)) if self._any(text) else [Part(text, range(len(text) + 1), None)]
+        for part, following in zip_longest(parts, parts[1:]):
+            found, where = self._located(part, None if following is None else following.token)
+            ids += found
+            spans += [(part.places[start], part.places[end]) for start, end in where]
+        return ids, spans
+
+    def decode(self, ids: Sequence[int]) -> str:
+        if self._decodes:
+            return self._inner.decode(ids)
+        text, run = "", list[int]()
+        for token in ids:
+            if (shown := self._by_id.get(token)) is None:
+                run.append(token)
+            elif not shown.special:
+                text, run = text + self._inner.decode(run) + shown.content, []
+        return text + self._inner.decode(run)
+
+    def piece(self, token: int) -> str | None:
+        known = self._by_id.get(token)
+        return self._inner.piece(token) if known is None else known.content
+
+    def _any(self, text: str) -> bool:
+        """Whether there may be a token in a text."""
+        return self._raw.may_find(text) or bool(self._normalised.tokens)
+
+    def _normal(self, content: str) -> str:
+        normal = self._inner.normalised(content)
+        return content if normal is None else normal.text
+
+    def _parts(self, text: str) -> Iterator[Part]:
+        whole = Part(text, range(len(text) + 1), None)
+        if self._added.rules == "python":
+            yield from self._raw.split_as_python(whole)
+            return
+        for part in self._raw.split(whole):
+            yield from [part] if part.token is not None else self._split_normalised(part)
+
+    def _split_normalised(self, part: Part) -> list[Part]:
+        """Parts between the tokens of the normalised text; the part itself if there is none."""
+        if not self._normalised.tokens:
+            return [part]
+        normal = self._inner.normalised(part.text)
+        whole = part if normal is None else Part(normal.text, [part.places[place] for place in normal.places], None)
+        found = self._normalised.split(whole)
+        return found if any(each.token is not None for each in found) else [part]
+
+    def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
+        """The ids of a part, and the characters of the part that each one stands for."""
+        if part.token is not None:
+            return [part.token.id], [(0, len(part.text))]
+        continues = self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
+        ids, spans = (self._inner.without_prefix if continues else self._inner.locate)(part.text)
+        kept = self._added.spaces == "kept" or (
+            self._added.spaces == "kept_before_normalized" and following is not None and following.normalized
+        )
+        if following is not None and kept and part.text[-1] in self._spaces:
+            space = self._inner.space()
+            ids, spans = [*ids, *space], [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
+        return ids, spans
+
+
+class _Finder:
+    """Finds tokens in a text, at each place the longest one.
+
+    Args:
+        tokens: the tokens.
+        contents: how each looks in the text; None for its own content.
+    """
+
+    def __init__(self, tokens: Sequence[AddedToken], contents: Sequence[str] | None = None) -> None:
+        texts = [token.content for token in tokens] if contents is None else contents
+        self.tokens = {text: token for text, token in zip(texts, tokens, strict=True) if text}
+        longest_first = sorted(self.tokens, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def may_find(self, text: str) -> bool:
+        return self._pattern.search(text) is not None
+
+    def split(self, part: Part) -> list[Part]:
+        """Split as `AddedVocabulary` of the library `tokenizers` does."""
+        text, parts, given = part.text, list[Part](), 0
+        for match in self._pattern.finditer(text):
+            token, (start, end) = self.tokens[match[0]], match.span()
+            if token.single_word and (is_word(text[start - 1 : start]) or is_word(text[end : end + 1])):
+                continue
+            if token.lstrip:
+                start = max(len(text[:start].rstrip()), given)
+            if token.rstrip:
+                end = len(text) - len(text[end:].lstrip())
+            if given < start:
+                parts.append(part.cut(given, start, None))
+            parts.append(part.cut(start, end, token))
+            given = end
+        return [*parts, part.cut(given, len(text), None)] if given < len(text) else parts
+
+    def split_as_python(self, part: Part) -> list[Part]:
+        """Split as `PythonBackend.tokenize` of transformers does, with all that follows from its order.
+
+        There each token changes its neighbours in the list: it takes their white space, or goes into them if it must
+        not be a part of a word.
+        """
+        parts, given = list[Part](), 0
+        for match in self._pattern.finditer(part.text):
+            parts += [part.cut(given, match.start(), None), part.cut(*match.span(), None)]
+            given = match.end()
+        parts = [each for each in (*parts, part.cut(given, len(part.text), None)) if each.text]
+        for i, each in enumerate(parts):
+            if each.text in self.tokens:
+                self._change_neighbours(parts, i, self.tokens[each.text])
+        return [each._replace(token=self.tokens.get(each.text)) for each in parts if each.text]
+
+    @staticmethod
+    def _change_neighbours(parts: list[Part], i: int, token: AddedToken) -> None:
+        here = parts[i]
+        left, right = parts[i - 1].text if i > 0 else "", parts[i + 1].text if i + 1 < len(parts) else ""
+        if token.rstrip and right:
+            parts[i + 1] = parts[i + 1].cut(len(right) - len(right.lstrip()), len(right), None)
+        if token.lstrip and left:
+            parts[i - 1] = parts[i - 1].cut(0, len(left.rstrip()), None)
+        if token.single_word and left and left[-1] != " ":
+            parts[i - 1], parts[i] = parts[i - 1].joined(here), here.cut(0, 0, None)
+        elif token.single_word and right and right[0] != " ":
+            parts[i], parts[i + 1] = here.cut(0, 0, None), here.joined(parts[i + 1])
+
+
+def is_word(character: str) -> bool:
+    r"""Whether a character, if there is one, is \w of the library's regular expressions."""
+    if not character:
+        return False
+    category = unicodedata.category(character)
+    return category[0] in "LM" or category in _WORD_CATEGORIES or _WORD.match(character) is not None

@@ -1,0 +1,54 @@
+"""Lists of tokens, characters or words, as the tokenizer of any model (`--vocabulary`)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_models import import_here
+from tiny_marian import tiny_marian
+from txport.runtime.errors import CheckpointError
+from txport.runtime.text.tokenizer import open_tokenizer
+
+pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+
+WORDS = ["</s>", "<unk>", *(f"word{i}" for i in range(58)), "<pad>"]
+LETTERS = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .,!?'-éñ漢0123456789ABCDEFGHIJKLM", "<pad>"]
+LETTERS = LETTERS[:60] + ["<pad>"]
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("marian") / "theirs"
+    tiny_marian(directory)
+    return directory
+
+
+def opened(marian: Path, tmp_path: Path, tokens: list[str]) -> Any:
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "shared.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    checkpoint = import_here(marian, tmp_path / "checkpoint", vocabulary=tmp_path / "lists")
+    assert checkpoint.config.unk_id == 1 and checkpoint.config.eos_id == 0
+    return open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
+
+
+def test_words(marian: Path, tmp_path: Path) -> None:
+    ours = opened(marian, tmp_path, WORDS)
+    for text in ("word3 word57  word0", "word1 other word2", "x"):
+        ids = [WORDS.index(word) if word in WORDS else 1 for word in text.split()]
+        assert ours.encode(text) == [*ids, 0]
+    assert ours.decode([2, 5, 60, 0]) == "word0 word3"
+
+
+def test_characters(marian: Path, tmp_path: Path) -> None:
+    """Every space counts, also at the beginning, and two of them."""
+    ours = opened(marian, tmp_path, LETTERS)
+    for text in ("a cat, 12", " the  dog!", "été", "a漢b"):
+        ids = [LETTERS.index(letter) if letter in LETTERS else 1 for letter in text]
+        assert ours.encode(text) == [*ids, 0]
+        if 1 not in ids:
+            assert ours.decode([*ids, 60, 0]) == text
+
+
+def test_lists_that_do_not_fit(marian: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has 60 lines, but the embedding has 61 rows"):
+        opened(marian, tmp_path, WORDS[:-1])
