@@ -50,7 +50,7 @@ else
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /dev/null)
 endif
 
-.PHONY: help venv constraints demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
+.PHONY: help venv constraints demo bench fused test test-cuda-provider test-onnxruntime test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
@@ -64,6 +64,7 @@ help:
 	@echo 'make lint      only style and import layers'
 	@echo 'make venv      only the virtual environment, build/venv'
 	@echo "make test-cuda-provider   ONNX Runtime's own CUDA provider, without a GPU"
+	@echo 'make test-onnxruntime   golden cases on each minor version of ONNX Runtime'
 	@echo 'make test-gpu  what only an NVIDIA GPU can show: tests, figures and a report'
 	@echo 'make gpu-kit   the same for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make fused     build the fused CPU engine for Python, by a compiler from PyPI if none is here; make demo does it too'
@@ -169,6 +170,11 @@ test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
 	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the last onnxruntime-gpu for it is not tested.'
 	@$(foreach venv,$(patsubst %/.ready,%,$(CUDA_PROVIDER_VENVS)),echo "== ONNX Runtime's CUDA provider without a GPU: \
 	  $$($(venv)/bin/python -c 'import onnxruntime as o; print(o.__version__)')" && $(call cuda_provider_tests,$(venv)) &&) true
+
+# Each minor version of ONNX Runtime, 20 MB each, on the bundle of the tests.
+test-onnxruntime: $(VENV)/.ready
+	@test -e $(TEST_BUNDLE)/manifest.json || $(test_bundles)
+	@$(VENV)/bin/python tests/onnxruntime_versions.py $(TEST_BUNDLE)
 
 # The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
 # whose figures count. Random weights meet too many near ties in float16 to be verified. BUNDLES names other ones.

@@ -15,7 +15,7 @@ from txport.runtime.libraries import needs, share_cores, without_collection
 READ_BY = {
     "ort": "ONNX Runtime's own operators: ONNX Runtime only",
     "scatter": "opset 18: ONNX Runtime, TensorRT 8.6 and later",
-    "tensorscatter": "opset 24: ONNX Runtime 1.24 and later, TensorRT 10.15 and later",
+    "tensorscatter": "opset 24: ONNX Runtime 1.25 and later, TensorRT 10.15 and later",
 }
 
 
@@ -52,7 +52,7 @@ READ_BY = {
     "--with-beams",
     "beams",
     is_flag=True,
-    help="Add the step of beam search that copies no cache, for ONNX Runtime 1.24 and later on CPUs; "
+    help="Add the step of beam search that copies no cache, for ONNX Runtime 1.25 and later on CPUs; "
     "without it the hypotheses of a sentence are rows like others.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
