@@ -87,7 +87,7 @@ def main(
     bundle: Path, files: Sequence[str], output: str, keep: tuple[str, ...] | None, target: str, ids: bool,
     errors: str, **options: Any,
 ) -> None:  # fmt: skip
-    """Translate corpora with BUNDLE: text, JSONL and Parquet, plain or .gz or .zst, here or at URLs.
+    """Translate corpora with BUNDLE: text, JSONL and Parquet, plain, .gz, .zst, .bz2 or .xz, here or at URLs.
 
     FILEs may be directories and patterns. The output is a directory of parts of --part-rows rows, each of which appears
     whole or not at all, with one row for each row of the input, in order. Processes that each take a --shard make it
