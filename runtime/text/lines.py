@@ -13,7 +13,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from txport.runtime.errors import InputError, TxportError
@@ -141,7 +140,7 @@ def _ready(descriptor: int) -> bool:
 
 
 def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str = "line") -> Iterator[list[str]]:
-    """The same windows as text, with one text for each line.
+    """The same windows as text, with one text for each line, without a byte order mark before the first.
 
     Args:
         raw: windows of bytes.
@@ -157,6 +156,8 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
     number = 1
     for window in raw:
         texts: list[str] = []
+        if number == 1:
+            window = [line.removeprefix(codecs.BOM_UTF8) for line in window[:1]] + window[1:]
         try:
             for line in window:
                 texts.append(_line_text(line, errors, f"{what} {number + len(texts)}"))
@@ -169,9 +170,9 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
 
 
 def whole_text(descriptor: int, errors: str = "strict", what: str = "line") -> str:
-    """All text of a file descriptor, line breaks included; otherwise as `text_windows`."""
+    """All text of a file descriptor, line breaks and a byte order mark included; otherwise as `text_windows`."""
     lines = b"".join(iter(partial(_read, descriptor), b"")).split(b"\n")
-    return "\n".join(chain.from_iterable(text_windows([lines], errors, what)))
+    return "\n".join(_line_text(line, errors, f"{what} {number}") for number, line in enumerate(lines, 1))
 
 
 def _line_text(line: bytes, errors: str, where: str) -> str:

@@ -219,6 +219,9 @@ void check(const Arguments& arguments) {
   }
 }
 
+// Dropped before the first line of a file.
+constexpr const char* kByteOrderMark = "\xEF\xBB\xBF";
+
 // How many lines may be translated: those up to the first that is not UTF-8 unless something else becomes of such.
 std::size_t usable_lines(std::vector<std::string>& lines, const std::string& errors) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -266,6 +269,7 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
   Windows windows(descriptor, arguments.window, arguments.output.empty() ? kFirstLines : arguments.window);
   std::size_t first = 1;
   for (auto lines = windows.next(); !lines.empty(); lines = windows.next()) {
+    if (first == 1 && lines[0].rfind(kByteOrderMark, 0) == 0) lines[0].erase(0, std::strlen(kByteOrderMark));
     const std::size_t usable = usable_lines(lines, arguments.errors);
     const std::vector<std::string_view> texts(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(usable));
     std::string written;

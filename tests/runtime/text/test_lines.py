@@ -169,3 +169,9 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         read_lines(tmp_path / "x", CheckpointError)
     with pytest.raises(InputError, match="none cannot be read: No such file"):
         read_lines(tmp_path / "none")
+
+
+def test_a_byte_order_mark_is_dropped_before_the_first_line_only() -> None:
+    mark = b"\xef\xbb\xbf"
+    found = list(text_windows(iter([[mark + b"a", mark + b"b"], [mark + b"c"]])))
+    assert found == [["a", "\ufeffb"], ["\ufeffc"]]
