@@ -24,7 +24,9 @@ WINDOW_LINES = 1024
 # Where somebody waits for the first lines, windows begin with this many, and double.
 FIRST_LINES = 32
 _WINDOW_BYTES = 1 << 20
-# What may become of a line that is not UTF-8.
+# No sentence has so many bytes: a longer line would take memory and time for nothing.
+MOST_LINE_BYTES = 1 << 20
+# What may become of a line that is not UTF-8, or too long.
 ON_ERROR = ("strict", "replace", "skip")
 
 
@@ -145,11 +147,12 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
     Args:
         raw: windows of bytes.
         errors: for a line that is not UTF-8: "strict" raises, after the lines before it were yielded; "replace" puts
-            U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty.
+            U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty. A line
+            of more than `MOST_LINE_BYTES` raises unless it is skipped.
         what: names a line in messages, before its number.
 
     Raises:
-        InputError: a line is not UTF-8; the message has its number, counted from 1. Or there is no such `errors`.
+        InputError: a line is not UTF-8, or too long; the message has its number, counted from 1. Or there is no such `errors`.
     """
     if errors not in ON_ERROR:
         raise InputError(f"errors {errors!r} is not known: use {', '.join(ON_ERROR)}")
@@ -160,7 +163,10 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
             window = [line.removeprefix(codecs.BOM_UTF8) for line in window[:1]] + window[1:]
         try:
             for line in window:
-                texts.append(_line_text(line, errors, f"{what} {number + len(texts)}"))
+                where = f"{what} {number + len(texts)}"
+                if len(line) > MOST_LINE_BYTES and errors != "skip":
+                    raise _too_long(line, where, InputError, ", or choose --errors skip")
+                texts.append(_line_text(b"" if len(line) > MOST_LINE_BYTES else line, errors, where))
         except InputError:
             if texts:
                 yield texts
@@ -199,7 +205,15 @@ def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
         raise error(f"{file} cannot be read: {fault.strerror}") from None
     if not lines[-1]:
         lines.pop()
+    for n, line in enumerate(lines, 1):
+        if len(line) > MOST_LINE_BYTES:
+            raise _too_long(line, f"{file}, line {n}", error)
     return [_text(line.removesuffix(b"\r"), f"{file}, line {n}", error) for n, line in enumerate(lines, 1)]
+
+
+def _too_long(line: bytes, where: str, error: type[TxportError], way: str = "") -> TxportError:
+    most = f"{MOST_LINE_BYTES:,}"
+    return error(f"{where} has {len(line):,} bytes, more than {most}: break it into sentences{way}")
 
 
 def _text(line: bytes, where: str, error: type[TxportError]) -> str:
