@@ -7,9 +7,13 @@ from typing import Any
 
 import click
 from txport.exporter.verification.options import verification_options
+from txport.runtime.bundle.kinds import check_kind
+from txport.runtime.bundle.manifest import NAME
 from txport.runtime.bundle.schema import LOWERINGS
-from txport.runtime.errors import CheckFailed
+from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.files import check_target
 from txport.runtime.libraries import needs, share_cores, without_collection
+from txport.runtime.text.lines import check_file
 
 # The lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, and which runtimes read each, in words.
 READ_BY = {
@@ -64,6 +68,9 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
+    check_kind(checkpoint, "checkpoint")
+    check_target(output, options["force"], NAME)
+    _check(options)
     with without_collection(), needs("export"):  # here, so that --help need not wait for PyTorch
         from txport.runtime.console.progress import Stages
 
@@ -85,3 +92,12 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
         click.echo(f"bundle: {output}")
     if report is not None and not report.passed:
         raise CheckFailed(f"{output} was kept because of --force, but {report.failure}")
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Refuse what could only fail after PyTorch was imported."""
+    if options["int8"] and options["float16"]:
+        raise InputError("--int8 and --fp16 exclude each other: int8 is for CPUs, FP16 for GPUs")
+    for file in (options["text"], options["references"]):
+        if file is not None:
+            check_file(file)

@@ -12,11 +12,13 @@ import click
 from txport.exporter.verification.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
 from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
+from txport.runtime.text.lines import check_file
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,6 +70,10 @@ def main(
             raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
+    check_kind(checkpoint, "checkpoint")
+    for file in (sentences["text"], sentences["references"]):
+        if file is not None:
+            check_file(file)
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
     write = not no_write and device == "cpu"

@@ -1,5 +1,6 @@
 """Files of a model: a directory, an archive, or a repository of the Hugging Face hub."""
 
+import re
 import sys
 import tarfile
 import zipfile
@@ -13,6 +14,8 @@ from txport.runtime.errors import InputError, ResourceError
 from txport.runtime.files import file_errors, scratch_directory
 from txport.runtime.libraries import needs
 
+# The id of a repository.
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # It says that a model is SMaLL-100, whose other files are as M2M100's; nobody runs it.
 SMALL100_MARK = "tokenization_small100.py"
 # Files that importers read; those of bundles are named by their manifest.

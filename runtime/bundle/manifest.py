@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from txport.runtime.bundle.archive import File, Files, files_of, hash_of, size_of
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.parameters import WEIGHTS as WEIGHTS
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
 from txport.runtime.bundle.schema import FileEntry, ManifestFields
@@ -46,13 +47,16 @@ class Manifest(ManifestFields):
         """
         files = files_of(bundle)
         if isinstance(files, Path) and not files.is_dir():
+            what = "is not a directory" if files.exists() else "does not exist"
             raise BundleError(
-                f"{files} is not a directory: give the directory that tx-export wrote, or the file that tx-pack wrote"
+                f"{files} {what}: give the directory that tx-export wrote, or the file that tx-pack wrote"
             )
         path = files / NAME
         try:
             data = _first_bytes(path)
         except FileNotFoundError:
+            if isinstance(files, Path):
+                check_kind(files, "bundle", BundleError)
             raise BundleError(f"{files} has no {NAME}: it is not a bundle, or an incomplete copy of one") from None
         except OSError as error:
             raise BundleError(f"{path} cannot be read: {error.strerror}") from error

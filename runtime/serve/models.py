@@ -68,7 +68,7 @@ class Model:
         name, equals, place = argument.partition("=")
         directory = find_bundle(place if equals else argument)
         if not directory.exists():
-            raise InputError(f"{directory} is not a directory: give a bundle, or NAME=BUNDLE")
+            raise InputError(f"{directory} does not exist: give a bundle, or NAME=BUNDLE")
         manifest = Manifest.load(directory)
         if not equals:
             name = directory.resolve().name.removesuffix(SUFFIX)

@@ -152,7 +152,8 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
         what: names a line in messages, before its number.
 
     Raises:
-        InputError: a line is not UTF-8, or too long; the message has its number, counted from 1. Or there is no such `errors`.
+        InputError: a line is not UTF-8, or too long; the message has its number, counted from 1. Or there is no such
+            `errors`.
     """
     if errors not in ON_ERROR:
         raise InputError(f"errors {errors!r} is not known: use {', '.join(ON_ERROR)}")
