@@ -243,7 +243,9 @@ def test_a_resumed_run_keeps_the_limits_of_its_first_command_line(tiny: Callable
 
     assert limits(recipe) == (4, 10), "the recipe has not what the command line said"
     assert limits(recipe, "max_minutes") == (3, 10), "unless it says so again"
-    assert limits(tiny("training.max_minutes=7", "training.max_steps=10")) == (7, 10), "a recipe may be changed for more"
+    assert limits(tiny("training.max_minutes=7", "training.max_steps=10")) == (7, 10), (
+        "a recipe may be changed for more"
+    )
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:

@@ -318,8 +318,9 @@ std::string manifest_of(const Bundle& bundle) {
   }
   std::error_code ignored;
   if (!fs::is_directory(bundle.directory(), ignored)) {
-    throw BundleError(bundle.name() +
-                      " is not a directory: give the directory that tx-export wrote, or the file that tx-pack wrote");
+    const bool exists = fs::exists(bundle.directory(), ignored);
+    throw BundleError(bundle.name() + (exists ? " is not a directory" : " does not exist") +
+                      ": give the directory that tx-export wrote, or the file that tx-pack wrote");
   }
   try {
     return read_file(bundle.directory() / kManifestName, kLargestFile + 1);
