@@ -118,9 +118,11 @@ def _verify_checkpoint(
         from txport.exporter.sample import choose_sample
         from txport.exporter.verification.table import print_report
         from txport.exporter.verification.verify import Verifier, store_report
+        from txport.exporter.verification.weights import check_same_state
         from txport.models.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(checkpoint)
+    check_same_state(loaded.model, bundle, manifest, checkpoint)
     sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, text, references)
     with Stages() as stages:
         verifier = Verifier(loaded, sample, singles, stages, minutes)
