@@ -8,6 +8,7 @@
 #include <future>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "errors.hpp"
 #include "memory_engine.hpp"
@@ -479,7 +480,7 @@ TEST_CASE("queue: a forked process has a thread of its own") {
 }
 
 TEST_CASE("queue: a closed one stays closed in a forked process, and can be destroyed there") {
-  MemoryEngine engine(kLimits);
+  MemoryEngine engine(kLimits, 1, kNeverEnds);
   auto queue = std::make_unique<Queue>(engine, SearchOptions{});
   auto other = std::make_unique<Queue>(engine, SearchOptions{});
   const Request request = sources({7}, 40).front();
