@@ -68,7 +68,8 @@ help:
 	@echo 'make test-gpu  what only an NVIDIA GPU can show: tests, figures and a report'
 	@echo 'make gpu-kit   the same for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make fused     build the fused CPU engine for Python, by a compiler from PyPI if none is here; make demo does it too'
-	@echo 'make wheels    wheels with that engine for x86-64 and ARM64, any Linux (build/wheels); make release checks them and the rest'
+	@echo 'make wheels    a wheel with that engine for this kind of processor, any Linux (build/wheels); MACHINES="x86_64 aarch64" for both'
+	@echo 'make release   wheels of both kinds, and all else that is uploaded, checked'
 	@echo 'make other-systems   the same for Windows and macOS, which have not run it; the tests of the engine for Windows run where Wine is'
 	@echo 'make test-processors   tests of export, and the bundles of make demo, on older processors, as by switches or qemu; before a release'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
@@ -212,8 +213,8 @@ wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready fused
 	@rm -rf $(WHEEL_VENV)/lib/python*/site-packages/txport*
 	@$(WHEEL_VENV)/bin/python $(INSTALL) -q --no-deps --ignore-installed build/dist/txport-*.whl
 
-# Wheels with the engine inside, for each kind of processor and any Linux with glibc 2.17: by ziglang, on any machine.
-MACHINES := x86_64 aarch64
+# Wheels with the engine inside, for this kind of processor, or others, and any Linux with glibc 2.17: by ziglang.
+MACHINES ?= $(shell uname -m)
 WHEELS := build/wheels
 RELEASE_VENV := build/venv-release
 MOST_WHEEL_BYTES := 2000000
@@ -224,7 +225,7 @@ machine_wheel = TARGET=$(1)-linux-gnu.2.17 PYTHON=$(PYTHON) runtime/cpp/engine.s
 wheels: PACK_PYTHON := $(RELEASE_VENV)/bin/python
 wheels: $(RELEASE_VENV)/.ready
 	@rm -rf $(WHEELS) && mkdir -p $(WHEELS)
-	@$(foreach machine,$(MACHINES),$(call machine_wheel,$(machine)) &&) true
+	@$(foreach machine,$(MACHINES),echo '== The wheel for $(machine), some minutes' && $(call machine_wheel,$(machine)) &&) true
 	@for wheel in $(WHEELS)/*.whl; do $(RELEASE_VENV)/bin/auditwheel show $$wheel | tr '\n' ' ' | grep -oE 'txport\S+ is consistent with the following platform tag: "manylinux_2_[0-9]+_\w+"' \
 	  && test $$(stat -c %s $$wheel) -le $(MOST_WHEEL_BYTES) || { echo "$$wheel is no manylinux wheel of at most $(MOST_WHEEL_BYTES) bytes"; exit 2; }; done
 
@@ -249,6 +250,7 @@ endif
 # What is to be uploaded, checked: one version and a date for it in CHANGELOG.md, wheels, source that builds without git, README.
 RELEASE := build/release
 VERSION = $(shell cat runtime/cpp/VERSION)
+release: MACHINES := x86_64 aarch64
 release: wheels
 	@grep -qE '^## \[$(VERSION)\] - 20[0-9]{2}-[0-9]{2}-[0-9]{2}$$' CHANGELOG.md || { echo 'CHANGELOG.md has no dated section of $(VERSION)'; exit 2; }
 	@rm -rf $(RELEASE) && mkdir -p $(RELEASE)/source

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from txport.models.normalisation import spaced
+from txport.runtime.console.words import plural
 from txport.runtime.corpus.locations import is_url, listed
 from txport.runtime.corpus.shards import Shards, check_some
 from txport.runtime.errors import InputError
@@ -255,7 +256,7 @@ def _rows(file: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[str]]]
         cells = line.split("\t")
         if line and len(cells) < last:
             raise InputError(
-                f"{file}, line {number} has {len(cells)} tab-separated columns, but column {last} is needed: "
+                f"{file}, line {number} has {plural(len(cells), 'tab-separated column')}, but column {last} is needed: "
                 "repair the line or choose other columns"
             )
         if line:
