@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.kinds import check_model
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
@@ -79,6 +80,8 @@ def main(
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
     if output is not None and len(models) * len(sets) > 1:
         raise InputError("--output takes the translations of one model on one test set: evaluate them one by one")
+    for model in models:
+        check_model(model)
     evaluation = _Evaluation(sets, lines, max_length, beam, device, engine, threads, batch, show, bleu_order)
     reports, texts = evaluation.run(models)
     if output is not None:

@@ -64,6 +64,19 @@ def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) 
         raise error(f"{path} is {name}: {ways[wanted]}")
 
 
+def check_model(path: Path) -> None:
+    """Refuse what is neither a bundle nor a checkpoint, where both are taken.
+
+    Raises:
+        InputError: with what it is, and which command takes it.
+    """
+    if path.is_file() or (path / "manifest.json").exists() or kind_of(path) == "checkpoint":
+        return
+    check_kind(path, "bundle")
+    if not (path / "config.json").exists():
+        raise InputError(f"{path} is neither a bundle (manifest.json) nor a checkpoint (config.json)")
+
+
 def _fields(file: Path) -> dict[str, Any]:
     """The fields of a JSON object; none if there is no such."""
     try:
