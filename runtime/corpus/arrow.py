@@ -8,7 +8,7 @@ import pyarrow
 from pyarrow import types
 
 
-def content(array: "pyarrow.Array") -> Iterator[bytes]:
+def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
     """Yield the bytes of an array's values, the same for equal values however they lie in memory."""
     array = _simplified(array)
     kind = array.type

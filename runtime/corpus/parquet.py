@@ -92,7 +92,7 @@ class ParquetSource:
         """Rows of a table."""
         return Rows(texts_of(raw.column(self._column), errors), raw.select(self._keep))
 
-    def identity(self, raw: "pyarrow.Table") -> Iterator[bytes]:
+    def identity(self, raw: "pyarrow.Table") -> Iterator[bytes | memoryview]:
         """Bytes that tell these rows from others."""
         for name in raw.column_names:
             yield name.encode()

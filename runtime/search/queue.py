@@ -42,7 +42,7 @@ class Pending(Future[Any]):
         """Fail in a forked process, where nobody works on it and a thread of the parent may hold its lock."""
         self._condition = Condition()
         if not self.done():
-            self._done_callbacks.clear()
+            self.__dict__["_done_callbacks"].clear()  # what they do is the parent's
             self.set_exception(EngineError("the request belongs to the parent process: submit it again in this one"))
 
     def __await__(self) -> Generator[Any, None, Any]:

@@ -56,8 +56,8 @@ def with_settings(options: Options, generation: Generation, limits: Limits) -> O
 
 
 # The value of an option at which it changes nothing, and what it needs.
-_SAMPLED = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": None, "seed": 0}
-_BEAMS = {"length_penalty": 1, "early_stopping": False, "renormalize": False}
+_SAMPLED: dict[str, Any] = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": None, "seed": 0}
+_BEAMS: dict[str, Any] = {"length_penalty": 1, "early_stopping": False, "renormalize": False}
 
 
 def check_effect(asked: Options, filled: Options) -> None:
@@ -70,7 +70,10 @@ def check_effect(asked: Options, filled: Options) -> None:
     Raises:
         InputError: one of them has no effect.
     """
-    needs = [(_SAMPLED, filled.sample, "sample"), (_BEAMS, (filled.beam or 1) > 1, "a beam of 2 or more")]
+    needs: list[tuple[dict[str, Any], bool | None, str]] = [
+        (_SAMPLED, filled.sample, "sample"),
+        (_BEAMS, (filled.beam or 1) > 1, "a beam of 2 or more"),
+    ]
     for neutral, present, need in needs:
         for name, value in neutral.items():
             if not present and (stated := getattr(asked, name)) is not None and stated != value:

@@ -68,5 +68,7 @@ def test_pkg_config_links_the_installed_library(tmp_path: Path) -> None:
     source = SOURCE / "examples" / "translate.cpp"
     subprocess.run(["c++", "-std=c++17", str(source), *flags, "-o", str(program)], check=True)
     toy = Path(__file__).parents[1] / "data" / "toy_bundle"
-    done = subprocess.run([program, toy], input="one\n", capture_output=True, text=True)
+    library = next((Path(cached("ONNXRUNTIME_ROOT")) / "lib").glob("libonnxruntime.so.1*"))
+    environment = {**os.environ, "TXPORT_ONNXRUNTIME": str(library)}
+    done = subprocess.run([program, toy], input="one\n", capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr

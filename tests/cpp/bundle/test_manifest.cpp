@@ -50,7 +50,7 @@ TEST_CASE("the fields of the toy bundle") {
 
 TEST_CASE("directories that are no bundles") {
   const Scratch scratch;
-  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path() / "nothing"); }), "is not a directory"));
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path() / "nothing"); }), "does not exist"));
   CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "has no manifest.json"));
   std::filesystem::create_directory(scratch.path() / "manifest.json");
   CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "cannot be read"));
