@@ -90,7 +90,8 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
         if report is not None:
             print_report(report, Console())
         click.echo(f"bundle: {output}")
-        click.echo(f"next: tx-translate {output} FILE", err=True)
+        if report is None or report.passed:
+            click.echo(f"tx-export: next: tx-translate {output} FILE", err=True)
     if report is not None and not report.passed:
         raise CheckFailed(f"{output} was kept because of --force, but {report.failure}")
 

@@ -98,4 +98,4 @@ def main(
     outcome = train(loaded, output, place, resume=resume, force=force, started=started)
     if outcome is not None:
         click.echo(outcome.sentence())
-        click.echo(f"next: tx-export {output} -o {output}-bundle", err=True)
+        click.echo(f"tx-train: next: tx-export {output} -o {output}-bundle", err=True)

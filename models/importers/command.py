@@ -63,4 +63,4 @@ def main(
         stages.stage("import", len(imported.plan.parts))
         write_imported(imported, output, source, replace=force, advance=stages.advance)
     click.echo(f"checkpoint: {output} (imported from {imported.kind})")
-    click.echo(f"next: tx-export {output} -o {output}-bundle", err=True)
+    click.echo(f"tx-import: next: tx-export {output} -o {output}-bundle", err=True)

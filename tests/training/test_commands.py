@@ -77,6 +77,7 @@ def test_train_reports_figures_and_evaluate_agrees(command: Command, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("out/checkpoint: 4 steps in") and "on 10 test sentences BLEU" in done.stdout
     assert "tx-train: step 4, " in done.stderr and "Warning" not in done.stderr
+    assert done.stderr.endswith("tx-train: next: tx-export out/checkpoint -o out/checkpoint-bundle\n")
     (tmp_path / "own.toml").write_text('[corpus]\nkind = "builtin"\ntest = 10\n[training]\nmax_steps = 1\n')
     checkpoint = tmp_path / "out" / "checkpoint"
     judged = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", str(tmp_path / "own.toml"), "--json"])
