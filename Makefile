@@ -175,7 +175,7 @@ test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
 # Each minor version of ONNX Runtime, 20 MB each, on the bundle of the tests.
 test-onnxruntime: $(VENV)/.ready
 	@test -e $(TEST_BUNDLE)/manifest.json || $(test_bundles)
-	@$(VENV)/bin/python tests/onnxruntime_versions.py $(TEST_BUNDLE)
+	@$(VENV)/bin/python -m txport.benchmarks.studies.onnxruntime_versions $(TEST_BUNDLE)
 
 # The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
 # whose figures count. Random weights meet too many near ties in float16 to be verified. BUNDLES names other ones.

@@ -39,7 +39,7 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
 
 
 def kind_of(path: Path) -> Kind | None:
-    """What a directory is, by the names of its files and the fields of its config.json; None if it is none of these."""
+    """Return the kind of a directory, by the names of its files and the fields of its config.json; None for others."""
     if (path / "manifest.json").is_file() and "format_version" in _fields(path / "manifest.json"):
         return "bundle"
     if (path / "recipe.json").is_file() and path.name.endswith(".run"):

@@ -64,7 +64,7 @@ def installed(version: str, folder: Path) -> Path:
 
 
 def verdicts(version: str, bundle: Path, folder: Path) -> dict[str, str]:
-    """What each lowering of a bundle gives, and the choice of the runtime."""
+    """Return the verdict on each lowering of a bundle, and on the choice of the runtime."""
     environment = {**os.environ, "PYTHONPATH": str(installed(version, folder))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CHILD, bundle], env=environment, capture_output=True, text=True

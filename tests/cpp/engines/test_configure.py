@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
+SOURCE = Path(__file__).parents[3] / "runtime" / "cpp"
 BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
 
 pytestmark = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
@@ -67,7 +67,7 @@ def test_pkg_config_links_the_installed_library(tmp_path: Path) -> None:
     program = tmp_path / "translate"
     source = SOURCE / "examples" / "translate.cpp"
     subprocess.run(["c++", "-std=c++17", str(source), *flags, "-o", str(program)], check=True)
-    toy = Path(__file__).parents[1] / "data" / "toy_bundle"
+    toy = Path(__file__).parents[2] / "data" / "toy_bundle"
     library = next((Path(cached("ONNXRUNTIME_ROOT")) / "lib").glob("libonnxruntime.so.1*"))
     environment = {**os.environ, "TXPORT_ONNXRUNTIME": str(library)}
     done = subprocess.run([program, toy], input="one\n", capture_output=True, text=True, env=environment)
