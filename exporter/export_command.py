@@ -10,6 +10,7 @@ from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import NAME
 from txport.runtime.bundle.schema import LOWERINGS
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import check_target
 from txport.runtime.libraries import needs, share_cores, without_collection
@@ -85,7 +86,8 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     with Stages() as stages:
         report = export_bundle(checkpoint, output, chosen, stages)
     if as_json:
-        click.echo(json.dumps({"bundle": str(output), "verification": report and dataclasses.asdict(report)}, indent=1))
+        made = {"bundle": str(output), "verification": report and dataclasses.asdict(report)}
+        click.echo(json.dumps(finite(made), indent=1))
     else:
         if report is not None:
             print_report(report, Console())

@@ -14,6 +14,7 @@ from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
@@ -87,7 +88,7 @@ def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *
     """
     fused = device == "cpu" and engine in ("auto", FUSED) and awaits_fused(manifest)
     report = verify_golden(bundle, device, FUSED if fused else engine)
-    click.echo(json.dumps(dataclasses.asdict(report), indent=1) if as_json else _words(report))
+    click.echo(json.dumps(finite(dataclasses.asdict(report)), indent=1) if as_json else _words(report))
     if not report.passed:
         raise CheckFailed(f"{bundle}: {report.differences[0]}")
     if fused and write:
@@ -134,7 +135,7 @@ def _verify_checkpoint(
     if write:
         store_report(bundle, report)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
+        click.echo(json.dumps(finite(dataclasses.asdict(report)), indent=1))
     else:
         print_report(report, Console())
     if not report.passed:

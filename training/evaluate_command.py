@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_model
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
@@ -88,7 +89,7 @@ def main(
         write_atomically(output, b"".join(map(as_line, texts[models[0], sets[0].name])))
     if as_json:
         figures = [report.to_json() for report in reports]
-        click.echo(json.dumps(figures if len(figures) > 1 else figures[0], indent=1))
+        click.echo(json.dumps(finite(figures if len(figures) > 1 else figures[0]), indent=1))
     else:
         click.echo("\n\n".join(report.table(max_length) for report in reports))
 

@@ -3,10 +3,10 @@ r"""Corpora of lines: text, and JSONL with an object a line. Lines end at "\n" a
 import base64
 import codecs
 import json
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.corpus.rows import MOST_BYTES, Fault, Output, Rows, text_of
 from txport.runtime.text.lines import as_line
 
@@ -180,7 +180,7 @@ def json_line(row: dict[str, Any]) -> bytes:
     try:
         line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
     except ValueError:
-        line = json.dumps(_finite(row), ensure_ascii=False, allow_nan=False)
+        line = json.dumps(finite(row, _as_json), ensure_ascii=False, allow_nan=False)
     try:
         return line.encode() + b"\n"
     except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can hold and UTF-8 cannot
@@ -195,14 +195,3 @@ def _as_json(value: object) -> object:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode("ascii")}
-
-
-def _finite(value: Any) -> Any:
-    """A value with null in place of each number that is not finite."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | None) else _as_json(value)

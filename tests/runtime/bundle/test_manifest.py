@@ -1,6 +1,7 @@
 """Manifests that must be accepted and refused, and bundles that are not what their manifest says."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from patches import fits, manifests, sign, text
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import FOR_PEOPLE, WEIGHTS, Manifest, list_files
 from txport.runtime.bundle.schema import FileEntry
-from txport.runtime.bundle.strict_json import encode
+from txport.runtime.bundle.strict_json import encode, finite
 from txport.runtime.errors import BundleError
 
 TOY = (BUNDLE / "manifest.json").read_bytes()
@@ -181,3 +182,9 @@ def test_a_file_that_only_people_read_may_be_missing_but_not_changed(bundle: Pat
     (copy / name).write_text("other")
     with pytest.raises(BundleError, match=name):
         Manifest.load(copy)
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    value = {"a": [1.5, math.nan, (2, -math.inf)], "b": {"c": math.inf, "d": True, "e": None, "f": "x"}}
+    assert finite(value) == {"a": [1.5, None, [2, None]], "b": {"c": None, "d": True, "e": None, "f": "x"}}
+    assert finite([b"x", math.nan], other=len) == [1, None]
