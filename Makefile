@@ -50,7 +50,7 @@ else
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /dev/null)
 endif
 
-.PHONY: help venv constraints docs demo bench fused test test-cuda-provider test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
+.PHONY: help venv constraints docs demo bench fused test test-cuda-provider test-onnxruntime test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
@@ -65,10 +65,12 @@ help:
 	@echo 'make docs      the documentation site (build/site)'
 	@echo 'make venv      only the virtual environment, build/venv'
 	@echo "make test-cuda-provider   ONNX Runtime's own CUDA provider, without a GPU"
+	@echo 'make test-onnxruntime   golden cases on each minor version of ONNX Runtime'
 	@echo 'make test-gpu  what only an NVIDIA GPU can show: tests, figures and a report'
 	@echo 'make gpu-kit   the same for a machine with neither network nor compiler, in files to copy there'
 	@echo 'make fused     build the fused CPU engine for Python, by a compiler from PyPI if none is here; make demo does it too'
-	@echo 'make wheels    wheels with that engine for x86-64 and ARM64, any Linux (build/wheels); make release checks them and the rest'
+	@echo 'make wheels    a wheel with that engine for this kind of processor, any Linux (build/wheels); MACHINES="x86_64 aarch64" for both'
+	@echo 'make release   wheels of both kinds, and all else that is uploaded, checked'
 	@echo 'make other-systems   the same for Windows and macOS, which have not run it; the tests of the engine for Windows run where Wine is'
 	@echo 'make test-processors   tests of export, and the bundles of make demo, on older processors, as by switches or qemu; before a release'
 	@echo 'make cpp       build, test and try the C++ runtime (Debian, Ubuntu)'
@@ -181,6 +183,11 @@ test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
 	@$(foreach venv,$(patsubst %/.ready,%,$(CUDA_PROVIDER_VENVS)),echo "== ONNX Runtime's CUDA provider without a GPU: \
 	  $$($(venv)/bin/python -c 'import onnxruntime as o; print(o.__version__)')" && $(call cuda_provider_tests,$(venv)) &&) true
 
+# Each minor version of ONNX Runtime, 20 MB each, on the bundle of the tests.
+test-onnxruntime: $(VENV)/.ready
+	@test -e $(TEST_BUNDLE)/manifest.json || $(test_bundles)
+	@$(VENV)/bin/python -m txport.benchmarks.studies.onnxruntime_versions $(TEST_BUNDLE)
+
 # The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
 # whose figures count. Random weights meet too many near ties in float16 to be verified. BUNDLES names other ones.
 GPU_BUNDLES = $(or $(BUNDLES),build/gpu/bundles)
@@ -217,8 +224,8 @@ wheel: $(VENV)/.ready $(WHEEL_VENV)/.ready fused
 	@rm -rf $(WHEEL_VENV)/lib/python*/site-packages/txport*
 	@$(WHEEL_VENV)/bin/python $(INSTALL) -q --no-deps --ignore-installed build/dist/txport-*.whl
 
-# Wheels with the engine inside, for each kind of processor and any Linux with glibc 2.17: by ziglang, on any machine.
-MACHINES := x86_64 aarch64
+# Wheels with the engine inside, for this kind of processor, or others, and any Linux with glibc 2.17: by ziglang.
+MACHINES ?= $(shell uname -m)
 WHEELS := build/wheels
 RELEASE_VENV := build/venv-release
 MOST_WHEEL_BYTES := 2000000
@@ -229,7 +236,7 @@ machine_wheel = TARGET=$(1)-linux-gnu.2.17 PYTHON=$(PYTHON) runtime/cpp/engine.s
 wheels: PACK_PYTHON := $(RELEASE_VENV)/bin/python
 wheels: $(RELEASE_VENV)/.ready
 	@rm -rf $(WHEELS) && mkdir -p $(WHEELS)
-	@$(foreach machine,$(MACHINES),$(call machine_wheel,$(machine)) &&) true
+	@$(foreach machine,$(MACHINES),echo '== The wheel for $(machine), some minutes' && $(call machine_wheel,$(machine)) &&) true
 	@for wheel in $(WHEELS)/*.whl; do $(RELEASE_VENV)/bin/auditwheel show $$wheel | tr '\n' ' ' | grep -oE 'txport\S+ is consistent with the following platform tag: "manylinux_2_[0-9]+_\w+"' \
 	  && test $$(stat -c %s $$wheel) -le $(MOST_WHEEL_BYTES) || { echo "$$wheel is no manylinux wheel of at most $(MOST_WHEEL_BYTES) bytes"; exit 2; }; done
 
@@ -254,6 +261,7 @@ endif
 # What is to be uploaded, checked: one version and a date for it in CHANGELOG.md, wheels, source that builds without git, README.
 RELEASE := build/release
 VERSION = $(shell cat runtime/cpp/VERSION)
+release: MACHINES := x86_64 aarch64
 release: wheels
 	@grep -qE '^## \[$(VERSION)\] - 20[0-9]{2}-[0-9]{2}-[0-9]{2}$$' CHANGELOG.md || { echo 'CHANGELOG.md has no dated section of $(VERSION)'; exit 2; }
 	@rm -rf $(RELEASE) && mkdir -p $(RELEASE)/source

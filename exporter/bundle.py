@@ -10,6 +10,7 @@ import onnx_ir as ir
 from txport.exporter.graphs.weights import share_weights
 from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, interface
 from txport.runtime.bundle.schema import Graph, ModelSizes, OptionalRole, Tensor
+from txport.runtime.bundle.strict_json import finite
 
 _DTYPES = {
     ir.DataType.FLOAT: "float32",
@@ -70,4 +71,4 @@ def _tensor(value: ir.Value) -> Tensor:
 
 def write_json(file: Path, value: Any) -> None:
     """UTF-8 JSON with a final line break."""
-    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(finite(value), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -7,15 +7,20 @@ from typing import Any
 
 import click
 from txport.exporter.verification.options import verification_options
+from txport.runtime.bundle.kinds import check_kind
+from txport.runtime.bundle.manifest import NAME
 from txport.runtime.bundle.schema import LOWERINGS
-from txport.runtime.errors import CheckFailed
+from txport.runtime.bundle.strict_json import finite
+from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.files import check_target
 from txport.runtime.libraries import needs, share_cores, without_collection
+from txport.runtime.text.lines import check_file
 
 # The lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, and which runtimes read each, in words.
 READ_BY = {
     "ort": "ONNX Runtime's own operators: ONNX Runtime only",
     "scatter": "opset 18: ONNX Runtime, TensorRT 8.6 and later",
-    "tensorscatter": "opset 24: ONNX Runtime 1.24 and later, TensorRT 10.15 and later",
+    "tensorscatter": "opset 24: ONNX Runtime 1.25 and later, TensorRT 10.15 and later",
 }
 
 
@@ -52,7 +57,7 @@ READ_BY = {
     "--with-beams",
     "beams",
     is_flag=True,
-    help="Add the step of beam search that copies no cache, for ONNX Runtime 1.24 and later on CPUs; "
+    help="Add the step of beam search that copies no cache, for ONNX Runtime 1.25 and later on CPUs; "
     "without it the hypotheses of a sentence are rows like others.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
@@ -64,6 +69,9 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
+    check_kind(checkpoint, "checkpoint")
+    check_target(output, options["force"], NAME)
+    _check(options)
     with without_collection(), needs("export"):  # here, so that --help need not wait for PyTorch
         from txport.runtime.console.progress import Stages
 
@@ -78,10 +86,22 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     with Stages() as stages:
         report = export_bundle(checkpoint, output, chosen, stages)
     if as_json:
-        click.echo(json.dumps({"bundle": str(output), "verification": report and dataclasses.asdict(report)}, indent=1))
+        made = {"bundle": str(output), "verification": report and dataclasses.asdict(report)}
+        click.echo(json.dumps(finite(made), indent=1))
     else:
         if report is not None:
             print_report(report, Console())
         click.echo(f"bundle: {output}")
+        if report is None or report.passed:
+            click.echo(f"tx-export: next: tx-translate {output} FILE", err=True)
     if report is not None and not report.passed:
         raise CheckFailed(f"{output} was kept because of --force, but {report.failure}")
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Refuse what could only fail after PyTorch was imported."""
+    if options["int8"] and options["float16"]:
+        raise InputError("--int8 and --fp16 exclude each other: int8 is for CPUs, FP16 for GPUs")
+    for file in (options["text"], options["references"]):
+        if file is not None:
+            check_file(file)

@@ -12,11 +12,14 @@ import click
 from txport.exporter.verification.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
 from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
+from txport.runtime.text.lines import check_file
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,6 +71,10 @@ def main(
             raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
+    check_kind(checkpoint, "checkpoint")
+    for file in (sentences["text"], sentences["references"]):
+        if file is not None:
+            check_file(file)
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
     write = not no_write and device == "cpu"
@@ -81,7 +88,7 @@ def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *
     """
     fused = device == "cpu" and engine in ("auto", FUSED) and awaits_fused(manifest)
     report = verify_golden(bundle, device, FUSED if fused else engine)
-    click.echo(json.dumps(dataclasses.asdict(report), indent=1) if as_json else _words(report))
+    click.echo(json.dumps(finite(dataclasses.asdict(report)), indent=1) if as_json else _words(report))
     if not report.passed:
         raise CheckFailed(f"{bundle}: {report.differences[0]}")
     if fused and write:
@@ -114,9 +121,11 @@ def _verify_checkpoint(
         from txport.exporter.sample import choose_sample
         from txport.exporter.verification.table import print_report
         from txport.exporter.verification.verify import Verifier, store_report
+        from txport.exporter.verification.weights import check_same_state
         from txport.models.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(checkpoint)
+    check_same_state(loaded.model, bundle, manifest, checkpoint)
     files = text, references, ids, reference_ids
     sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
     with Stages() as stages:
@@ -129,7 +138,7 @@ def _verify_checkpoint(
     if write:
         store_report(bundle, report)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
+        click.echo(json.dumps(finite(dataclasses.asdict(report)), indent=1))
     else:
         print_report(report, Console())
     if not report.passed:

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 from txport.models.config import Config
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.schema import Generation, added
 from txport.runtime.bundle.strict_json import encode, load
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
@@ -123,7 +124,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     Raises:
         CheckpointError: a missing or damaged file, another format, a missing, extra, misshapen or non-float tensor.
     """
-    if not directory.is_dir():
+    if directory.exists() and not directory.is_dir():
         raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one)")
     file = read_config_file(directory)
     config = file.config
@@ -179,8 +180,7 @@ def read_config(directory: Path) -> Config:
 def read_config_file(directory: Path) -> ConfigFile:
     """All that config.json holds; errors as of `read_config`."""
     file = directory / "config.json"
-    if (directory / "manifest.json").exists():
-        raise CheckpointError(f"{directory} is a bundle: give the checkpoint it was exported from")
+    check_kind(directory, "checkpoint", CheckpointError)
     try:
         return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError)
     except InputError as error:

@@ -50,7 +50,8 @@ def run_command(module: str, extra: str) -> NoReturn:
     """Import a module, run its click command `main` on the arguments of this process, and exit.
 
     Errors that a user can cause end in one sentence on standard error and the error's exit code: 2 for bad use, 1 for a
-    failed check. Ctrl-C ends in one word, a closed pipe, as by `| head`, silently.
+    failed check. So does what the system reports of files, as a full disk. Ctrl-C ends in one word, a closed pipe, as
+    by `| head`, silently.
 
     Args:
         module: the module of the command.
@@ -70,14 +71,24 @@ def run_command(module: str, extra: str) -> NoReturn:
         print(f"{program()}: interrupted", file=sys.stderr)
         code = INTERRUPTED
     except BrokenPipeError:
-        # Buffered output has nowhere to go; without this the interpreter would report it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         code = CLOSED_PIPE
+    except OSError as error:
+        print(f"{program()}: {error.filename or 'the output'} cannot be read or written: {error.strerror or error}",
+              file=sys.stderr)  # fmt: skip
+        _discard_output()
+        code = ResourceError.exit_code
     except SystemExit as leaving:
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
         code = CLOSED_PIPE  # met by rich, which has done the same
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Leave buffered output nowhere to go, which the interpreter would report at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(module: str, extra: str) -> int:

@@ -101,7 +101,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         ResourceError: the disk is full or fails.
     """
     target = Path(os.path.abspath(target)).resolve()
-    _check_target(target, replace, marker)
+    check_target(target, replace, marker)
     with file_errors(target, ours=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
@@ -110,7 +110,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
             yield directory
         with file_errors(target, ours=True):
             _sync_tree(directory)
-            _check_target(target, replace, marker)
+            check_target(target, replace, marker)
             _publish(directory, target, replace)
 
 
@@ -129,7 +129,8 @@ def make_directory(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _check_target(target: Path, replace: bool, marker: str | None) -> None:
+def check_target(target: Path, replace: bool, marker: str | None) -> None:
+    """Refuse a target that may not be made, or not be replaced; see `new_directory`."""
     if not os.path.lexists(target):
         return
     if not target.is_dir():

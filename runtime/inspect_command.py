@@ -29,7 +29,8 @@ from txport.runtime.version import VERSION
 def main(bundle: Path, check: bool, as_json: bool, device: str, engine: str, lowering: str | None) -> None:
     """Print the manifest of BUNDLE and which engine would run it; with --check, verify its files and its answers."""
     if not bundle.exists():
-        raise InputError(f"{bundle} is not a directory: give the directory that tx-export wrote, or a file of tx-pack")
+        what = "is not a directory" if bundle.exists() else "does not exist"
+        raise InputError(f"{bundle} {what}: give the directory that tx-export wrote, or a file of tx-pack")
     try:
         manifest = Manifest.load(bundle)
         checks = _check(bundle, manifest, device, engine, lowering) if check else []

@@ -3,6 +3,8 @@
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from inspect import signature
 from numbers import Integral
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -12,7 +14,7 @@ from txport.runtime.bundle.names import find_bundle
 from txport.runtime.bundle.shortlist import open_shortlist
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, nearest
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 from txport.runtime.results import Piece, Translation, best_of, empty, translations_of
@@ -55,7 +57,10 @@ class OpenBundle:
         batch: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
         workers: int = 1,
+        **unknown: object,
     ) -> None:
+        if unknown:
+            raise TypeError(f"Translator() has no argument {_unknown(next(iter(unknown)))}")
         numbers = threads, workers, 1 if batch is None else batch, batch_tokens
         if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
@@ -167,6 +172,13 @@ class OpenBundle:
         if (memory := self._memory) is None:
             raise InputError("this Translator was closed: open the bundle again")
         return memory
+
+
+def _unknown(name: str) -> str:
+    """A name that no argument has, and what was probably meant."""
+    if name in (option.name for option in fields(Options)):
+        return f"{name!r}, which is an option of translate"
+    return f"{name!r}: {nearest(name, list(signature(OpenBundle).parameters)[:-1])}"
 
 
 def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +99,23 @@ of_engine = flags(
 )
 
 
+_NAMED = re.compile(
+    r"\bthe option (\w+)|\b(\w+)(?= has no effect)|(?<=no effect without )(sample)\b|\b("
+    + "|".join(option.name for option in fields(Options) if "_" in option.name)
+    + r")\b(?![./])"
+)
+
+
+@contextmanager
+def flags_in_messages() -> Iterator[None]:
+    """Options by their flags in what a command says, as `--n-best` for `n_best`."""
+    try:
+        yield
+    except InputError as error:
+        message = _NAMED.sub(lambda match: "--" + (match[match.lastindex or 0]).replace("_", "-"), str(error))
+        raise InputError(message) from error
+
+
 def engine_of(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `Translator`, taken out of the options of a command."""
     names = ("device", "engine", "lowering", "threads", "workers", "batch", "batch_tokens")
@@ -157,7 +175,7 @@ def main(
     translator = Translator(bundle, **chosen)
     first = FIRST_LINES if output is None else window
     line_of = as_json_line if as_json else _with_alignment if "alignments" in options else _as_line
-    with _writer(output) as target, _Rate(_is_watched(files, output)) as progress:
+    with flags_in_messages(), _writer(output) as target, _Rate(_is_watched(files, output)) as progress:
         for file in files:
             with _reader(file) as (descriptor, what):
                 if document:

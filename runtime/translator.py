@@ -15,7 +15,7 @@ from txport.runtime.open_bundle import OpenBundle
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import AttentionMaps, Piece, Score, Translation, empty
 from txport.runtime.scoring import Answer
-from txport.runtime.search.decoding import stream
+from txport.runtime.search.decoding import check_streams, stream
 from txport.runtime.search.queue import Pending, answered
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.text.requests import Call
@@ -73,17 +73,21 @@ class Translator(OpenBundle):
             options, changes: as for `translate`.
             what: names a line in messages, before its number.
 
-        Yields:
-            the results of each window, in order.
+        Returns:
+            the results of each window, in order, as they are asked for.
 
         Raises:
             InputError: as `translate`, with the number of the line.
         """
         call = self._call(options, changes)
-        first = 1
-        for window in windows:
-            yield self._translate(window, call, what, first)
-            first += len(window)
+
+        def results() -> Iterator[list[Translation]]:
+            first = 1
+            for window in windows:
+                yield self._translate(window, call, what, first)
+                first += len(window)
+
+        return results()
 
     def translate_file(
         self,
@@ -155,7 +159,7 @@ class Translator(OpenBundle):
         return self._translations(asked, call.options)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
-        """Translate one sentence and yield each token as it is made; options as for `translate`.
+        """Translate one sentence and give each token as it is made; options as for `translate`.
 
         The texts of all pieces, joined, are the text that `translate` gives.
 
@@ -165,10 +169,14 @@ class Translator(OpenBundle):
         call = self._call(options, changes)
         if call.options.alignments or call.options.attention:
             raise InputError("a stream has no alignments and no attention: use translate for these")
-        asked = call.sentence(sentence, "the sentence")
-        if asked is None:
-            return
-        yield from map(self._pieces(lambda piece: piece), stream(self.engine, asked.request))
+        check_streams(call.search)
+        asked, engine = call.sentence(sentence, "the sentence"), self.engine
+
+        def pieces() -> Iterator[Piece]:
+            if asked is not None:
+                yield from map(self._pieces(lambda piece: piece), stream(engine, asked.request))
+
+        return pieces()
 
     def submit(
         self,

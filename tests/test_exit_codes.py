@@ -90,6 +90,24 @@ def test_a_closed_pipe_is_silent_and_141(name: str) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.parametrize("name", [*COMMANDS, "tx-serve", "tx-train", "tx-translate-corpus", "tx-get", "tx-push"])
+def test_a_full_disk_is_one_sentence_and_2(name: str) -> None:
+    """As where standard output goes to one."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    places = {"tx-serve": "runtime", "tx-train": "training", "tx-translate-corpus": "runtime", "tx-get": "exporter",
+              "tx-push": "exporter"}  # fmt: skip
+    package = places.get(name) or COMMANDS[name][0]
+    function = name.removeprefix("tx-").replace("-", "_") if name in places else COMMANDS[name][1]
+    if package != "runtime":
+        pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    command = [sys.executable, "-c", RUN.format(name, package, function), "--help"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    words = "the output cannot be read or written: No space left on device"
+    assert (done.returncode, done.stderr) == (2, f"{name}: {words}\n")
+
+
 def test_tables_in_a_closed_pipe(tmp_path: Path) -> None:
     """rich ends a process by itself then, with 1."""
     pytest.importorskip("rich", reason="needs rich: pip install 'txport[dev]'")

@@ -4,17 +4,19 @@ import hashlib
 import heapq
 import itertools
 import logging
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from txport.models.normalisation import spaced
+from txport.runtime.console.words import plural
 from txport.runtime.corpus.locations import is_url, listed
 from txport.runtime.corpus.shards import Shards, check_some
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
-from txport.runtime.text.lines import read_lines
+from txport.runtime.text.lines import open_text, read_lines
 from txport.training.guidance.pharaoh import Links, by_pair
 from txport.training.recipe import (
     RECIPES,
@@ -82,6 +84,47 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
             left_out, "pair is" if left_out == 1 else "pairs are", count,
         )  # fmt: skip
     return _as_answered_all(train, splits[0], splits[1], tokenizer, _alignments(options, data))
+
+
+def check_files(options: CorpusOptions, data: Path) -> None:
+    """Check that the files of a corpus are there, not empty and, if they are parallel, of as many lines as each other.
+
+    It takes a fraction of the time of `load`, which checks the rest; arguments and errors are as of `load`.
+    """
+    if isinstance(options, BuiltinOptions | NamesOptions | DatasetsOptions):
+        return
+    for name in filter(None, (options.train, options.validation, options.test)):
+        if isinstance(options, ShardsOptions):
+            listed([name if is_url(name) else str(data / name)])
+        elif isinstance(options, TableOptions):
+            _lines_of(_table(name, data))
+        else:
+            languages = options.source_language, options.target_language
+            source, target = (_existing(data / f"{name}.{language}") for language in languages)
+            _check_lengths(source, _lines_of(source), target, _lines_of(target))
+
+
+def _lines_of(file: Path) -> int:
+    """The number of lines of a file.
+
+    Raises:
+        InputError: it has none, or cannot be read.
+    """
+    count, end = 0, b"\n"
+    with open_text(file) as descriptor:
+        while chunk := os.read(descriptor, 1 << 20):
+            count, end = count + chunk.count(b"\n"), chunk[-1:]
+    count += end != b"\n"
+    if not count:
+        raise InputError(f"{file} is empty: at least one line with text is needed")
+    return count
+
+
+def _check_lengths(source: Path, sources: int, target: Path, targets: int) -> None:
+    if sources != targets:
+        raise InputError(
+            f"{source} has {sources} lines and {target} has {targets}: parallel files need the same number"
+        )
 
 
 def _as_answered_all(
@@ -191,10 +234,7 @@ def read_parallel(source: Path, target: Path) -> list[Pair]:
         InputError: a file is missing or not UTF-8, or the numbers of lines differ, or no pair is left.
     """
     sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
-        raise InputError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: parallel files need the same number"
-        )
+    _check_lengths(source, len(sources), target, len(targets))
     return _pairs(zip(sources, targets, strict=True), f"{source} and {target} hold")
 
 
@@ -216,7 +256,7 @@ def _rows(file: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[str]]]
         cells = line.split("\t")
         if line and len(cells) < last:
             raise InputError(
-                f"{file}, line {number} has {len(cells)} tab-separated columns, but column {last} is needed: "
+                f"{file}, line {number} has {plural(len(cells), 'tab-separated column')}, but column {last} is needed: "
                 "repair the line or choose other columns"
             )
         if line:

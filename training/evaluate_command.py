@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.kinds import check_model
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
@@ -79,13 +81,15 @@ def main(
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
     if output is not None and len(models) * len(sets) > 1:
         raise InputError("--output takes the translations of one model on one test set: evaluate them one by one")
+    for model in models:
+        check_model(model)
     evaluation = _Evaluation(sets, lines, max_length, beam, device, engine, threads, batch, show, bleu_order)
     reports, texts = evaluation.run(models)
     if output is not None:
         write_atomically(output, b"".join(map(as_line, texts[models[0], sets[0].name])))
     if as_json:
         figures = [report.to_json() for report in reports]
-        click.echo(json.dumps(figures if len(figures) > 1 else figures[0], indent=1))
+        click.echo(json.dumps(finite(figures if len(figures) > 1 else figures[0]), indent=1))
     else:
         click.echo("\n\n".join(report.table(max_length) for report in reports))
 

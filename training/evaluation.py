@@ -10,6 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.archive import is_bundle
+from txport.runtime.bundle.kinds import check_model
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
@@ -135,8 +136,7 @@ def open_model(model: Path, device: str = "auto", engine: str = "auto", threads:
     if is_bundle(model):
         translator = Translator(model, device, engine, threads=threads)
         return translator.engine, translator.tokenizer
-    if not (model / "config.json").exists():
-        raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json)")
+    check_model(model)
     if engine != "auto":
         raise InputError(f"a checkpoint has no engine {engine!r}, PyTorch runs it: leave out the engine")
     checkpoint = load_checkpoint(model)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from txport.models.config import PRESETS, Config, preset
 from txport.models.transformer import Transformer
+from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
 from txport.training.outlook import Outlook, Share
@@ -88,8 +89,8 @@ def fit(recipe: Recipe, pairs: Collection[Pair], outlook: Outlook | None = None)
         outlook.steps = steps
     if given.max_minutes and steps < TOO_FEW and steps < (given.max_steps or math.inf):
         _log.warning(
-            "training.max_minutes = %g is too short: it allows about %.0f steps, and a model needs some %d to learn",
-            given.max_minutes, steps, FEWEST_STEPS,
+            "training.max_minutes = %g is too short: it allows about %s, and a model needs some %d to learn",
+            given.max_minutes, plural(round(steps), "step"), FEWEST_STEPS,
         )  # fmt: skip
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
         # Sentences that are hardly ever seen twice need none.

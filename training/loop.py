@@ -20,6 +20,7 @@ from txport.models.transformer import Transformer
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.corpus.shards import Shards
 from txport.runtime.errors import InputError
+from txport.runtime.files import file_errors
 from txport.runtime.libraries import quiet
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
@@ -100,13 +101,14 @@ def train(
 
     Raises:
         InputError: the output exists, or the corpus or an option cannot be used.
+        ResourceError: the disk is full.
         MissingLibrary: see `txport.training.corpora.load`.
         Interrupted: a signal came.
         Finished: the run that is to be resumed has made all its steps.
     """
     clock = Clock(recipe.training.max_minutes, started)
-    with RunProgress(_first_process()) as progress, Interruption() as interruption:
-        run = RunDirectory(output)
+    run = RunDirectory(output)
+    with RunProgress(_first_process()) as progress, Interruption() as interruption, file_errors(run.path, ours=False):
         prepared = _prepare(recipe, run, data, progress, resume, force)
         return _train(prepared, run, clock, progress, interruption, resume)
 
@@ -212,7 +214,7 @@ def _train(
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
         callbacks = [Agreement(examples, held_out), Lookout(prepared.outlook)]
         trainer = _trainer(options, run, progress, interruption, callbacks)
-        _fit(trainer, module, examples, held_out, run.last, resume)
+        _fit(trainer, module, examples, held_out, run.last, resume, prepared.outlook.steps)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
@@ -362,7 +364,13 @@ def _callbacks(
 
 
 def _fit(
-    trainer: Trainer, module: TranslationModule, examples: Examples, held_out: Examples, state: Path, resume: bool
+    trainer: Trainer,
+    module: TranslationModule,
+    examples: Examples,
+    held_out: Examples,
+    state: Path,
+    resume: bool,
+    foreseen: float | None,
 ) -> None:
     options = module.options
     rank = trainer.global_rank
@@ -376,7 +384,7 @@ def _fit(
         Loader(held_out, TokenBatches(held_out.lengths, batch_tokens, 0, rank, world, shuffle=False)),
     ]
     if trainer.is_global_zero:
-        _announce(options, len(loaders[0]), len(module.validation))
+        _announce(options, len(loaders[0]), len(module.validation), foreseen)
     try:
         # What Lightning wrote is read back without unpickling anything but tensors and plain values.
         trainer.fit(module, loaders[0], loaders[1], ckpt_path=state if resume else None, weights_only=True)
@@ -391,7 +399,7 @@ def _fit(
         raise found from error
 
 
-def _announce(options: TrainingOptions, batches: int, sentences: int) -> None:
+def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: float | None) -> None:
     """Log the outlook of the run."""
     steps = math.ceil(batches / options.accumulate)
     ends = {
@@ -402,9 +410,10 @@ def _announce(options: TrainingOptions, batches: int, sentences: int) -> None:
     until = " or ".join(f"{value:g} {unit}{'' if value == 1 else 's'}" for unit, value in ends.items() if value)
     every = f"every {_count(options.validate_every, 'step')}" if options.validate_every else f"at most {MOST + 1} times"
     _log.info(
-        "%s an epoch; validates %s, on %s; ends after %s%s",
+        "%s an epoch; validates %s, on %s; ends after %s%s%s",
         _count(steps, "step"), every, _count(sentences, "sentence"), until,
         ", the test included" if options.max_minutes else "",
+        "" if foreseen is None else f"; about {_count(round(foreseen), 'step')}",
     )  # fmt: skip
 
 

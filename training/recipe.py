@@ -309,7 +309,7 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """
     file = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     try:
-        table = tomllib.loads(file.read_bytes().decode("utf-8"))
+        table = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
         raise InputError(

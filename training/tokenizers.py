@@ -14,6 +14,7 @@ from txport.models.normalisation import rule_file, spaced
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
+from txport.runtime.text.lines import MOST_LINE_BYTES
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training.corpora import Pair
 from txport.training.recipe import TokenizerOptions, chosen
@@ -129,6 +130,7 @@ def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> by
                 byte_fallback=options.byte_fallback,
                 character_coverage=options.character_coverage,
                 input_sentence_size=MOST_SENTENCES,
+                max_sentence_length=MOST_LINE_BYTES,  # bytes; by default longer sentences than 4,192 are left out
                 shuffle_input_sentence=True,
                 num_threads=THREADS,
                 minloglevel=2,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from txport.models.config import PRESETS
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.logs import show_log
 from txport.runtime.libraries import keep_memory, needs, share_cores, without_collection
 
@@ -78,14 +79,23 @@ def main(
     share_cores()
     keep_memory()
     with without_collection(), needs("train"):
+        from txport.training.corpora import check_files
         from txport.training.recipe import read
         from txport.training.run.paths import RunPaths
 
         loaded = read(recipe, [*overrides, *values])
-        if resume:  # said before PyTorch is imported
-            RunPaths(output).check_resume(loaded.training)
+        # All of this is said before PyTorch is imported.
+        if resume:
+            stated = {override.partition("=")[0].strip().rpartition(".")[2] for override in (*overrides, *values)}
+            loaded = RunPaths(output).check_resume(loaded, stated)
+        elif not os.environ.get("LOCAL_RANK", "0").strip("0"):
+            RunPaths(output).check(force)
+            if loaded.training.from_checkpoint is not None:
+                check_kind(Path(loaded.training.from_checkpoint), "checkpoint")
+        place = data or Path(os.environ.get("TXPORT_DATA", "."))
+        check_files(loaded.corpus, place)
         from txport.training.loop import train
-    place = data or Path(os.environ.get("TXPORT_DATA", "."))
     outcome = train(loaded, output, place, resume=resume, force=force, started=started)
     if outcome is not None:
         click.echo(outcome.sentence())
+        click.echo(f"tx-train: next: tx-export {output} -o {output}-bundle", err=True)

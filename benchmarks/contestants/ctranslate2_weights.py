@@ -16,6 +16,7 @@ from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 from txport.benchmarks.contestants.ctranslate2 import token
 from txport.models.checkpoint import load_checkpoint
 from txport.models.config import Config
+from txport.models.positions import sinusoids
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
 
@@ -25,6 +26,8 @@ _ACTIVATIONS = {
     "silu": common_spec.Activation.SWISH,
     "gelu_tanh": common_spec.Activation.GELUTanh,
 }
+# Sinusoids that are written: more than any workload of tx-bench has.
+MOST_POSITIONS = 4_096
 
 
 def write_ctranslate2(model: Transformer, directory: Path) -> None:
@@ -84,11 +87,18 @@ def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) 
     table.weight = _array(embedding.tokens.weight)
     spec.scale_embeddings = embedding.scale
     if embedding.positions is not None:
-        spec.position_encodings.encodings = _array(embedding.positions)
+        spec.position_encodings.encodings = _positions(embedding.positions, config)
     if config.embedding_norm:
         _set_norm(spec.layernorm_embedding, embedding.norm)
     if config.norm == "pre":
         _set_norm(spec.layer_norm, norm)
+
+
+def _positions(table: Any, config: Config) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The table of positions; sinusoids for inputs as long as bundles may take, which the model has no end of."""
+    if config.positions != "sinusoidal":
+        return _array(table)
+    return _array(sinusoids(max(config.max_positions, MOST_POSITIONS), config.d_model))
 
 
 def _set_rotations(spec: Any, config: Config) -> None:

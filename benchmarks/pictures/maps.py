@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txport.runtime.bundle.archive import is_bundle
+from txport.runtime.bundle.kinds import check_model
 from txport.runtime.engine import Float32
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -78,8 +79,7 @@ def read_maps(model: Path, text: str, target: str | None, options: Options) -> l
         with Translator(model, "cpu") as translator:
             maps = translator.attention_maps(text, target, options.changed({"strict": True}))
             return as_maps(maps, translator.tokenizer, translator.manifest.tokens.bos, text, options)
-    if not (model / "config.json").exists():
-        raise InputError(f"{model} is neither a bundle (manifest.json) nor a checkpoint (config.json)")
+    check_model(model)
     with needs("export"):
         from txport.benchmarks.pictures.checkpoint import checkpoint_maps
     return as_maps(*checkpoint_maps(model, text, target, options), text, options)

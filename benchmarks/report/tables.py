@@ -11,6 +11,8 @@ from txport.runtime.console.words import plural
 
 Column = tuple[str, Callable[[Measurement], str]]
 _NONE = "-"
+# Fewer calls than these say little of a time.
+FEW_CALLS = 5
 WIDE = 170  # characters that a terminal needs for every column
 # What a narrow terminal shows; Markdown and wide terminals show all.
 NARROW = ("", "workload", "ms/token", "ratio", "ids", "tokens/s", "peak MB", "x roof")
@@ -119,6 +121,9 @@ def facts(report: BenchReport) -> list[tuple[str, str]]:
     lines += [(each.name, _contestant(each)) for each in report.contestants]
     if report.reference:
         lines.append(("ids compared with", report.reference))
+    if few := [each.calls for each in report.measurements if each.calls < FEW_CALLS]:
+        words = f"{plural(len(few), 'row')} of fewer than {FEW_CALLS} calls, the least of {plural(min(few), 'call')}"
+        lines.append(("FEW CALLS", f"{words}: other runs may differ by tens of percent; raise --seconds"))
     if not report.complete:
         lines.append(("INCOMPLETE", "the run was interrupted; this is what was measured until then"))
     return lines

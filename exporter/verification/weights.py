@@ -11,13 +11,17 @@ from txport.exporter.graphs.int8 import quantised
 from txport.exporter.graphs.parameters import Array, Float32, model_parameters
 from txport.exporter.verification.report import WeightsReport
 from txport.models.transformer import Transformer
-from txport.runtime.bundle.archive import File
+from txport.runtime.bundle.archive import File, Files, files_of
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.parameters import Parameter, Parameters
+from txport.runtime.errors import CheckFailed
 
 # Largest error of a number in int8, in steps: half of one, and what the division by the scale rounds.
 _HALF_STEP = 0.501
 # Numbers that are compared at once: a table of words may be larger than what else verification needs.
 _BLOCK = 1 << 20
+# Tensors that differ by a fault in the bundle; more are another state of the checkpoint.
+MOST_NAMED = 3
 
 
 def compare_weights(model: Transformer, parameters: Parameters, file: File, longest: int) -> WeightsReport:
@@ -36,6 +40,33 @@ def compare_weights(model: Transformer, parameters: Parameters, file: File, long
         failures += _differences(parameter, expected[parameter.name], data)
     numbers = sum(expected[parameter.name].size for parameter in parameters.tensors)
     return WeightsReport(len(parameters.tensors), numbers, failures)
+
+
+def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, checkpoint: Path) -> None:
+    """Refuse a bundle of another state of the checkpoint, as before more training: all else would differ as well.
+
+    Args:
+        model: the checkpoint's, float32.
+        bundle: the bundle.
+        manifest: its manifest; nothing is checked without a table of parameters, or with other sizes.
+        checkpoint: names it in messages.
+
+    Raises:
+        CheckFailed: more tensors than `MOST_NAMED` differ.
+    """
+    parameters, longest = manifest.parameters, max(manifest.limits.source, manifest.limits.target)
+    if parameters is None:
+        return
+    shapes = {name: array.shape for name, array in model_parameters(model, longest)}
+    if any(shapes.get(parameter.name) != tuple(parameter.shape) for parameter in parameters.tensors):
+        return
+    report = compare_weights(model, parameters, files_of(bundle) / WEIGHTS, longest)
+    if (count := len(report.failures)) > MOST_NAMED:
+        names = [failure.partition(" weights of ")[2].partition(" ")[0] for failure in report.failures[:MOST_NAMED]]
+        raise CheckFailed(
+            f"{bundle} has other weights than {checkpoint} ({count} of {report.tensors} tensors differ: "
+            f"{', '.join(names)} and {count - MOST_NAMED} more): it was exported from another state, export it again"
+        )
 
 
 def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Files of a model: a directory, an archive, or a repository of the Hugging Face hub."""
 
+import re
 import sys
 import tarfile
 import zipfile
@@ -9,10 +10,12 @@ from pathlib import Path, PurePosixPath
 from warnings import catch_warnings, filterwarnings
 
 from txport.runtime.bundle.manifest import NAME
-from txport.runtime.errors import InputError, ResourceError
+from txport.runtime.errors import InputError, ResourceError, TxportError
 from txport.runtime.files import file_errors, scratch_directory
 from txport.runtime.libraries import needs
 
+# The id of a repository.
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # It says that a model is SMaLL-100, whose other files are as M2M100's; nobody runs it.
 SMALL100_MARK = "tokenization_small100.py"
 # Files that importers read; those of bundles are named by their manifest.
@@ -58,8 +61,15 @@ def _unpack(archive: Path, directory: Path) -> None:
                 if odd := next((each.name for each in members if not (each.isfile() or each.isdir())), None):
                     raise InputError(f"{archive} has {odd}, which is neither a file nor a directory: pack it again")
                 tar.extractall(directory, members)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise InputError(f"{archive} is neither a .zip nor a .tar file, or is damaged ({error})") from None
+    except TxportError:
+        raise
+    except Exception as error:  # of zlib, lzma, of what is encrypted or packed otherwise: each has its own
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        if isinstance(error, RuntimeError) and "encrypted" in str(error):
+            raise InputError(f"{archive} is encrypted: unpack it, and give the directory") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(":")
+        raise InputError(f"{archive} is neither a .zip nor a .tar file, or is damaged ({reason})") from None
 
 
 def _check_names(archive: Path, names: Sequence[str]) -> None:
@@ -108,5 +118,17 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
             raise InputError(
                 f"{source} is no local file, and was not fetched at {revision} before, while huggingface_hub is offline"
             ) from None
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{source} is no local file, and its download from the hub failed: {reason}") from None
+        raise InputError(f"{source} is no local file, and {_reason(error, source, revision)}") from None
+
+
+def _reason(error: Exception, source: str, revision: str) -> str:
+    """Why a repository was not fetched, and the way out."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return f"{source} on the hub is gated: accept its terms on its page there, and log in with `hf auth login`"
+    if isinstance(error, RepositoryNotFoundError):
+        return "the hub has no such repository, or it is private: check the name, or log in with `hf auth login`"
+    if isinstance(error, RevisionNotFoundError):
+        return f"the repository on the hub has no revision {revision}: name a branch, tag or commit that it has"
+    return f"its download from the hub failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"

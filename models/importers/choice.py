@@ -1,11 +1,10 @@
 """Choice of the importer for a source, and the directory of a hub id."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from txport.models.hub.source import fetch
+from txport.models.hub.source import HUB_ID, fetch
 from txport.models.importers.adapters import CONFIG, describe_adapter
 from txport.models.importers.bart import import_bart
 from txport.models.importers.fairseq import import_fairseq
@@ -22,6 +21,7 @@ from txport.models.importers.textbooks.d2l import import_d2l
 from txport.models.importers.textbooks.torch_transformer import DESCRIPTION, import_torch
 from txport.models.importers.tokenizers.word_lists import has_lists, read_word_lists, word_tokenizer
 from txport.models.importers.weights import read_pickle, read_safetensors, state_dict_of
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.errors import CheckpointError, InputError
 
 IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
@@ -62,7 +62,6 @@ _REFUSED = {
     "prophetnet": "ProphetNet's n-gram attention",
     "encoder-decoder": "an encoder and a decoder of different families",
 }
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def import_model(source: str, kind: str | None, options: ImportOptions) -> Imported:
@@ -112,8 +111,9 @@ def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
 def _local(source: str) -> Path:
     path = Path(source)
     if path.exists():
+        check_kind(path, "model", CheckpointError)
         return path
-    if not _HUB_ID.fullmatch(source):
+    if not HUB_ID.fullmatch(source):
         raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
     return fetch(source)
 
@@ -159,8 +159,7 @@ def _from_config(config: Path) -> str:
         return m2m100_kind(config.parent, value)
     if isinstance(kind, str) and kind in _MODEL_TYPES:
         return _MODEL_TYPES[kind]
-    if "format_version" in value:
-        raise CheckpointError(f"{config.parent} is a checkpoint of txport already: give it to tx-export")
+    check_kind(config.parent, "model", CheckpointError)
     if isinstance(kind, str) and kind in _REFUSED:
         raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
     some = ", ".join(_MODEL_TYPES)

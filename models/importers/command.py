@@ -3,7 +3,11 @@
 from pathlib import Path
 
 import click
+from txport.models.hub.source import HUB_ID
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.progress import Stages
+from txport.runtime.errors import InputError
+from txport.runtime.files import check_target
 from txport.runtime.libraries import needs
 
 KINDS = (
@@ -49,6 +53,11 @@ def main(
     Nothing in SOURCE is run. Anything that would change the model is refused. Where its own generation settings
     differ from greedy search, standard error says so.
     """
+    if Path(source).exists():
+        check_kind(Path(source), "model")
+    elif HUB_ID.fullmatch(source) is None:
+        raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
+    check_target(output, force, "config.json")
     with needs("import"):  # here, so that --help need not wait for PyTorch
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
@@ -61,3 +70,4 @@ def main(
         stages.stage("import", len(imported.plan.parts))
         write_imported(imported, output, source, replace=force, advance=stages.advance)
     click.echo(f"checkpoint: {output} (imported from {imported.kind})")
+    click.echo(f"tx-import: next: tx-export {output} -o {output}-bundle", err=True)

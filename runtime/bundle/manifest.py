@@ -7,12 +7,14 @@ what is wrong with it; `runtime/cpp` does the same by the same rules, checked on
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from txport.runtime.bundle.archive import File, Files, files_of, hash_of, size_of
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.parameters import WEIGHTS as WEIGHTS
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
 from txport.runtime.bundle.schema import FileEntry, ManifestFields
@@ -25,6 +27,8 @@ NAME = "manifest.json"
 GOLDEN = "golden.json"
 
 _ZEROS = "0" * 64
+# Files that no runtime reads.
+FOR_PEOPLE = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
 
 
@@ -46,13 +50,16 @@ class Manifest(ManifestFields):
         """
         files = files_of(bundle)
         if isinstance(files, Path) and not files.is_dir():
+            what = "is not a directory" if files.exists() else "does not exist"
             raise BundleError(
-                f"{files} is not a directory: give the directory that tx-export wrote, or the file that tx-pack wrote"
+                f"{files} {what}: give the directory that tx-export wrote, or the file that tx-pack wrote"
             )
         path = files / NAME
         try:
             data = _first_bytes(path)
         except FileNotFoundError:
+            if isinstance(files, Path):
+                check_kind(files, "bundle", BundleError)
             raise BundleError(f"{files} has no {NAME}: it is not a bundle, or an incomplete copy of one") from None
         except OSError as error:
             raise BundleError(f"{path} cannot be read: {error.strerror}") from error
@@ -95,6 +102,8 @@ class Manifest(ManifestFields):
     def check_files(self, bundle: Files, hashes: Callable[[str], bool] = lambda name: False) -> None:
         """Check that every listed file is inside the bundle, of the listed size, and of the listed hash if asked.
 
+        Those that only people read may be missing in a directory.
+
         Args:
             bundle: the bundle.
             hashes: says for a file's name whether to read it and compare its SHA-256 as well.
@@ -104,7 +113,8 @@ class Manifest(ManifestFields):
         """
         files = files_of(bundle)
         for name in self.files:
-            self.check_file(files, name, contents=hashes(name))
+            if not (name in FOR_PEOPLE and isinstance(files, Path) and not os.path.lexists(files / name)):
+                self.check_file(files, name, contents=hashes(name))
 
     def check_file(self, files: Files, name: str, *, contents: bool) -> None:
         """Check one listed file: where it is, its size and, with `contents`, its hash.

@@ -17,7 +17,7 @@ AttentionRole = Literal["decoder", "encoder_attention"]
 OptionalRole = Literal[AttentionRole, "decoder_beams"]
 Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
 # Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
-# part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.24 on.
+# part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.25 on.
 LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
 
 

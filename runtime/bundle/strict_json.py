@@ -8,6 +8,7 @@ import json
 import math
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from txport.runtime.bundle.archive import File
@@ -63,6 +64,17 @@ def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dic
     if not isinstance(value, dict):
         raise error(f"{file} must hold a JSON object, not {_name(value)}")
     return value
+
+
+def finite(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return a value to write as JSON, with null for each number that is not finite; `other` converts other types."""
+    if isinstance(value, dict):
+        return {name: finite(each, other) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each, other) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else other(value)
 
 
 def check_version(value: dict[str, Any], newest: int, file: str, what: str, remedy: str) -> None:

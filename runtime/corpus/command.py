@@ -16,7 +16,7 @@ from txport.runtime.corpus.rows import ON_ERROR
 from txport.runtime.corpus.translation import Translate
 from txport.runtime.errors import CheckFailed
 from txport.runtime.options import Options
-from txport.runtime.translate_command import engine_of, given_options, of_engine, of_options
+from txport.runtime.translate_command import engine_of, flags_in_messages, given_options, of_engine, of_options
 from txport.runtime.translator import Translator
 
 
@@ -87,7 +87,7 @@ def main(
     bundle: Path, files: Sequence[str], output: str, keep: tuple[str, ...] | None, target: str, ids: bool,
     errors: str, **options: Any,
 ) -> None:  # fmt: skip
-    """Translate corpora with BUNDLE: text, JSONL and Parquet, plain or .gz or .zst, here or at URLs.
+    """Translate corpora with BUNDLE: text, JSONL and Parquet, plain, .gz, .zst, .bz2 or .xz, here or at URLs.
 
     FILEs may be directories and patterns. The output is a directory of parts of --part-rows rows, each of which appears
     whole or not at all, with one row for each row of the input, in order. Processes that each take a --shard make it
@@ -97,4 +97,5 @@ def main(
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
-    click.echo(run(task, files, output, flags, keep=keep, errors=errors))
+    with flags_in_messages():
+        click.echo(run(task, files, output, flags, keep=keep, errors=errors))

@@ -1,7 +1,10 @@
-"""Formats of corpora, and compression: known by the endings of file names."""
+"""Formats of corpora, and compression: known by the endings of file names, and checked by the first bytes."""
 
+import bz2
 import gzip
 import io
+import lzma
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -14,9 +17,24 @@ TEXT = "text"
 JSONL = "jsonl"
 PARQUET = "parquet"
 FORMATS = (TEXT, JSONL, PARQUET)
-COMPRESSIONS = ("none", "gz", "zst")
+COMPRESSIONS = ("none", "gz", "zst", "bz2", "xz")
 _ENDINGS = {".jsonl": JSONL, ".ndjson": JSONL, ".parquet": PARQUET, ".txt": TEXT}
+# Endings of other formats, which would be nonsense line by line.
+_FOREIGN = frozenset(
+    ".json .csv .tsv .xml .tmx .xlf .xliff .html .htm .srt .vtt .po .yaml .yml .arrow .feather .avro .orc .pdf .docx "
+    ".xlsx .zip .tar .tgz .7z .rar .lz4 .br .z .lzma .sqlite .npy .npz .pkl .pt".split()
+)
+# First bytes of each compression, and of other files that are no text.
+_MAGIC = {"gz": rb"\x1f\x8b", "zst": rb"\x28\xb5\x2f\xfd", "bz2": rb"BZh[1-9]1AY&SY", "xz": rb"\xfd7zXZ\x00"}
+_BINARY = {
+    b"PAR1\x15": "Parquet", b"PK\x03\x04": "a zip archive", b"%PDF-": "PDF", b"ARROW1\x00": "Arrow",
+    b"Obj\x01": "Avro", b"7z\xbc\xaf": "a 7z archive", b"Rar!\x1a": "a RAR archive", b"\x04\x22\x4d\x18": "lz4",
+    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"SQLite format 3\x00": "SQLite",
+}  # fmt: skip
+_STANDARD: dict[str, Any] = {"bz2": bz2, "xz": lzma}
 _ZSTD_LEVEL = 3
+# Bytes that tell the kind of a file.
+_PEEK = 1 << 13
 # Packed bytes that are unpacked at once: of a very dull file they become 10,000 times as many.
 _PIECE = 1 << 11
 
@@ -36,26 +54,60 @@ class Form(NamedTuple):
 
 
 def form_of(path: str, format: str | None = None) -> Form:
-    """The form of a file by its name; `format` if that says nothing, or something else.
+    """The form of a file by its name, in which case does not matter; `format` overrides that of the name.
 
     Raises:
-        InputError: it is a Parquet file that was compressed as a whole.
+        InputError: it is a Parquet file that was compressed as a whole, or its name is of a format that is not read.
     """
     name, compression = PurePosixPath(path).name, "none"
     for ending in COMPRESSIONS[1:]:
-        if name.endswith(f".{ending}"):
-            name, compression = name.removesuffix(f".{ending}"), ending
-    ending = PurePosixPath(name).suffix
+        if name.lower().endswith(f".{ending}"):
+            name, compression = name[: -len(ending) - 1], ending
+            break
+    suffix = PurePosixPath(name).suffix
+    ending = suffix.lower()
+    if format is None and ending in _FOREIGN:
+        raise InputError(
+            f"{path} is {ending}, which is not read: convert it to .txt, .jsonl or .parquet, or name its format "
+            "(--from text for a sentence a line, --from jsonl for an object a line)"
+        )
     format = format or _ENDINGS.get(ending, TEXT)
     if format == PARQUET and compression != "none":
         raise InputError(f"{path} is Parquet in .{compression}: unpack it, Parquet compresses its columns itself")
-    return Form(format, compression, name.removesuffix(ending) if ending in _ENDINGS else name)
+    return Form(format, compression, name.removesuffix(suffix) if ending in _ENDINGS else name)
+
+
+@contextmanager
+def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
+    """The unpacked content of a file, whose first bytes are those of its form.
+
+    Raises:
+        InputError: the file is packed otherwise than its name says, or its content is neither text nor Parquet.
+    """
+    packed = io.BufferedReader(cast(io.RawIOBase, file), _PEEK)
+    first = packed.peek(_PEEK)
+    for compression, magic in _MAGIC.items():
+        if re.match(magic, first, re.DOTALL) and compression != form.compression:
+            raise InputError(f"{path} is packed by {compression}, which its name does not end with: rename it")
+    with unpacked(cast(BinaryIO, packed), form.compression) as plain:
+        if form.format == PARQUET:
+            yield plain
+            return
+        reader = io.BufferedReader(cast(io.RawIOBase, plain), _PEEK)
+        first = reader.peek(_PEEK)[:_PEEK]
+        kind = next((kind for magic, kind in _BINARY.items() if first.startswith(magic)), None)
+        if kind or first.count(b"\0") > len(first) // 10:
+            raise InputError(f"{path} is {kind or 'a binary file'}, not {form.format}: convert it, or rename it")
+        yield cast(BinaryIO, reader)
 
 
 @contextmanager
 def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
     """The content of a compressed file, to read."""
-    if compression == "gz":
+    if module := _STANDARD.get(compression):
+        with module.open(file, "rb") as plain:
+            yield plain
+    elif compression == "gz":
         with gzip.GzipFile(fileobj=file) as plain:
             yield cast(BinaryIO, plain)
     elif compression == "zst":
@@ -67,7 +119,10 @@ def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
 @contextmanager
 def packed(file: Any, compression: str) -> Iterator[Any]:
     """Compresses what is written; the same bytes for the same content."""
-    if compression == "gz":
+    if module := _STANDARD.get(compression):
+        with module.open(file, "wb") as plain:
+            yield plain
+    elif compression == "gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as plain:
             yield plain
     elif compression == "zst":
@@ -116,9 +171,9 @@ class _Frames(io.RawIOBase):
 
 def damage(error: BaseException) -> bool:
     """Whether an exception says that a compressed file is damaged or ends too early."""
-    if isinstance(error, (EOFError, gzip.BadGzipFile)) or type(error).__module__ == "zlib":
+    if isinstance(error, (EOFError, gzip.BadGzipFile, lzma.LZMAError)) or type(error).__module__ == "zlib":
         return True
-    return type(error).__name__ == "ZstdError"
+    return type(error).__name__ == "ZstdError" or (isinstance(error, OSError) and error.errno is None)  # of bz2
 
 
 def _zstandard() -> Any:

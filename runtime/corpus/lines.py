@@ -1,9 +1,12 @@
 r"""Corpora of lines: text, and JSONL with an object a line. Lines end at "\n" and nowhere else."""
 
+import base64
+import codecs
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.corpus.rows import MOST_BYTES, Fault, Output, Rows, text_of
 from txport.runtime.text.lines import as_line
 
@@ -28,9 +31,10 @@ class Lines:
 
     @staticmethod
     def _split(file: BinaryIO) -> Iterator[list[bytes]]:
-        """Whole lines, as they come."""
-        rest, size = [b""], 0
+        """Whole lines, as they come, without a byte order mark at the beginning."""
+        rest, size, mark = [b""], 0, codecs.BOM_UTF8
         while chunk := file.read(_CHUNK):
+            chunk, mark = chunk.removeprefix(mark), b""
             start, *more = chunk.split(b"\n")
             if size <= MOST_BYTES:
                 rest.append(start)
@@ -161,7 +165,9 @@ class JsonWriter:
         if kept is None or isinstance(kept, list):
             before: Sequence[dict[str, Any]] = kept or [{}] * len(next(iter(output.columns.values()), ()))
         else:
-            before = kept.to_pylist()
+            from txport.runtime.corpus.arrow import json_rows  # pyarrow is there, as `kept` is a table
+
+            before = json_rows(kept)
         rows = ({**first, **dict(zip(names, row, strict=True))} for first, row in zip(before, values, strict=True))
         self._file.write(b"".join(map(json_line, rows)))
 
@@ -170,8 +176,22 @@ class JsonWriter:
 
 
 def json_line(row: dict[str, Any]) -> bytes:
-    """An object as a line of JSON."""
+    """An object as a line of JSON: null for numbers that are not finite, text or base64 for bytes."""
     try:
-        return json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
+    except ValueError:
+        line = json.dumps(finite(row, _as_json), ensure_ascii=False, allow_nan=False)
+    try:
+        return line.encode() + b"\n"
     except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can hold and UTF-8 cannot
-        return json.dumps(row, default=str).encode() + b"\n"
+        return json.dumps(json.loads(line)).encode() + b"\n"
+
+
+def _as_json(value: object) -> object:
+    """A value that JSON does not have: bytes are text if they are UTF-8, else an object with their base64."""
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}

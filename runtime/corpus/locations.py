@@ -26,12 +26,12 @@ def is_url(path: str) -> bool:
 
 
 def listed(paths: Sequence[str]) -> list[str]:
-    """Input files, in order: of a directory those in it, of a pattern those that fit it, sorted by name.
+    """Input files, in order: of a directory all below it, of a pattern those that fit it, sorted by name.
 
-    Names that begin with "." or "_" are left out, as everywhere in this field.
+    Names in directories that begin with "." or "_" are left out, as everywhere in this field.
 
     Raises:
-        InputError: nothing is there.
+        InputError: nothing is there, or what is there cannot be listed.
     """
     found = [file for path in paths for file in (_urls(path) if is_url(path) else _files(path))]
     if not found:
@@ -41,23 +41,52 @@ def listed(paths: Sequence[str]) -> list[str]:
 
 def _files(path: str) -> list[str]:
     if os.path.isdir(path):
-        names = sorted(os.listdir(path))
-        return [file for name in names if name[0] not in "._" and os.path.isfile(file := os.path.join(path, name))]
+        return _below(path)
     if os.path.exists(path):
         return [path]
-    return sorted(glob.glob(path)) if glob.has_magic(path) else _missing(path)
+    if not glob.has_magic(path):
+        return _missing(path)
+    found = sorted(glob.glob(path, recursive=True))
+    if "**" in path:  # which fits what is below directories by itself
+        return [name for name in found if not os.path.isdir(name)]
+    directories = [name for name in found if os.path.isdir(name) and _hidden(os.path.basename(name))]
+    return [file for name in found if name not in directories for file in _files(name)]
+
+
+def _below(directory: str) -> list[str]:
+    """The files of a directory and its directories, by path."""
+    found: list[str] = []
+    with _reported(directory):
+        for name in sorted(os.listdir(directory)):
+            if name[0] in "._":
+                continue
+            path = os.path.join(directory, name)
+            if os.path.isdir(path):
+                found += _below(path)
+            elif os.path.isfile(path):
+                found.append(path)
+            else:
+                raise InputError(f"{path} is not a file: remove it, or name the files to read")
+    return found
 
 
 def _urls(path: str) -> list[str]:
     with _reported(path):
         system, inner = _system(path)
-        if glob.has_magic(inner):
-            names = sorted(system.glob(inner))
-        elif system.isdir(inner):
-            names = sorted(name for name in system.ls(inner, detail=False) if name.rsplit("/", 1)[-1][0] not in "._")
-        else:
-            return [path] if system.exists(inner) else _missing(path)
-        return [system.unstrip_protocol(name) for name in names if system.isfile(name)]
+        if not (glob.has_magic(inner) or system.exists(inner)):
+            return _missing(path)
+        names: list[str] = []
+        for name in sorted(system.glob(inner)) if glob.has_magic(inner) else [inner]:
+            if not system.isdir(name):
+                names.append(name)
+            elif "**" not in inner and not (name != inner and _hidden(name.rsplit("/", 1)[-1])):
+                names += (file for file in sorted(system.find(name)) if not _hidden(file[len(name) :]))
+        return [path] if names == [inner] else [system.unstrip_protocol(name) for name in names]
+
+
+def _hidden(path: str) -> bool:
+    """Whether a name in a path begins with "." or "_"."""
+    return any(name[:1] in (".", "_") for name in path.strip("/").split("/"))
 
 
 def _missing(path: str) -> list[str]:

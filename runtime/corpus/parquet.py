@@ -5,6 +5,7 @@ from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.parquet
+from txport.runtime.corpus.arrow import content
 from txport.runtime.corpus.rows import Output, Rows, text_of
 from txport.runtime.errors import InputError, nearest
 
@@ -91,13 +92,12 @@ class ParquetSource:
         """Rows of a table."""
         return Rows(texts_of(raw.column(self._column), errors), raw.select(self._keep))
 
-    def identity(self, raw: "pyarrow.Table") -> Iterator[bytes]:
+    def identity(self, raw: "pyarrow.Table") -> Iterator[bytes | memoryview]:
         """Bytes that tell these rows from others."""
         for name in raw.column_names:
-            try:
-                yield repr(_as_bytes(raw.column(name)).to_pylist()).encode("utf-8", "surrogatepass")
-            except UnicodeDecodeError as error:  # inside of lists and structures
-                raise InputError(f"column {name!r} of {self._where} has text that is not UTF-8 ({error})") from error
+            yield name.encode()
+            for chunk in raw.column(name).chunks:
+                yield from content(chunk)
 
 
 def check_text_column(type: "pyarrow.DataType", what: str) -> None:

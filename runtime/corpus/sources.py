@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from txport.runtime.corpus import locations
-from txport.runtime.corpus.formats import JSONL, TEXT, Form, damage, form_of, unpacked
+from txport.runtime.corpus.formats import JSONL, TEXT, Form, checked, damage, form_of
 from txport.runtime.corpus.lines import JsonSource, TextSource
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -29,7 +29,7 @@ def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: 
         MissingLibrary: what reads it is not installed.
     """
     try:
-        with locations.opened(path) as file, unpacked(file, form.compression) as plain:
+        with locations.opened(path) as file, checked(file, path, form) as plain:
             if form.format == TEXT:
                 yield TextSource(plain, column if keep is None or column in keep else None)
             elif form.format == JSONL:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from txport.runtime.bundle.archive import files_of, hash_of
-from txport.runtime.bundle.manifest import NAME
+from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.corpus.columns import columns_of, values
 from txport.runtime.corpus.rows import Fault, Output, Rows
 from txport.runtime.errors import InputError
@@ -75,6 +75,7 @@ class Translate:
 
 def bundle_settings(bundle: Path) -> dict[str, str]:
     """Facts that a part must remember of the bundle, which has the hashes of its files, and of this program."""
+    Manifest.load(bundle)  # which says what is wrong with it
     return {"bundle": hash_of(files_of(bundle) / NAME), "txport": VERSION}
 
 

@@ -64,4 +64,8 @@ if [ -e "$highway/hwy/highway.h" ]; then set -- "-DHIGHWAY_ROOT=$(cd "$highway" 
 cmake -S "$here" -B "$folder" -G Ninja -DTXPORT_ENGINE_ONLY=ON "${compiler[@]}" "$@" >> "$log" 2>&1 || fail "cmake fails, see $log"
 grep -q 'Fused engine: compiled' "$log" || fail "the source of Google Highway 1.2 cannot be had by apt or curl: unpack it and set HIGHWAY_ROOT"
 echo '== Build the fused engine'
+if [ -t 1 ]; then  # with ninja's [n/m]
+  cmake --build "$folder" || fail "its compiler fails, see above"
+  exit
+fi
 cmake --build "$folder" >> "$log" 2>&1 || { tail -40 "$log"; fail "its compiler fails, see $log"; }

@@ -77,7 +77,7 @@ def choose(
     one of them can be used, else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was
     verified with it, if its library is here; else ONNX Runtime does. Of the lowerings ONNX Runtime runs `ort` best: its
     fused attention reads only the used part of a cache. `scatter` needs nothing special; `tensorscatter` needs opset
-    24, which ONNX Runtime has from 1.24 on.
+    24, which ONNX Runtime has from 1.25 on.
 
     Args:
         manifest: the bundle's.

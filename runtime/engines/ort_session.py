@@ -26,6 +26,8 @@ CUDA_OPTIONS = {"use_tf32": "0", "sdpa_kernel": "19"}
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
 # Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
 SPIN_US = "500"
+# The first version whose MultiHeadAttention reads a bias of one head, [batch, 1, 1, source], rightly in all rows.
+READS_BIAS = (1, 21, 1)
 _log = logging.getLogger(__name__)
 
 
@@ -98,7 +100,7 @@ def open_step(
 def open_beams(graph: Graph | None, open_session: Callable[[Graph], Any]) -> Any | None:
     """The session of the step of beam search, `decoder_beams`; None for a bundle without it.
 
-    ONNX Runtime before 1.24 does not know its opset: the rows of a sentence are then rows like others.
+    ONNX Runtime before 1.25 does not know its opset: the rows of a sentence are then rows like others.
     """
     try:
         return None if graph is None else open_session(graph)
@@ -120,12 +122,13 @@ def open_session(
         saved: where to write the graph as ONNX Runtime runs it, after its optimisations; its weights go beside it.
 
     Raises:
-        BundleError: ONNX Runtime does not load it, or it is not what the manifest says.
+        BundleError: ONNX Runtime does not load it or would compute it wrongly, or it is not what the manifest says.
         MissingLibrary: ONNX Runtime cannot start the first provider.
         ResourceError: there is not enough memory.
     """
     files = files_of(bundle)
     path = files / graph.file
+    _check_version(path, graph)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # fatal: an exception says what an error is
     options.intra_op_num_threads = threads or limited()
@@ -164,6 +167,20 @@ def open_session(
         if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
             raise BundleError(f"{path} has other inputs or outputs than the manifest says: export the bundle again")
     return session
+
+
+def _check_version(path: File, graph: Graph) -> None:
+    """Refuse a graph with an operator that this version computes wrongly, without an error, in rows after the first.
+
+    Raises:
+        BundleError: it has one.
+    """
+    version = tuple(int(number) for number in re.findall(r"\d+", onnxruntime.__version__)[:3])
+    if version < READS_BIAS and b"MultiHeadAttention" in path.read_bytes():
+        raise BundleError(
+            f"ONNX Runtime {onnxruntime.__version__} computes the lowering {graph.lowering} of {path} wrongly in "
+            f"batches: install {'.'.join(map(str, READS_BIAS))} or newer, or use a bundle with the lowering scatter"
+        )
 
 
 def avoid_overflow(options: Any) -> None:

@@ -1,10 +1,13 @@
 """Requests of many threads, which join the batch that runs.
 
 A request takes the next free row of the running batch. Requests of one search share a batch; batches of several
-searches take turns, step by step, in the queue's thread.
+searches take turns, step by step, in the queue's thread. A forked process has none of its parent's threads: its queue
+starts one of its own, and requests of the parent fail there.
 """
 
+import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -30,6 +33,17 @@ class DeadlineExceeded(TxportError):
 
 class Pending(Future[Any]):
     """An answer to come: a `Future` that may be awaited, too. To cancel it frees the row that works on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _PENDING.add(self)
+
+    def lose(self) -> None:
+        """Fail in a forked process, where nobody works on it and a thread of the parent may hold its lock."""
+        self._condition = Condition()
+        if not self.done():
+            self.__dict__["_done_callbacks"].clear()  # what they do is the parent's
+            self.set_exception(EngineError("the request belongs to the parent process: submit it again in this one"))
 
     def __await__(self) -> Generator[Any, None, Any]:
         from asyncio import wrap_future  # 4 MB, which whoever awaits has already
@@ -108,12 +122,17 @@ class Queue:
         self._rows = rows
         self._batch_tokens = batch_tokens
         self._most_waiting = most_waiting
-        self._changed = Condition()  # of all that follows
+        self._closing = False
+        self._begin()
+        _QUEUES.add(self)
+
+    def _begin(self) -> None:
+        """Become a queue without requests and without a thread, as it is at first and in a forked process."""
+        self._changed = Condition()  # of all that follows, and of `_closing`
         self._lanes: dict[Search, _Lane] = {}
         self._cancelled: deque[tuple[_Lane, int]] = deque()
         self._unanswered = self._steps = self._rows_worked = 0
         self._failed = False
-        self._closing = False
         self._thread = Thread(target=self._run, name="txport-queue", daemon=True)
 
     def submit(
@@ -297,3 +316,18 @@ class Queue:
                 ticket = self._taken(lane, index)
             if ticket is not None and ticket.future.set_running_or_notify_cancel():
                 ticket.future.set_exception(error)
+
+
+_PENDING: "weakref.WeakSet[Pending]" = weakref.WeakSet()
+_QUEUES: "weakref.WeakSet[Queue]" = weakref.WeakSet()
+
+
+def _begin_after_fork() -> None:
+    for queue in list(_QUEUES):
+        queue._begin()
+    for pending in list(_PENDING):
+        pending.lose()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_after_fork)

@@ -49,7 +49,13 @@ def create_app(service: Service, keys: Keys) -> Starlette:
         await service.models.close()
 
     observer = Middleware(Observer, metrics=service.metrics, answer=answer_of)
-    cors = Middleware(CORSMiddleware, allow_origins=list(settings.origins), allow_headers=["*"], max_age=86_400)
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        max_age=86_400,
+    )
     return Starlette(
         routes=[
             Route("/", routes.page),
@@ -73,9 +79,11 @@ def answer_of(error: Exception) -> Response:
     return JSONResponse({"error": refusal.sentence}, refusal.status, refusal.headers)
 
 
-async def _of_http(_: Request, error: Exception) -> Response:
+async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentence = "there is nothing here" if error.status_code == 404 else error.detail
+    words = {404: "there is nothing here", 405: f"{request.method} is not answered here: /translate takes POST, "
+             "all else GET"}  # fmt: skip
+    sentence = words.get(error.status_code, error.detail)
     return JSONResponse({"error": sentence}, error.status_code, error.headers)
 
 

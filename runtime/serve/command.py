@@ -112,7 +112,10 @@ def main(
         settings, models, Metrics(models.models), Admission(settings.most_waiting, settings.most_of_a_client)
     )
     if not keys and not _is_loopback(host):
-        log("open to the network without API keys", host=host)
+        log("open to the network without API keys", warn=True, host=host)
+    for model in models.models:
+        if not (model.sources or model.targets):
+            log("bundle without languages", warn=True, model=model.name, advice="name it as in en-de=BUNDLE")
     sys.exit(_run(service, keys, listener, drain_seconds))
 
 
@@ -121,6 +124,9 @@ def _run(service: Service, keys: Keys, listener: socket.socket, drain_seconds: f
     _raise_file_limit()
     protocol = type("Protocol", (Protocol,), {"slow_seconds": service.settings.slow_seconds})
     app = create_app(service, keys)
+    address, port = listener.getsockname()[:2]
+    url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
+    names = [model.name for model in service.models.models]
     server = Server(
         uvicorn.Config(
             app,
@@ -131,10 +137,9 @@ def _run(service: Service, keys: Keys, listener: socket.socket, drain_seconds: f
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type]
-        )
+        ),
+        lambda: log("listening", address=address, port=port, url=url, models=names),
     )
-    address, port = listener.getsockname()[:2]
-    log("listening", address=address, port=port, models=[model.name for model in service.models.models])
     server.run(sockets=[listener])
     log("ended")
     return 0

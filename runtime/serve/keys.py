@@ -34,7 +34,7 @@ class Keys:
         keys = os.environ.get(VARIABLE, "").split()
         if file is not None:
             try:
-                lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+                lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"the API keys of {file} cannot be read: {error}") from None
             found = [line for line in lines if line and not line.startswith("#")]

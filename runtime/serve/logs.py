@@ -41,7 +41,7 @@ def start_logs() -> None:
     _LOG.setLevel(logging.INFO)
 
 
-def log(event: str, *, error: BaseException | None = None, **fields: Any) -> None:
+def log(event: str, *, error: BaseException | None = None, warn: bool = False, **fields: Any) -> None:
     """Log an event; `fields` must hold nothing of a request's own words."""
-    level = logging.INFO if error is None else logging.ERROR
+    level = logging.ERROR if error is not None else logging.WARNING if warn else logging.INFO
     _LOG.log(level, event, exc_info=error, extra={"event": event, "fields": fields})

@@ -17,6 +17,7 @@ from txport.runtime.serve.logs import log
 from txport.runtime.translator import Translator
 
 AUTO = "auto"
+_LISTED = "/languages lists those that are"
 # Failures of an engine in a row after which its bundle is opened anew, and after which the process should be.
 REOPEN, GIVE_UP = 3, 6
 Open = Callable[[Path], Translator]
@@ -67,7 +68,7 @@ class Model:
         name, equals, place = argument.partition("=")
         directory = find_bundle(place if equals else argument)
         if not directory.exists():
-            raise InputError(f"{directory} is not a directory: give a bundle, or NAME=BUNDLE")
+            raise InputError(f"{directory} does not exist: give a bundle, or NAME=BUNDLE")
         manifest = Manifest.load(directory)
         if not equals:
             name = directory.resolve().name.removesuffix(SUFFIX)
@@ -120,7 +121,7 @@ class Models:
         names = [model.name for model in self.models]
         for model in self.models:
             if names.count(model.name) > 1:
-                raise InputError(f"two bundles are called {model.name}: name them by NAME=BUNDLE")
+                raise InputError(f"two bundles are called {model.name}: give them different names by NAME=BUNDLE")
             if self.memory is not None and model.bytes > self.memory:
                 raise InputError(f"{model.name} has {model.bytes:,} bytes of weights, more than --memory allows")
 
@@ -143,10 +144,12 @@ class Models:
             raise Refusal(400, "source and target are needed: give codes of languages, which /languages lists")
         targets = [(model, code) for model in models for code in _codes(model.targets, target)]
         if not targets:
-            raise Refusal(400, "the target language is not served: /languages lists those that are")
+            unnamed = not any(model.sources or model.targets for model in models)
+            way = "leave out source and target, this bundle has no languages" if unnamed else _LISTED
+            raise Refusal(400, f"the target language is not served: {way}")
         pairs = [(model, code, to) for model, to in targets for code in _codes(model.sources, source)]
         if not pairs:
-            raise Refusal(400, "the source language is not served with this target: /languages lists those that are")
+            raise Refusal(400, f"the source language is not served with this target: {_LISTED}")
         if source == AUTO and len({code for _, code, _ in pairs}) > 1:
             raise Refusal(400, "languages are not detected here, and there are several: give the source language")
         model, code, to = pairs[0]

@@ -2,7 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import h11
@@ -58,7 +59,21 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that ends after SIGTERM and SIGINT as a program that has done its work."""
+    """A server that ends after SIGTERM and SIGINT as a program that has done its work.
+
+    Args:
+        config: of uvicorn.
+        listening: is called once connections are taken.
+    """
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to take connections."""
+        await super().startup(sockets)
+        self._listening()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -8,9 +8,12 @@ from email.policy import HTTP
 from typing import Any
 from urllib.parse import parse_qsl
 
+from txport.runtime.errors import nearest
 from txport.runtime.serve.errors import Refusal
 from txport.runtime.serve.settings import Settings
 
+# All that a request may have; `secret` is LibreTranslate's, and means nothing here.
+FIELDS = frozenset("q source target model format api_key alternatives stream alignments secret".split())
 _WHAT = "source, target, model, format and api_key are text"
 # More fields than any request has.
 _MOST_FIELDS = 100
@@ -56,7 +59,7 @@ def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == "application/json" or kind.endswith("+json"):
-            fields = json.loads(body.decode())
+            fields = json.loads(body.decode("utf-8-sig"))
             if not isinstance(fields, dict):
                 raise Refusal(400, "the body is JSON, but no object: give {...}")
             return fields
@@ -91,6 +94,8 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
     Raises:
         Refusal: 400 for what is missing or of another type, 413 for too much, 422 for what this server does not do.
     """
+    if unknown := sorted(fields.keys() - FIELDS):
+        raise Refusal(400, f"there is no field {unknown[0]!r}: {nearest(unknown[0], sorted(FIELDS))}")
     q = fields.get("q")
     if not q:
         raise Refusal(400, "q is missing: give a text, or a list of texts")
@@ -124,7 +129,7 @@ def _check(ask: Ask, form: str, settings: Settings) -> None:
     if form not in ("", "text"):
         raise Refusal(422 if form == "html" else 400, "only the format text is translated: take tags out before")
     if ask.stream and (ask.several or ask.alternatives):
-        raise Refusal(422, "a stream is of one text without alternatives: give q as a text")
+        raise Refusal(422, "a stream is of one text without alternatives: give q as a text, and leave out alternatives")
     if ask.alignments and ask.alternatives:
         raise Refusal(422, "alignments are of one translation: leave out alternatives")
 

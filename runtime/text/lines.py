@@ -13,7 +13,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from txport.runtime.errors import InputError, TxportError
@@ -25,7 +24,9 @@ WINDOW_LINES = 1024
 # Where somebody waits for the first lines, windows begin with this many, and double.
 FIRST_LINES = 32
 _WINDOW_BYTES = 1 << 20
-# What may become of a line that is not UTF-8.
+# No sentence has so many bytes: a longer line would take memory and time for nothing.
+MOST_LINE_BYTES = 1 << 20
+# What may become of a line that is not UTF-8, or too long.
 ON_ERROR = ("strict", "replace", "skip")
 
 
@@ -141,25 +142,32 @@ def _ready(descriptor: int) -> bool:
 
 
 def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str = "line") -> Iterator[list[str]]:
-    """The same windows as text, with one text for each line.
+    """The same windows as text, with one text for each line, without a byte order mark before the first.
 
     Args:
         raw: windows of bytes.
         errors: for a line that is not UTF-8: "strict" raises, after the lines before it were yielded; "replace" puts
-            U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty.
+            U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty. A line
+            of more than `MOST_LINE_BYTES` raises unless it is skipped.
         what: names a line in messages, before its number.
 
     Raises:
-        InputError: a line is not UTF-8; the message has its number, counted from 1. Or there is no such `errors`.
+        InputError: a line is not UTF-8, or too long; the message has its number, counted from 1. Or there is no such
+            `errors`.
     """
     if errors not in ON_ERROR:
         raise InputError(f"errors {errors!r} is not known: use {', '.join(ON_ERROR)}")
     number = 1
     for window in raw:
         texts: list[str] = []
+        if number == 1:
+            window = [line.removeprefix(codecs.BOM_UTF8) for line in window[:1]] + window[1:]
         try:
             for line in window:
-                texts.append(_line_text(line, errors, f"{what} {number + len(texts)}"))
+                where = f"{what} {number + len(texts)}"
+                if len(line) > MOST_LINE_BYTES and errors != "skip":
+                    raise _too_long(line, where, InputError, ", or choose --errors skip")
+                texts.append(_line_text(b"" if len(line) > MOST_LINE_BYTES else line, errors, where))
         except InputError:
             if texts:
                 yield texts
@@ -169,9 +177,9 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
 
 
 def whole_text(descriptor: int, errors: str = "strict", what: str = "line") -> str:
-    """All text of a file descriptor, line breaks included; otherwise as `text_windows`."""
+    """All text of a file descriptor, line breaks and a byte order mark included; otherwise as `text_windows`."""
     lines = b"".join(iter(partial(_read, descriptor), b"")).split(b"\n")
-    return "\n".join(chain.from_iterable(text_windows([lines], errors, what)))
+    return "\n".join(_line_text(line, errors, f"{what} {number}") for number, line in enumerate(lines, 1))
 
 
 def _line_text(line: bytes, errors: str, where: str) -> str:
@@ -198,7 +206,15 @@ def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
         raise error(f"{file} cannot be read: {fault.strerror}") from None
     if not lines[-1]:
         lines.pop()
+    for n, line in enumerate(lines, 1):
+        if len(line) > MOST_LINE_BYTES:
+            raise _too_long(line, f"{file}, line {n}", error)
     return [_text(line.removesuffix(b"\r"), f"{file}, line {n}", error) for n, line in enumerate(lines, 1)]
+
+
+def _too_long(line: bytes, where: str, error: type[TxportError], way: str = "") -> TxportError:
+    most = f"{MOST_LINE_BYTES:,}"
+    return error(f"{where} has {len(line):,} bytes, more than {most}: break it into sentences{way}")
 
 
 def _text(line: bytes, where: str, error: type[TxportError]) -> str:

@@ -14,7 +14,7 @@ from txport.runtime.search.requests import Request
 from txport.runtime.search.settings import GREEDY, Search
 from txport.runtime.text.affixes import Affixes
 from txport.runtime.text.alignment import Span, stripped
-from txport.runtime.text.search_options import Model, search_of, with_settings
+from txport.runtime.text.search_options import Model, check_effect, search_of, with_settings
 
 if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
     from txport.runtime.text.tokenizer import Tokenizer
@@ -108,7 +108,8 @@ class Call:
                 cannot be together.
         """
         if model is not None:
-            options = with_settings(options, model.generation, limits)
+            asked, options = options, with_settings(options, model.generation, limits)
+            check_effect(asked, options)
         target_prefix = tokenizer.affixes(options.source_language, options.target_language).target_prefix
         prefix: Sequence[int] = []
         if isinstance(options.prefix, str):

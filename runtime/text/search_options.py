@@ -55,6 +55,31 @@ def with_settings(options: Options, generation: Generation, limits: Limits) -> O
     return replace(options, **filled)
 
 
+# The value of an option at which it changes nothing, and what it needs.
+_SAMPLED: dict[str, Any] = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": None, "seed": 0}
+_BEAMS: dict[str, Any] = {"length_penalty": 1, "early_stopping": False, "renormalize": False}
+
+
+def check_effect(asked: Options, filled: Options) -> None:
+    """Refuse options that change nothing.
+
+    Args:
+        asked: those of the call.
+        filled: the same with the model's own settings.
+
+    Raises:
+        InputError: one of them has no effect.
+    """
+    needs: list[tuple[dict[str, Any], bool | None, str]] = [
+        (_SAMPLED, filled.sample, "sample"),
+        (_BEAMS, (filled.beam or 1) > 1, "a beam of 2 or more"),
+    ]
+    for neutral, present, need in needs:
+        for name, value in neutral.items():
+            if not present and (stated := getattr(asked, name)) is not None and stated != value:
+                raise InputError(f"{name} has no effect without {need}")
+
+
 def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokenizer") -> Search:
     """The search that options ask for.
 

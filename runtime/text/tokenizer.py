@@ -21,7 +21,10 @@ from txport.runtime.libraries import needs
 from txport.runtime.text.added_tokens import Normalised, WithAdded
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
+from txport.runtime.text.unknown import located, shortened
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
+
+_WORD = "\u2581"  # with which SentencePiece marks the beginning of a word
 
 
 class Tokenizer(Protocol):
@@ -100,16 +103,23 @@ class Pieces(Side):
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
+        text, _ = shortened(_valid(text), self._is_unknown)
         if self._vocabulary is None:
-            return list(self._processor.encode(_valid(text), out_type=int))
-        return self._vocabulary.ids(self._processor.encode(_valid(text), out_type=str))
+            return list(self._processor.encode(text, out_type=int))
+        return self._vocabulary.ids(self._processor.encode(text, out_type=str))
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        pieces = self._processor.encode(_valid(text), out_type="immutable_proto").pieces
-        spans = [(piece.begin, piece.end) for piece in pieces]
+        text, gaps = shortened(_valid(text), self._is_unknown)
+        pieces = self._processor.encode(text, out_type="immutable_proto").pieces
+        spans = located([(piece.begin, piece.end) for piece in pieces], gaps)
         if self._vocabulary is None:
             return [piece.id for piece in pieces], spans
         return self._vocabulary.ids([piece.piece for piece in pieces]), spans
+
+    def _is_unknown(self, text: str) -> bool:
+        """Whether the model makes one unknown piece of a text, after the mark of a word."""
+        ids = self._processor.encode(text, out_type=int)
+        return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(_WORD)])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids.

@@ -170,7 +170,7 @@ def test_an_interrupted_run_keeps_what_was_measured(bundle: Path, tmp_path: Path
         (("--text", "none.txt"), ["none.txt cannot be read"]),
         (("--max-ratio", 1.1), ["--against"]),
         (("--cpp", "no-such-program"), ["no-such-program is not a program"]),
-        (("--against", "nothing"), ["nothing is not a directory"]),
+        (("--against", "nothing"), ["nothing does not exist"]),
         (("--peers", "--checkpoint", "nothing"), ["config.json is missing or cannot be read", "--checkpoint"]),
     ],
 )

@@ -198,8 +198,9 @@ def test_threads_wait_actively_for_a_moment_only(tmp_path: Path) -> None:
         "    def find_spec(self, name, *rest):\n"
         "        if name == 'torch': print(os.environ.get('GOMP_SPINCOUNT'))\n"
         "sys.meta_path.insert(0, Watch())\n"
-        "sys.argv = ['tx-export', 'absent', '-o', 'bundle']; export()"
+        "sys.argv = ['tx-export', 'empty', '-o', 'bundle']; export()"
     )
+    (tmp_path / "empty").mkdir()
     environment = {name: value for name, value in os.environ.items() if "OMP_" not in name}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path
@@ -211,7 +212,7 @@ def test_bad_checkpoints(random_checkpoint: Path, tmp_path: Path) -> None:
     def export(checkpoint: Path) -> subprocess.CompletedProcess[str]:
         return run("tx-export", str(checkpoint), "-o", str(tmp_path / "bundle"))
 
-    refused(export(tmp_path / "absent"), 2, "absent", "not a checkpoint")
+    refused(export(tmp_path / "absent"), 2, "absent does not exist")
     spoiled = tmp_path / "spoiled"
     shutil.copytree(random_checkpoint, spoiled)
     tensors = load_file(spoiled / "model.safetensors")

@@ -91,6 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         directory = self.hub.root / repository
         if not directory.is_dir():
             return self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        if (directory / "gated").exists():
+            return self._send(403, b"{}", {"X-Error-Code": "GatedRepo"})
         if revision not in ("main", "v1", COMMIT):
             return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         files = sorted(path for path in directory.rglob("*") if path.is_file())

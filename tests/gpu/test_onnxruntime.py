@@ -79,7 +79,7 @@ def test_operators_may_be_captured(plain: Path, lowering: Lowering) -> None:
 def test_beams_are_captured_and_find_what_rows_find(with_beams: Path, record_property: Rows) -> None:
     engine = opened(with_beams)
     if engine._program.graph_of(4) is None:
-        pytest.skip("needs ONNX Runtime 1.24 for opset 24")
+        pytest.skip("needs ONNX Runtime 1.25 for opset 24")
     check_beams(engine, with_beams, record_property)
 
 

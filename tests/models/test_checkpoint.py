@@ -195,7 +195,7 @@ def test_sentences_that_are_not_utf8_are_refused(saved: Path) -> None:
 @pytest.mark.parametrize("place", ["nowhere", "file"])
 def test_no_checkpoint_at_all(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match=f"{place} is not a checkpoint directory"):
+    with pytest.raises(CheckpointError, match="nowhere does not exist|file is not a checkpoint directory"):
         load_checkpoint(tmp_path / place)
 
 

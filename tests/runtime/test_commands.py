@@ -123,7 +123,7 @@ def test_long_lines() -> None:
         ([BUNDLE, BUNDLE], ["toy_bundle is a directory: give a text file"]),
         ([BUNDLE, "-o", "/nowhere/x"], ["/nowhere/x cannot be written"]),
         ([BUNDLE.parent], ["has no manifest.json"]),
-        (["nowhere"], ["nowhere is not a directory"]),
+        (["nowhere"], ["nowhere does not exist"]),
     ],
 )
 def test_bad_use(arguments: list[object], words: list[str]) -> None:
@@ -305,7 +305,7 @@ def test_bad_bundles_without_check_are_bad_input(damaged: Path) -> None:
     assert_one_sentence(run("inspect", damaged), 2, "weights.bin is missing")
     assert_one_sentence(run("translate", damaged), 2, "weights.bin is missing")
     assert_one_sentence(run("inspect", damaged, "--check"), 1, "weights.bin is missing")
-    assert_one_sentence(run("inspect", damaged / "nowhere", "--check"), 2, "is not a directory")
+    assert_one_sentence(run("inspect", damaged / "nowhere", "--check"), 2, "does not exist")
 
 
 def test_the_real_bundle_checks(bundle: Path) -> None:

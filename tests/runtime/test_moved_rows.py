@@ -59,8 +59,8 @@ def test_on_a_device(
         check_moves(engine, sources, limits[: len(sources)], walk, after)
 
 
-OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24)
-OPSET_24 = pytest.mark.skipif(OLD, reason="needs ONNX Runtime 1.24 for opset 24")
+OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25)
+OPSET_24 = pytest.mark.skipif(OLD, reason="needs ONNX Runtime 1.25 for opset 24")
 
 
 @pytest.mark.parametrize("lowering", ["ort", "scatter", pytest.param("tensorscatter", marks=OPSET_24)])

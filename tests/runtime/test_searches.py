@@ -6,10 +6,13 @@ import json
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.schema import Generation
 from txport.runtime.errors import InputError
 from txport.runtime.options import Options
 from txport.runtime.results import Piece, Translation, looped
@@ -126,3 +129,40 @@ def test_a_translator_that_is_dropped_ends_its_queue(bundle: Path) -> None:
     while gc.collect() or engine() is not None:  # the queue's thread may still put its last request away
         assert time.monotonic() < begin + 60
         time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"top_p": 0.9}, "top_p has no effect without sample"),
+        ({"top_k": 5, "beam": 2}, "top_k has no effect without sample"),
+        ({"temperature": 0.5, "alternatives": 2}, "temperature has no effect without sample"),
+        ({"min_p": 0.1}, "min_p has no effect without sample"),
+        ({"seed": 7}, "seed has no effect without sample"),
+        ({"length_penalty": 0.6}, "length_penalty has no effect without a beam of 2 or more"),
+        ({"early_stopping": "never", "beam": 1}, "early_stopping has no effect without a beam of 2 or more"),
+        ({"renormalize": True, "sample": True}, "renormalize has no effect without a beam of 2 or more"),
+    ],
+)
+def test_options_without_effect_are_refused(toy: Translator, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        toy.translate(["the cat"], **options)
+
+
+def test_options_of_no_effect_by_their_value_are_not_refused(toy: Translator) -> None:
+    """As callers give them who always name all."""
+    neutral = {"top_k": 0, "top_p": 1.0, "temperature": 1.0, "seed": 0, "length_penalty": 1.0, "early_stopping": False}
+    assert toy.translate(["the cat"], **neutral) == toy.translate(["the cat"])
+
+
+def test_options_have_their_effect_by_the_models_own_settings(damaged: Path) -> None:
+    manifest = Manifest.load(damaged)
+    for generation, options in (
+        (Generation(beam=3), {"length_penalty": -2.0}),
+        (Generation(sample=True), {"top_k": 2}),
+    ):
+        Manifest(**{**vars(manifest), "generation": generation}).write(damaged)
+        with Translator(damaged, threads=1) as translator:
+            translator.translate(["the cat"], generation="model", **options)
+            with pytest.raises(InputError, match="has no effect"):
+                translator.translate(["the cat"], **options)

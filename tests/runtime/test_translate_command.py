@@ -9,7 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from toy import BUNDLE
+from txport.runtime.errors import InputError
+from txport.runtime.translate_command import main
 from txport.runtime.translator import Translator
 
 RUN = "import sys; sys.argv[0] = 'tx-translate'; from txport.runtime.entry import translate; translate()"
@@ -157,3 +160,20 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
 def test_no_progress_among_lines_that_are_seen(tmp_path: Path) -> None:
     assert "a second" not in watched(tmp_path, terminal_output=True)
     assert "a second" in watched(tmp_path, "-o", str(tmp_path / "out"), terminal_output=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--strict"], "shorten it, or leave out --strict to have it cut"),
+        (["--n-best", "3", "--json"], "--n-best 3 is more than the beam of 1"),
+        (["--top-p", "0.9"], "--top-p has no effect without --sample"),
+        (["--length-penalty", "0.6"], "--length-penalty has no effect without a beam of 2 or more"),
+        (["--shortlist"], "make one with tx-shortlist, or leave out --shortlist"),
+    ],
+)
+def test_options_are_named_by_their_flags(tmp_path: Path, flags: list[str], words: str) -> None:
+    (tmp_path / "a.txt").write_text("one two " * 40)
+    done = CliRunner().invoke(main, [str(BUNDLE), str(tmp_path / "a.txt"), "-o", str(tmp_path / "out"), *flags])
+    assert isinstance(done.exception, InputError) and words in str(done.exception)
+    assert "_" not in str(done.exception).replace(str(tmp_path), "")

@@ -21,7 +21,7 @@ from toy import BUNDLE, LIMIT, SOURCE, TOKENS, answer, default_limit
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.engines.native import missing
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.errors import BundleError, InputError, TxportError
 from txport.runtime.open_bundle import shares
 from txport.runtime.options import Options
 from txport.runtime.results import Translation, looped
@@ -469,3 +469,20 @@ def test_a_real_bundle(bundle: Path) -> None:
     (result,) = translator.translate(["at 5:30 pm"], scores=True, prefix="it")
     assert result.text.startswith("it") and result.scores is not None
     assert len(result.scores) == len(result.ids) and all(score <= 0 for score in result.scores)
+
+
+def test_mistakes_are_raised_by_the_call_and_not_by_the_first_result(toy: Translator) -> None:
+    for mistake in ({"beam": 2}, {"alignments": True}, {"top_p": 0.5}, {"max_lenght": 3}):
+        with pytest.raises(TxportError):
+            toy.stream("the cat", **mistake)
+    with pytest.raises(InputError):
+        toy.stream("a\ud800")
+    with pytest.raises(InputError):
+        toy.translate_windows([["the cat"]], max_lenght=3)
+
+
+def test_an_unknown_argument_of_the_constructor_is_named(toy: Translator) -> None:
+    with pytest.raises(TypeError, match=r"Translator\(\) has no argument 'beam', which is an option of translate"):
+        Translator(BUNDLE, beam=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Translator\(\) has no argument 'thread': did you mean threads\?"):
+        Translator(BUNDLE, thread=3)  # type: ignore[call-arg]

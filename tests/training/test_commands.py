@@ -19,6 +19,7 @@ from txport.training.evaluate_command import main as evaluate
 from txport.training.loop import train
 from txport.training.quality.comparison import compare
 from txport.training.recipe import Recipe, starter
+from txport.training.run.directory import RunDirectory
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -76,6 +77,7 @@ def test_train_reports_figures_and_evaluate_agrees(command: Command, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("out/checkpoint: 4 steps in") and "on 10 test sentences BLEU" in done.stdout
     assert "tx-train: step 4, " in done.stderr and "Warning" not in done.stderr
+    assert done.stderr.endswith("tx-train: next: tx-export out/checkpoint -o out/checkpoint-bundle\n")
     (tmp_path / "own.toml").write_text('[corpus]\nkind = "builtin"\ntest = 10\n[training]\nmax_steps = 1\n')
     checkpoint = tmp_path / "out" / "checkpoint"
     judged = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", str(tmp_path / "own.toml"), "--json"])
@@ -194,6 +196,74 @@ def test_evaluate_refuses_a_device_and_a_length_that_are_not_there(checkpoint: P
 )
 def test_bad_use_of_train(command: Command, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
     assert_says(command("train", *arguments), 2, *texts)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((), "corpus/train.en does not exist: name the directory"),
+        (("--data", "uneven"), "has 2 lines and uneven/train.fr has 1: parallel files need the same number"),
+        (("--data", "empty"), "empty/train.en is empty"),
+        (("-o", "there"), "there exists: choose another name"),
+        (("--from", "nowhere"), "nowhere does not exist"),
+        (("--from", "bundle"), "bundle is a bundle: give the checkpoint it was exported from"),
+        (("--from", "foreign"), "foreign is a Hugging Face model: tx-import makes a checkpoint of it"),
+    ],
+)
+def test_mistakes_are_said_before_pytorch_is_imported(
+    command: Command, tmp_path: Path, more: tuple[str, ...], words: str
+) -> None:
+    recipe = '[corpus]\nkind = "parallel"\nsource_language = "en"\ntarget_language = "fr"\n[training]\nmax_steps = 1\n'
+    (tmp_path / "a.toml").write_text(recipe)
+    for folder, texts in {"uneven": ("a\nb\n", "c\n"), "empty": ("", ""), "good": ("a\n", "b")}.items():
+        (tmp_path / folder).mkdir()
+        for language, text in zip(("en", "fr"), texts, strict=True):
+            (tmp_path / folder / f"train.{language}").write_text(text)
+    for folder, file, text in (
+        ("there", "config.json", "{}"), ("bundle", "manifest.json", '{"format_version": 1}'),
+        ("foreign", "config.json", '{"model_type": "marian"}'),
+    ):  # fmt: skip
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_text(text)
+    without = "sys.modules['torch'] = sys.modules['lightning'] = None"
+    place = () if "--data" in more else ("--data", "corpus" if not more else "good")
+    done = command("train", "--recipe", "a.toml", "-o", "x", *place, *more, before=without)
+    assert_says(done, 2, words)
+
+
+def test_a_resumed_run_keeps_the_limits_of_its_first_command_line(tiny: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = tiny("training.max_minutes=3", "training.max_steps=10")
+    run = RunDirectory(tmp_path / "x")
+    run.start(tiny("training.max_minutes=4", "training.max_steps=10"))
+    run.state.mkdir()
+    run.last.touch()
+
+    def limits(recipe: Recipe, *stated: str) -> tuple[float | None, int | None]:
+        options = run.check_resume(recipe, stated).training
+        return options.max_minutes, options.max_steps
+
+    assert limits(recipe) == (4, 10), "the recipe has not what the command line said"
+    assert limits(recipe, "max_minutes") == (3, 10), "unless it says so again"
+    assert limits(tiny("training.max_minutes=7", "training.max_steps=10")) == (7, 10), (
+        "a recipe may be changed for more"
+    )
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """A disk of 4 MB, in which the logs of Lightning and TensorBoard have room, and two states have none."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = f"mount -t tmpfs -o size=4m none {small}"
+    namespace = ["unshare", "-rm", "sh", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*namespace, mount], capture_output=True).returncode:
+        pytest.skip("needs a name space of mounts: unshare -rm")
+    script = "import sys; sys.argv[0] = 'tx-train'; from txport.training import entry; entry.train()"
+    line = [sys.executable, "-W", "ignore", "-c", f'"{script}"', "--recipe tiny --set corpus.train=600 --max-steps 20"]
+    line += ["--set training.validate_every=5", "-o", str(small / "m")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*namespace, f"{mount} && {' '.join(line)}"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "tx-train: the disk is full" in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_nothing_to_resume_and_a_finished_run_are_said_before_pytorch_is_imported(

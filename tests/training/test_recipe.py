@@ -131,3 +131,9 @@ def fields_of(options: object) -> list[tuple[str, object, object]]:
     """Name, value and default of each."""
     found = dataclasses.fields(options)  # type: ignore[arg-type]
     return [(field.name, getattr(options, field.name), field.default) for field in found]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(BASE + "seed = 5\n", encoding="utf-8-sig")
+    assert read(str(file)).training.seed == 5

@@ -47,6 +47,14 @@ def test_case_is_kept_unless_folded(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path / "False").encode("Anna") != load_tokenizer(tmp_path / "False").encode("anna")
 
 
+def test_long_lines_are_not_left_out(tmp_path: Path) -> None:
+    """A letter that stands only in a line of 12,000 bytes has a piece."""
+    line = "we say ж often " * 750
+    train_tokenizer([*PAIRS, (line, "often")], TokenizerOptions(vocabulary=300), tmp_path / "tokenizer")
+    model = pieces(tmp_path / "tokenizer" / "shared.model")
+    assert model.unk_id() not in model.encode("ж")
+
+
 def test_separate(tmp_path: Path) -> None:
     train_tokenizer(PAIRS, TokenizerOptions(vocabulary=200, joint=False), tmp_path / "tokenizer")
     assert {file.name for file in (tmp_path / "tokenizer").iterdir()} == {"source.model", "target.model"}

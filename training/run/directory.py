@@ -34,21 +34,6 @@ FREE = frozenset(
 class RunDirectory(RunPaths):
     """Files of a run, with what it writes and reads there."""
 
-    def check(self, force: bool) -> None:
-        """Whether a run may begin here. A run of which no step was saved may always be begun again.
-
-        Raises:
-            InputError: the checkpoint or its run exists and `force` is false, or it is a directory of something else.
-        """
-        for directory, marker in ((self.checkpoint, "config.json"), (self.path, "recipe.json")):
-            if not directory.exists():
-                continue
-            if not force and (directory == self.checkpoint or self.last.exists()):
-                way_out = "--resume to go on with it, " if directory == self.path else ""
-                raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
-            if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
-                raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
-
     def start(self, recipe: Recipe) -> None:
         """Begin anew: what `check` allowed to replace is gone."""
         if self.path.exists():

@@ -4,6 +4,8 @@ import logging
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from txport.runtime.console.words import plural
+from txport.training.fitting import FEWEST_STEPS, TOO_FEW
 from txport.training.outlook import Outlook, Share
 from txport.training.run.lightning_module import TranslationModule
 
@@ -14,21 +16,30 @@ LOOK, LEAST = 0.1, 0.5
 
 
 class Lookout(Callback):
-    """Says, after a tenth of a run, whether the machine is busy and whether it will make half of the steps foreseen."""
+    """Says, after a tenth of the steps' time, whether the machine is busy and whether it will make half of the steps
+    foreseen; and at the end, that a run made too few to learn anything.
+    """
 
     def __init__(self, outlook: Outlook) -> None:
         self._outlook = outlook
         self._share: Share | None = None
         self._began = 0.0, 0  # seconds and steps
+        self._look = LOOK
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)
-        if trainer.is_global_zero and pl_module.own_progress() < LOOK:
-            self._share, self._began = Share(), (pl_module.clock.seconds, trainer.global_step)
+        if not trainer.is_global_zero:
+            return
+        clock, done = pl_module.clock, pl_module.own_progress()
+        if clock.limit is not None and clock.before:
+            _log.info("of %g minutes, %s are used", clock.limit / 60, _minutes(clock.seconds))
+        # What came before the first step, such as reading the corpus, may have taken more than a tenth.
+        self._look = done + LOOK * (1 - done)
+        self._share, self._began = Share(), (clock.seconds, trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: object) -> None:
         assert isinstance(pl_module, TranslationModule)
-        if self._share is None or pl_module.own_progress() < LOOK:
+        if self._share is None or pl_module.own_progress() < self._look:
             return
         if trainer.strategy.root_device == torch.device("cpu"):  # else the thread waits for its device
             self._outlook.look_at(self._share.measured())
@@ -45,3 +56,17 @@ class Lookout(Callback):
                 "give it more max_minutes, or start it again with --force when the machine is less busy",
                 expected, foreseen,
             )  # fmt: skip
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TranslationModule)
+        too_few = trainer.global_step < TOO_FEW and pl_module.clock.done() >= 1
+        if trainer.is_global_zero and too_few:
+            _log.warning(
+                "the run made %s, and a model needs some %d to learn: go on with --resume and a higher --max-minutes",
+                plural(trainer.global_step, "step"), FEWEST_STEPS,
+            )  # fmt: skip
+
+
+def _minutes(seconds: float) -> str:
+    """Seconds as minutes and seconds, as in 2:17."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

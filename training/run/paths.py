@@ -1,11 +1,16 @@
 """Paths of the files of a run, and checks of whether it can go on. Neither needs PyTorch."""
 
 import json
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import write_atomically
+from txport.training.recipe import Recipe, from_table
+
+LIMITS = ("max_steps", "max_epochs", "max_minutes")
 
 
 class Finished(TxportError):
@@ -26,10 +31,42 @@ class RunPaths:
         self.last = self.state / "last.ckpt"
         self.end = self.path / "end.json"
 
-    def check_resume(self, options: Any) -> None:
-        """Check that a run can go on: `check_begun` and `check_unfinished`."""
+    def check(self, force: bool) -> None:
+        """Whether a run may begin here. A run of which no step was saved may always be begun again.
+
+        Raises:
+            InputError: the checkpoint or its run exists and `force` is false, or it is a directory of something else.
+        """
+        for directory, marker in ((self.checkpoint, "config.json"), (self.path, "recipe.json")):
+            if not directory.exists():
+                continue
+            if not force and (directory == self.checkpoint or self.last.exists()):
+                way_out = "--resume to go on with it, " if directory == self.path else ""
+                raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
+            if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
+                raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
+
+    def check_resume(self, recipe: Recipe, stated: Collection[str] = ()) -> Recipe:
+        """Check that a run can go on, by `check_begun` and `check_unfinished`.
+
+        Args:
+            recipe: of this start.
+            stated: the values of `[training]` that the command line sets.
+
+        Returns:
+            the recipe with the limits of the run where they are higher and not stated: a limit of the first command
+            line is not in the recipe.
+        """
         self.check_begun()
-        self.check_unfinished(options)
+        before = from_table(json.loads(self.recipe.read_bytes()), str(self.recipe)).training
+        limits = {
+            name: max(value, getattr(recipe.training, name) or 0)
+            for name in LIMITS
+            if name not in stated and (value := getattr(before, name)) is not None
+        }
+        recipe = replace(recipe, training=replace(recipe.training, **limits))
+        self.check_unfinished(recipe.training)
+        return recipe
 
     def check_begun(self) -> None:
         """Check that there is a run.

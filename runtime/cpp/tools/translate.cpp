@@ -13,6 +13,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -202,6 +203,35 @@ std::string flag_of(std::string name) {
   return "--" + name;
 }
 
+// Options by their flags in a message, as --n-best for n_best.
+std::string with_flags(const std::string& message) {
+#define TXPORT_OPTION(kind, name, help) #name,
+  static const std::vector<std::string> names{
+#include "options.inc"
+  };
+#undef TXPORT_OPTION
+  static const std::regex named = [] {
+    std::string underscored;
+    for (const std::string& name : names) {
+      if (name.find('_') != std::string::npos) underscored += "|" + name;
+    }
+    return std::regex(R"(\b(the option )(\w+)|\b(\w+)(?= has no effect)|\b(no effect without )(sample)\b|\b()" +
+                      underscored.substr(1) + R"()\b(?![./]))");
+  }();
+  std::string result;
+  auto rest = message.cbegin();
+  for (std::sregex_iterator match(message.begin(), message.end(), named), end; match != end; ++match) {
+    const std::smatch& found = *match;
+    result.append(rest, found[0].first);
+    result += (found[4].matched ? found[4].str() : "") + flag_of(found[found[2].matched   ? 2
+                                                                       : found[3].matched ? 3
+                                                                       : found[5].matched ? 5
+                                                                                          : 6]);
+    rest = found[0].second;
+  }
+  return result.append(rest, message.cend());
+}
+
 // Refuse what could only fail after the work was done.
 void check(const Arguments& arguments) {
   const auto needs_json = [&](bool asked, const std::string& name) {
@@ -219,9 +249,37 @@ void check(const Arguments& arguments) {
   }
 }
 
-// How many lines may be translated: those up to the first that is not UTF-8 unless something else becomes of such.
-std::size_t usable_lines(std::vector<std::string>& lines, const std::string& errors) {
+// Dropped before the first line of a file.
+constexpr const char* kByteOrderMark = "\xEF\xBB\xBF";
+
+// No sentence has so many bytes: a longer line would take memory and time for nothing.
+constexpr std::size_t kMostLineBytes = std::size_t{1} << 20;
+
+// A number with commas between thousands.
+std::string grouped(std::size_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t place = text.size(); place > 3; place -= 3) text.insert(place - 3, ",");
+  return text;
+}
+
+// Why a line of a file is not translated.
+void refuse_line(const std::string& line, const std::string& what) {
+  if (line.size() > kMostLineBytes) {
+    throw InputError(what + " has " + grouped(line.size()) + " bytes, more than " + grouped(kMostLineBytes) +
+                     ": break it into sentences, or choose --errors skip");
+  }
+  check_utf8(line, what, ", or choose --errors replace or skip");
+}
+
+// How many lines may be translated: those up to the first that is not UTF-8, or too long, unless something else becomes
+// of such.
+std::size_t usable_lines(std::vector<std::string>& lines, const std::string& errors,
+                         std::size_t most = std::string::npos) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].size() > most) {
+      if (errors != "skip") return i;
+      lines[i].clear();
+    }
     if (!utf8_fault(lines[i])) continue;
     if (errors == "strict") return i;
     lines[i] = errors == "replace" ? replace_faults(lines[i]) : "";
@@ -266,7 +324,8 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
   Windows windows(descriptor, arguments.window, arguments.output.empty() ? kFirstLines : arguments.window);
   std::size_t first = 1;
   for (auto lines = windows.next(); !lines.empty(); lines = windows.next()) {
-    const std::size_t usable = usable_lines(lines, arguments.errors);
+    if (first == 1 && lines[0].rfind(kByteOrderMark, 0) == 0) lines[0].erase(0, std::strlen(kByteOrderMark));
+    const std::size_t usable = usable_lines(lines, arguments.errors, kMostLineBytes);
     const std::vector<std::string_view> texts(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(usable));
     std::string written;
     const auto results = translator.translate(texts, arguments.options, what, first);
@@ -276,9 +335,7 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
     }
     if (!output.write(written)) return false;
     progress.add(usable);
-    if (usable < lines.size()) {
-      check_utf8(lines[usable], what + " " + std::to_string(first + usable), ", or choose --errors replace or skip");
-    }
+    if (usable < lines.size()) refuse_line(lines[usable], what + " " + std::to_string(first + usable));
     first += lines.size();
   }
   return true;
@@ -399,6 +456,9 @@ int main(int argc, char** argv) {
   } catch (const CheckFailed& error) {
     std::cerr << "txport-translate: " << error.what() << "\n";
     return 1;
+  } catch (const InputError& error) {
+    std::cerr << "txport-translate: " << with_flags(error.what()) << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "txport-translate: " << error.what() << "\n";
     return 2;

@@ -1,5 +1,6 @@
 """Peers get the same weights: every id is PyTorch's, in float32, with and without an end of sentences."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,29 @@ def post_norm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("post") / "checkpoint"
     save_checkpoint(directory, random_model(projection_bias=True, activation="gelu"), None, [], {})
     return directory
+
+
+def test_ctranslate2_has_positions_for_long_inputs(tmp_path: Path) -> None:
+    """Beyond the model's own, which sinusoids have no end of: ids are PyTorch's."""
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
+    from txport.benchmarks.contestants.ctranslate2 import CTranslate2Backend
+    from txport.benchmarks.contestants.ctranslate2_weights import write_ctranslate2
+
+    model = random_model()
+    write_ctranslate2(model, tmp_path / "model")
+    task = Task([[*np.random.default_rng(1).integers(4, 60, 300).tolist(), 3]], 12, True, [], 60, 1)
+    backend = CTranslate2Backend(str(tmp_path / "model"), "cpu", "float32", 3)
+    backend.prepare(task, {"intra": "1", "inter": "1", "rows": "1"})
+    backend.call()
+    longer = Transformer(dataclasses.replace(model.config, max_positions=400)).eval()
+    longer.load_state_dict(model.state_dict())
+    ids, source = [2], torch.tensor(task.sources)
+    with torch.no_grad():
+        for _ in range(12):
+            logits = longer(source, torch.tensor([source.shape[1]]), torch.tensor([ids]))[0, -1]
+            logits[3] = -torch.inf  # the end of a sentence, which this task leaves out
+            ids.append(int(logits.argmax()))
+    assert backend.ids() == [ids[1:]]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """bench.json: what is written is read, anything else is refused with a sentence; comparing, also with txport-bench."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -114,3 +115,12 @@ def test_files_with_nothing_in_common_are_refused(tmp_path: Path) -> None:
     write_report(tmp_path / "b.json", report(measurement([1.0], "8 x 8 -> 4")))
     with pytest.raises(InputError, match="nothing|no contestant and workload in common"):
         compare(read_figures(tmp_path / "a.json"), read_figures(tmp_path / "b.json"))
+
+
+def test_figures_of_few_calls_are_said(tmp_path: Path) -> None:
+    from txport.benchmarks.report.tables import facts, markdown
+
+    assert "FEW CALLS" not in dict(facts(report(measurement([1.0]))))
+    few = report(measurement([1.0]), dataclasses.replace(measurement([3.0], "8 x 8 -> 4"), calls=1))
+    assert dict(facts(few))["FEW CALLS"].startswith("1 row of fewer than 5 calls, the least of 1 call: ")
+    assert "**FEW CALLS**" in markdown(few)

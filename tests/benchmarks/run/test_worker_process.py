@@ -37,7 +37,7 @@ def test_a_bundle_in_its_own_process(process: WorkerProcess, bundle: Path) -> No
 
 def test_an_error_is_one_sentence_and_leaves_the_process_alive(process: WorkerProcess, tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(ContestantFailed, match="BundleError: .*is not a directory") as failure:
+        with pytest.raises(ContestantFailed, match="BundleError: .*does not exist") as failure:
             process.ask(60, do="load", kind="bundle", description={"bundle": str(tmp_path / "none"), **DESCRIPTION})
         assert "\n" not in str(failure.value)
     assert process.alive()

@@ -50,7 +50,7 @@ TEST_CASE("the fields of the toy bundle") {
 
 TEST_CASE("directories that are no bundles") {
   const Scratch scratch;
-  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path() / "nothing"); }), "is not a directory"));
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path() / "nothing"); }), "does not exist"));
   CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "has no manifest.json"));
   std::filesystem::create_directory(scratch.path() / "manifest.json");
   CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "cannot be read"));
@@ -93,4 +93,19 @@ TEST_CASE("files of a bundle that were changed") {
     std::filesystem::create_symlink("weights.bin", weights);
     CHECK(contains(fault_of<BundleError>(load), "is missing or cannot be read"));
   }
+}
+
+TEST_CASE("a file that only people read may be missing, but not be changed") {
+  const Scratch scratch;
+  const auto bundle = scratch.path() / "bundle";
+  std::filesystem::copy(kToyBundle, bundle, std::filesystem::copy_options::recursive);
+  Manifest manifest = Manifest::load(bundle);
+  manifest.files["README.md"] = {5, std::string(64, '0')};
+  const auto nothing = [](const std::string& /*name*/) { return false; };
+  manifest.check_files(Bundle(bundle), nothing);
+  std::ofstream(bundle / "README.md") << "other than it was";
+  CHECK(contains(fault_of<BundleError>([&] { manifest.check_files(Bundle(bundle), nothing); }), "README.md"));
+  manifest.files["notes.txt"] = {5, std::string(64, '0')};
+  std::filesystem::remove(bundle / "README.md");
+  CHECK(contains(fault_of<BundleError>([&] { manifest.check_files(Bundle(bundle), nothing); }), "notes.txt"));
 }

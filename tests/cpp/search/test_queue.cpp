@@ -2,10 +2,13 @@
 // tests/runtime/search/test_queue.py.
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <future>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "errors.hpp"
 #include "memory_engine.hpp"
@@ -437,4 +440,66 @@ TEST_CASE("queue: nothing is kept of many requests") {
     for (const Asked& each : asked) CHECK(each.ticket.use_count() <= 2);  // the queue may still put the last one away
   }
   wait(queue, [&] { return queue.searches() == 0; });  // the last answer comes before its batch has ended
+}
+
+TEST_CASE("queue: a forked process has a thread of its own") {
+  for (const bool busy : {false, true}) {
+    CAPTURE(busy);
+    Gate engine;
+    Queue queue(engine, {});
+    const Request request = sources({7}, 40).front();
+    if (!busy) engine.open.set_value();
+    Asked first = ask(queue, request);
+    if (!busy) first.result.wait();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(30);
+      if (busy) engine.open.set_value();
+      bool late = false;
+      try {
+        ask(queue, request, 0.0).result.get();
+      } catch (const DeadlineExceeded&) {
+        late = true;
+      }
+      const bool answered = !ask(queue, request).result.get().hypotheses.empty();
+      queue.close(true);
+      bool closed = false;
+      try {
+        ask(queue, request);
+      } catch (const InputError&) {
+        closed = true;
+      }
+      ::_exit(late && answered && closed ? 0 : 1);
+    }
+    if (busy) engine.open.set_value();
+    CHECK(!first.result.get().hypotheses.empty());
+    int status = 1;
+    ::waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+}
+
+TEST_CASE("queue: a closed one stays closed in a forked process, and can be destroyed there") {
+  MemoryEngine engine(kLimits, 1, kNeverEnds);
+  auto queue = std::make_unique<Queue>(engine, SearchOptions{});
+  auto other = std::make_unique<Queue>(engine, SearchOptions{});
+  const Request request = sources({7}, 40).front();
+  ask(*queue, request).result.wait();
+  ask(*other, request).result.wait();
+  queue->close(true);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    bool closed = false;
+    try {
+      ask(*queue, request);
+    } catch (const InputError&) {
+      closed = true;
+    }
+    other.reset();
+    ::_exit(closed ? 0 : 1);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
 }

@@ -203,11 +203,15 @@ def test_offline_and_unknown_names(place: Place) -> None:
     asked = len(place.hub.requests)
     place.run("tx-get", MODEL, "--offline")
     assert len(place.hub.requests) == asked
-    for name in ("someone/else", f"{MODEL}@v2"):
+    (place.hub.root / "someone" / "closed").mkdir()
+    (place.hub.root / "someone" / "closed" / "gated").touch()
+    for name, words in (
+        ("someone/else", "the hub has no such repository, or it is private: check the name"),
+        (f"{MODEL}@v2", "has no revision v2: name a branch, tag or commit that it has"),
+        ("someone/closed", "is gated: accept its terms on its page there, and log in"),
+    ):
         done = place.run("tx-get", name, check=False)
-        assert (
-            done.returncode == 2 and done.stderr.count("\n") == 1 and "its download from the hub failed" in done.stderr
-        )
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
 
 
 def test_two_processes_at_once(place: Place) -> None:
@@ -231,6 +235,39 @@ def test_archives(ending: str, tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=f"packed.{ending} is neither a .zip nor a .tar file, or is damaged"),
         open_source(str(archive), "main", offline=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"])
+def test_damaged_archives_are_one_sentence(ending: str, tmp_path: Path) -> None:
+    """Wherever a byte is wrong; an archive in which that does not matter is read."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}" * 500 + "".join(map(str, range(400))))
+    kind = {"zip": "zip", "tar": "tar", "tar.gz": "gztar", "tar.bz2": "bztar", "tar.xz": "xztar"}[ending]
+    archive = Path(shutil.make_archive(str(tmp_path / "packed"), kind, tmp_path, "model"))
+    whole, refused = archive.read_bytes(), 0
+    for place in range(0, len(whole), max(1, len(whole) // 60)):
+        archive.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            with open_source(str(archive), "main", offline=True):
+                pass
+        except InputError as error:
+            assert f"packed.{ending} " in str(error) and "\n" not in str(error)
+            refused += 1
+    assert refused > 3
+
+
+def test_an_encrypted_archive(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("config.json", "{}")
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    data[6] |= 1  # the flag, in both of a file's headers
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "a.zip").write_bytes(data)
+    with (
+        pytest.raises(InputError, match=r"a\.zip is encrypted"),
+        open_source(str(tmp_path / "a.zip"), "main", offline=True),
     ):
         pass
 

@@ -1,6 +1,7 @@
 """Manifests that must be accepted and refused, and bundles that are not what their manifest says."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -11,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patches import fits, manifests, sign, text
 from toy import BUNDLE
-from txport.runtime.bundle.manifest import WEIGHTS, Manifest, list_files
+from txport.runtime.bundle.manifest import FOR_PEOPLE, WEIGHTS, Manifest, list_files
 from txport.runtime.bundle.schema import FileEntry
-from txport.runtime.bundle.strict_json import encode
+from txport.runtime.bundle.strict_json import encode, finite
 from txport.runtime.errors import BundleError
 
 TOY = (BUNDLE / "manifest.json").read_bytes()
@@ -157,7 +158,7 @@ def test_a_link_to_the_bundle_is_fine(damaged: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_bundle(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="is not a directory"):
+    with pytest.raises(BundleError, match="does not exist"):
         Manifest.load(tmp_path / "nowhere")
     with pytest.raises(BundleError, match="has no manifest.json"):
         Manifest.load(tmp_path)
@@ -171,3 +172,19 @@ def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
         os.truncate(file.fileno(), 1 << 40)
     with pytest.raises(BundleError, match="larger than"):
         Manifest.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", FOR_PEOPLE)
+def test_a_file_that_only_people_read_may_be_missing_but_not_changed(bundle: Path, tmp_path: Path, name: str) -> None:
+    copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    (copy / name).unlink()
+    Manifest.load(copy).check_files(copy, hashes=lambda file: True)
+    (copy / name).write_text("other")
+    with pytest.raises(BundleError, match=name):
+        Manifest.load(copy)
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    value = {"a": [1.5, math.nan, (2, -math.inf)], "b": {"c": math.inf, "d": True, "e": None, "f": "x"}}
+    assert finite(value) == {"a": [1.5, None, [2, None]], "b": {"c": None, "d": True, "e": None, "f": "x"}}
+    assert finite([b"x", math.nan], other=len) == [1, None]

@@ -1,6 +1,13 @@
 """One row out for each row in, in order, whatever the format, the parts and the rows."""
 
+import bz2
+import datetime
+import gzip
+import io
 import json
+import lzma
+import zipfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +24,7 @@ from txport.runtime.translator import Translator
 pytest.importorskip("pyarrow", reason="needs Arrow, zstd and fsspec: pip install 'txport[corpus]'")
 TEXTS = sentences(60)
 FORMATS = ["a.txt", "a.txt.gz", "a.en.zst", "a.jsonl", "a.jsonl.gz", "a.ndjson.zst", "a.parquet"]
+FORMATS += ["A.TXT.GZ", "a.Jsonl", "a.txt.bz2", "a.jsonl.xz", "A.PARQUET"]
 
 
 def translations(toy: Translator, texts: list[str]) -> list[str]:
@@ -202,3 +210,147 @@ def test_draws_do_not_depend_on_who_makes_a_part(tmp_path: Path) -> None:
     assert content(tmp_path / "one") == content(tmp_path / "three")
     run(file, tmp_path / "other", *flags[:-1], 6)
     assert all_rows(tmp_path / "one") != all_rows(tmp_path / "other")
+
+
+def zipped(text: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.txt", text)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("a.json", b'["one"]', r"a\.json is \.json, which is not read: convert it .* --from jsonl"),
+        ("a.CSV", b"one,two", r"\.csv, which is not read"),
+        ("a.tar.gz", gzip.compress(b"one"), r"\.tar, which is not read"),
+        ("a.txt", gzip.compress(b"one"), "packed by gz, which its name does not end with: rename it"),
+        ("a.txt.gz", bz2.compress(b"one"), "packed by bz2"),
+        ("a.jsonl", lzma.compress(b"{}"), "packed by xz"),
+        ("a", zipped(b"one"), "a zip archive, not text"),
+        ("a.txt", "one\ntwo\n".encode("utf-16"), "UTF-16, not text"),
+        ("a.txt", "one\ntwo\n".encode("utf-16-le"), "a binary file, not text"),
+        ("a.txt.gz", gzip.compress(b"PAR1\x15\x04" + bytes(50)), "Parquet, not text"),
+        ("a.txt.bz2", b"BZh9 and no more", "is damaged, or ends too early"),
+        ("a.txt.xz", lzma.compress(b"one" * 100)[:-9], "is damaged, or ends too early"),
+    ],
+)
+def test_files_of_other_kinds_are_refused(tmp_path: Path, name: str, data: bytes, reason: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=reason):
+        run(tmp_path / name, tmp_path / "out")
+
+
+def test_text_that_begins_like_a_packed_file_is_text(toy: Translator, tmp_path: Path) -> None:
+    texts = ["BZh is short", "ORC", "PK and", "PAR1 one", "%PDF", "7z"]
+    run([write(tmp_path / f"{n}.txt", [text]) for n, text in enumerate(texts)], tmp_path / "out")
+    assert all_rows(tmp_path / "out") == translations(toy, texts)
+
+
+def test_a_named_format_overrides_the_name(toy: Translator, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"text": "one"}\n')
+    run(tmp_path / "a.json", tmp_path / "out", "--from", "jsonl")
+    assert answers(all_rows(tmp_path / "out")) == translations(toy, ["one"])
+
+
+def test_all_files_below_a_directory(toy: Translator, tmp_path: Path) -> None:
+    for folder in ("", "b", "b/c", "_logs", ".git"):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        write(tmp_path / "in" / folder / f"x{folder.replace('/', '')}.txt", [WORD[folder]])
+    for n, files in enumerate(("in", "in/*", "in/**/*.txt", f"file://{tmp_path}/in", f"file://{tmp_path}/in/*")):
+        place = files if "://" in files else str(tmp_path / files)
+        run([place], tmp_path / f"out{n}")
+        expected = [WORD[folder] for folder in ("", "b", "b/c", *["_logs"] * ("**" in files))]  # named by the pattern
+        assert sorted(all_rows(tmp_path / f"out{n}")) == sorted(translations(toy, expected)), files
+    (tmp_path / "in" / "b" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"gone\.txt is not a file"):
+        run([tmp_path / "in"], tmp_path / "gone")
+    (tmp_path / "in" / "b" / "gone.txt").unlink()
+    write(tmp_path / "in" / "b" / "x.txt", ["four"])
+    with pytest.raises(InputError, match=r"two input files are called x"):
+        run([tmp_path / "in"], tmp_path / "twice")
+
+
+WORD = {"": "one", "b": "two", "b/c": "three", "_logs": "eight", ".git": "nine"}
+
+
+def odd_columns() -> dict[str, Any]:
+    """Columns of types that Python has no values for without pandas, or that JSON has not."""
+    import pyarrow as pa
+
+    def of(values: list[Any], raw: Any, kind: Any) -> Any:
+        return pa.array(values, raw).cast(kind)
+
+    nanoseconds = of([1, None, 10**18 + 1], pa.int64(), pa.timestamp("ns"))
+    return {
+        "ns": nanoseconds,
+        "late": of([253402300805, None, 2**50], pa.int64(), pa.timestamp("s")),
+        "zone": of([1, None, 2], pa.int64(), pa.timestamp("us", "Mars/Base")),
+        "duration": of([1, None, 2], pa.int64(), pa.duration("ns")),
+        "time": of([1, None, 2], pa.int64(), pa.time64("ns")),
+        "date": of([1, None, 5_000_000], pa.int32(), pa.date32()),
+        "decimal": pa.array([Decimal("1.50"), None, Decimal("2.25")]),
+        "float": pa.array([float("nan"), None, float("-inf")]),
+        "bytes": pa.array([b"text", None, b"\xff\x00"]),
+        "fixed": pa.array([b"abc", None, b"\xff\x00\x01"], pa.binary(3)),
+        "nested": pa.array([{"a": [datetime.datetime(2020, 1, 2)]}, None, {"a": []}]),
+        "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        "flag": pa.array([True, None, False]),
+        "null": pa.nulls(3),
+        "words": pa.array(["a", None, "b"]).dictionary_encode(),
+        "lists": pa.array([["a", None], None, []], pa.large_list(pa.string())),
+        "pairs": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)),
+    }
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def test_columns_that_pass_through_stay_as_they_are(tmp_path: Path) -> None:
+    """And become JSON that any reader takes; without pandas, which no test here has."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    table = pa.table({**odd_columns(), "text": ["one", "two", "three"]})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    stored = pa.parquet.read_table(tmp_path / "a.parquet")
+    run(tmp_path / "a.parquet", tmp_path / "out", "--part-rows", 2)
+    run(tmp_path / "a.parquet", tmp_path / "out", "--part-rows", 2, "--resume")
+    parts = pa.concat_tables([pa.parquet.read_table(part) for part in parts_of(tmp_path / "out")])
+    for name in stored.column_names:
+        assert parts.column(name).combine_chunks().to_string() == stored.column(name).combine_chunks().to_string(), name
+    run(tmp_path / "a.parquet", tmp_path / "json", "--to", "jsonl")
+    lines = (tmp_path / "json" / "a-00000.jsonl").read_text().splitlines()
+    first, _, last = (json.loads(line, parse_constant=refuse_constant) for line in lines)
+    assert first["ns"] == "1970-01-01 00:00:00.000000001" and first["late"] == "10000-01-01 00:00:05.000"
+    assert (first["zone"], first["duration"]) == ("1970-01-01 00:00:00.000001", 1)
+    assert (first["decimal"], first["float"], last["float"]) == ("1.50", None, None)
+    assert (first["bytes"], last["bytes"]) == ("text", {"base64": "/wA="})
+    assert first["nested"] == {"a": ["2020-01-02 00:00:00.000000"]} and first["map"] == [["k", 1]]
+
+
+def test_what_tells_rows_from_others_does_not_depend_on_where_they_lie() -> None:
+    import pyarrow as pa
+    from txport.runtime.corpus.arrow import content
+
+    for name, column in odd_columns().items():
+        alone = list(map(bytes, content(pa.concat_arrays([column.slice(1, 2), column.slice(0, 0)]))))
+        assert list(map(bytes, content(column.slice(1)))) == alone, name
+        rest = pa.concat_arrays([column.slice(2), column.slice(1, 1)])
+        assert name == "null" or list(map(bytes, content(rest))) != alone, name
+
+
+def test_json_that_is_not_finite_or_has_a_byte_order_mark(toy: Translator, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(
+        b'\xef\xbb\xbf{"text": "one", "x": [NaN, {"y": -Infinity}]}\n{"text": "two", "x": "\\ud800", "z": NaN}\n'
+    )
+    run(tmp_path / "a.jsonl", tmp_path / "out")
+    lines = (tmp_path / "out" / "a-00000.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=refuse_constant) for line in lines]
+    assert answers(rows) == translations(toy, ["one", "two"])
+    assert rows[0]["x"] == [None, {"y": None}] and rows[1]["x"] == "\ud800"
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n")
+    run(tmp_path / "b.txt", tmp_path / "b")
+    assert all_rows(tmp_path / "b") == translations(toy, ["one", "\ufefftwo"])

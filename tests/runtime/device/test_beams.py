@@ -28,7 +28,7 @@ from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request, Result
 from txport.runtime.search.settings import Rules, Search
 
-OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24)
+OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25)
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST = 70  # more than two lengths of caches
 SEARCHES = st.one_of(
@@ -103,7 +103,7 @@ def real_engine(bundle: Path, device: MemoryDevice) -> DeviceEngine:
     return DeviceEngine(device, manifest, Enqueuing(bundle, manifest, device))
 
 
-needs_opset_24 = pytest.mark.skipif(OLD, reason="needs ONNX Runtime 1.24 for opset 24")
+needs_opset_24 = pytest.mark.skipif(OLD, reason="needs ONNX Runtime 1.25 for opset 24")
 
 
 @pytest.fixture(scope="module")

@@ -211,6 +211,28 @@ def test_a_lowering_that_does_not_load_is_passed_over(damaged: Path) -> None:
         OrtEngine(damaged, MANIFEST, ["ort"])
 
 
+@pytest.mark.parametrize(
+    ("version", "lowering"),
+    [("1.20.0", "scatter"), ("1.21.0", "scatter"), ("1.21.1", "ort"), ("1.22.0+cpu", "ort"), ("1.31.1", "ort")],
+)
+def test_versions_that_compute_a_lowering_wrongly_pass_it_over(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, version: str, lowering: str
+) -> None:
+    """`make test-onnxruntime` runs the versions themselves."""
+    monkeypatch.setattr(onnxruntime, "__version__", version)
+    manifest = Manifest.load(bundle)
+    assert OrtEngine(bundle, manifest).step_graph.lowering == lowering
+    if lowering != "ort":
+        with pytest.raises(BundleError, match=rf"{version} computes the lowering ort .* install 1\.21\.1 or newer"):
+            OrtEngine(bundle, manifest, ["ort"])
+
+
+def test_no_version_computes_float16_wrongly(float16_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its step has no operator that versions before 1.21.1 compute wrongly."""
+    monkeypatch.setattr(onnxruntime, "__version__", "1.20.0")
+    assert OrtEngine(float16_bundle, Manifest.load(float16_bundle), ["ort"]).step_graph.lowering == "ort"
+
+
 @pytest.mark.parametrize("name", ["encoder", "decoder_step.scatter"])
 def test_truncated_graphs_are_one_sentence(damaged: Path, name: str) -> None:
     path = damaged / "onnx" / f"{name}.onnx"

@@ -19,8 +19,8 @@ from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request, Result
 from txport.runtime.search.settings import Rules, Sampling, Search
 
-OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24)
-pytestmark = pytest.mark.skipif(OLD, reason="needs ONNX Runtime 1.24 for opset 24")
+OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25)
+pytestmark = pytest.mark.skipif(OLD, reason="needs ONNX Runtime 1.25 for opset 24")
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST = 40  # more than two windows of a cache
 

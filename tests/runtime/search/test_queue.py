@@ -1,8 +1,11 @@
 """A queue whose requests join the batch that runs: answers, order, cancellation, deadlines, bounds and faults."""
 
+import os
 import random
+import signal
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -284,3 +287,63 @@ def test_nothing_is_kept_of_many_requests() -> None:
             futures.clear()
     queue.close()
     assert not queue._lanes and queue.load.unanswered == 0
+
+
+def in_child(run: Callable[[], bool]) -> bool:
+    """Whether a forked process finds it true within 30 seconds."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            os._exit(0 if run() else 1)
+        finally:
+            os._exit(2)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_forked_process_has_a_thread_of_its_own(busy: bool) -> None:
+    """Whether the parent's queue waits or works; the parent's requests end at once in the child, deadlines pass."""
+    engine = Gate()
+    queue, (request,) = Queue(engine), sources([7])
+    expected = decode_all(MemoryEngine(engine.limits, eos_weight=-99.0), [request])[0].hypotheses
+    if not busy:
+        engine.open.set()
+    first = queue.submit(request)
+    assert engine.arrived.wait(60)
+    if not busy:
+        assert first.result(60).hypotheses == expected
+
+    def child() -> bool:
+        engine.open.set()
+        with pytest.raises(DeadlineExceeded):
+            queue.submit(request, seconds=0).result(20)
+        if busy:
+            with pytest.raises(EngineError, match="parent process"):
+                first.result(20)
+        right = queue.submit(request).result(20).hypotheses == expected and queue.load.unanswered == 0
+        queue.close()
+        return right
+
+    assert in_child(child)
+    engine.open.set()
+    assert first.result(60).hypotheses == expected
+    assert queue.submit(request).result(60).hypotheses == expected
+    queue.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_closed_queue_stays_closed_in_a_forked_process() -> None:
+    queue, (request,) = Queue(MemoryEngine(Limits(4, 12, 100))), sources([7])
+    queue.submit(request).result(60)
+    queue.close()
+
+    def child() -> bool:
+        with pytest.raises(InputError, match="closed"):
+            queue.submit(request)
+        return True
+
+    assert in_child(child)

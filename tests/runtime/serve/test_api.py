@@ -130,6 +130,7 @@ REFUSED = {
     "too deep": (b"[" * 4000, 400, "not JSON"),
     "other encoding": ('{"q": "é"}'.encode("latin-1"), 400, "not UTF-8"),
     "nothing": (b"{}", 400, "q is missing"),
+    "a misspelt field": (b'{"q": "a", "sorce": "en", "target": "de"}', 400, "no field 'sorce': did you mean source?"),
     "an empty list": (b'{"q": [], "source": "en", "target": "de"}', 400, "q is missing"),
     "a number": (b'{"q": 5, "source": "en", "target": "de"}', 400, "neither a text"),
     "a list of others": (b'{"q": ["a", null], "source": "en", "target": "de"}', 400, "neither a text"),
@@ -166,7 +167,7 @@ def test_forms_and_addresses_that_are_refused(server: Served) -> None:
     assert server.post(b"q=%ff&source=en&target=de", "application/x-www-form-urlencoded")[0] == 400
     assert server.post(b"&".join([b"a=b"] * 200), "application/x-www-form-urlencoded")[0] == 400
     assert server.get("/detect") == (404, {"error": "there is nothing here"})
-    assert server.get("/translate") == (405, {"error": "Method Not Allowed"})
+    assert server.get("/translate") == (405, {"error": "GET is not answered here: /translate takes POST, all else GET"})
 
 
 def test_metrics_count(server: Served, toy: "Translator") -> None:
@@ -192,7 +193,7 @@ def test_metrics_do_not_grow_with_what_clients_ask(server: Served) -> None:
 
 def test_keys_are_needed_and_compared(tmp_path: Path, toy: "Translator") -> None:
     keys = tmp_path / "keys"
-    keys.write_text(f"# of a service\n{KEY}\n")
+    keys.write_text(f"{KEY}\n# of a service\n", encoding="utf-8-sig")
     body = {"q": "the cat", "source": "en", "target": "de"}
     with serving(PAIR, "--api-keys", str(keys), TXPORT_API_KEYS="another-key-of-the-environment") as server:
         assert server.ask(**body)[0] == 401
@@ -324,3 +325,33 @@ def test_a_bundle_in_one_file_is_served_by_its_name(tmp_path: Path, toy: "Transl
         assert server.get("/languages")[1][0]["targets"] == ["de"]
         status, answer = server.ask(q=TEXTS[0], source="en", target="de")
         assert status == 200 and [answer["translatedText"]] == direct(toy, TEXTS[0])
+
+
+def test_pages_of_an_allowed_origin_may_send_json(toy: "Translator") -> None:
+    """A browser asks before it sends: with OPTIONS, and the method and headers that it will use."""
+    with serving(PAIR, "--allow-origin", "https://a.example") as server:
+        for origin, allowed in (("https://a.example", True), ("https://b.example", False)):
+            connection = server.connection()
+            asked = {"Origin": origin, "Access-Control-Request-Method": "POST",
+                     "Access-Control-Request-Headers": "content-type"}  # fmt: skip
+            connection.request("OPTIONS", "/translate", None, asked)
+            answer = connection.getresponse()
+            answer.read()
+            connection.close()
+            assert (answer.status == 200) == allowed
+            assert not allowed or "POST" in answer.headers["Access-Control-Allow-Methods"]
+        body = json.dumps({"q": "the cat", "source": "en", "target": "de"}).encode()
+        status, answered, headers = server.post(b"\xef\xbb\xbf" + body, Origin="https://a.example")
+        assert (status, answered) == (200, {"translatedText": direct(toy, "the cat")[0]})
+        assert headers["access-control-allow-origin"] == "https://a.example"
+
+
+def test_what_may_surprise_is_logged_as_a_warning_and_the_address_can_be_clicked() -> None:
+    with serving(str(BUNDLE), "--host", "0.0.0.0") as server:
+        assert server.wait("open to the network without API keys")["level"] == "warning"
+        assert server.wait("bundle without languages")["level"] == "warning"
+        assert server.wait("listening")["url"] == f"http://0.0.0.0:{server.port}/"
+        found, answer = server.ask(q="the cat", source="en", target="de")
+        assert found == 400 and "leave out source and target" in answer["error"]
+        assert server.ask(q="the cat")[0] == 200
+        server.end()

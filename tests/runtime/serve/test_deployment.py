@@ -1,5 +1,6 @@
 """The Dockerfile and the Kubernetes page, as far as they can be checked where neither runs."""
 
+import configparser
 import re
 import shlex
 from pathlib import Path
@@ -45,6 +46,18 @@ def test_the_dockerfile_starts_what_is_installed() -> None:
     assert health is not None and health[1] == found["EXPOSE"] == "5000" and health[2] in routes()
     shlex.split(found["RUN"])
     assert "[serve,ort]" in found["RUN"] and "torch" not in text
+
+
+def test_the_unit_of_systemd_starts_the_server() -> None:
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str  # type: ignore[method-assign, assignment]
+    unit.read(FOLDER / "tx-serve.service")
+    command, *arguments = shlex.split(unit["Service"]["ExecStart"])
+    assert Path(command).name == "tx-serve" and Path(command).is_absolute()
+    options_of(arguments)
+    drain = float(arguments[arguments.index("--drain-seconds") + 1])
+    assert float(unit["Service"]["TimeoutStopSec"]) > drain
+    assert unit["Service"]["DynamicUser"] == "yes" and unit["Service"]["ProtectSystem"] == "strict"
 
 
 def test_the_deployment_asks_routes_that_exist() -> None:

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.text.lines import FIRST_LINES, as_line, open_lines, read_lines, text_windows, windows
+from txport.runtime.text.lines import (
+    FIRST_LINES,
+    MOST_LINE_BYTES,
+    as_line,
+    open_lines,
+    read_lines,
+    text_windows,
+    windows,
+)
 
 
 @contextmanager
@@ -169,3 +177,22 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         read_lines(tmp_path / "x", CheckpointError)
     with pytest.raises(InputError, match="none cannot be read: No such file"):
         read_lines(tmp_path / "none")
+
+
+def test_a_byte_order_mark_is_dropped_before_the_first_line_only() -> None:
+    mark = b"\xef\xbb\xbf"
+    found = list(text_windows(iter([[mark + b"a", mark + b"b"], [mark + b"c"]])))
+    assert found == [["a", "\ufeffb"], ["\ufeffc"]]
+
+
+def test_lines_that_are_too_long(tmp_path: Path) -> None:
+    long = [b"a", b"b" * (MOST_LINE_BYTES + 1), b"c" * MOST_LINE_BYTES]
+    for errors in ("strict", "replace"):
+        found = text_windows(iter([long]), errors)
+        assert next(found) == ["a"]
+        with pytest.raises(InputError, match=r"line 2 has 1,048,577 bytes, more than 1,048,576: .* skip"):
+            next(found)
+    assert next(text_windows(iter([long]), "skip")) == ["a", "", "c" * MOST_LINE_BYTES]
+    (tmp_path / "a").write_bytes(b"\n".join(long))
+    with pytest.raises(InputError, match=r"a, line 2 has 1,048,577 bytes"):
+        read_lines(tmp_path / "a")

@@ -1,16 +1,17 @@
 """SentencePiece models trained on the spot, and what a runtime meets: padding ids, odd text, half characters."""
 
 import io
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import sentencepiece
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, InputError
-from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
+from txport.runtime.text.tokenizer import IdsOnly, Pieces, SentencePieceTokenizer, TextStream
 
 EOS = 3
 LINES = [f"number {i} of the café is {i * i} — naïve, isn't it? (ok)" for i in range(300)]
@@ -132,3 +133,45 @@ def test_ids_only() -> None:
     with pytest.raises(InputError, match="translate_ids"):
         ids_only.encode_prefix("x")
     assert ids_only.decode([5]) == ""
+
+
+# Unknown to the model alone, and some that are not: a word, white space in other clothes, letters that are composed.
+PARTS = [
+    "漢",
+    "字",
+    "🙂",
+    "λ",
+    "\u1112\u1161\u11ab",
+    "e\u0301",
+    "Ａ",
+    "\ufeff",
+    "\u200b",
+    "\u3000",
+    "ｶﾞ",
+    "a",
+    "7",
+    " ",
+    "▁",
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PARTS), st.sampled_from([1, 3, 500, 2_100, 4_000])), max_size=5))
+def test_long_runs_of_unknown_characters_give_the_ids_of_sentencepiece(
+    directory: Path, parts: list[tuple[str, int]]
+) -> None:
+    text = "".join(part * count for part, count in parts)
+    for name in ("words", "bytes"):
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / f"{name}.model"))
+        pieces = Pieces(directory / f"{name}.model")
+        expected = processor.encode(text, out_type="immutable_proto").pieces
+        assert pieces.encode(text) == [piece.id for piece in expected]
+        ids, spans = pieces.locate(text)
+        assert (ids, spans) == ([piece.id for piece in expected], [(piece.begin, piece.end) for piece in expected])
+
+
+def test_a_long_run_of_unknown_characters_takes_linear_time(directory: Path) -> None:
+    """A million took SentencePiece 110 s, in which no signal was handled."""
+    start = time.process_time()
+    assert Pieces(directory / "words.model").encode("漢字" * 500_000 + " ok")[1] == 1
+    assert time.process_time() - start < 20

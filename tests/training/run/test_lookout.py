@@ -60,6 +60,20 @@ def test_half_of_the_steps_foreseen_are_warned_of(
     assert 0 < expected <= LEAST * foreseen
 
 
+def test_it_looks_also_where_more_than_a_tenth_is_used_before_the_first_step(
+    tiny: Callable[..., Recipe], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says at the end that a run has made too few steps."""
+    monkeypatch.setattr(fitting, "_measure", lambda options, vocabulary: (1e18, 1.0))
+    recipe = tiny("training.max_minutes=0.1", "training.max_steps=1000000000", "training.batch_tokens=20000")
+    caplog.set_level(logging.INFO)
+    train(recipe, tmp_path / "checkpoint", Path(), started=time.monotonic() - 3)
+    said = caplog.messages
+    assert [text for text in said if text.startswith("at this speed the run will make about")], said
+    assert [text for text in said if text.startswith("the run made ") and "a model needs some 2000" in text], said
+    assert [text for text in said if "; about " in text and text.endswith(" steps")], said
+
+
 def test_too_little_time_for_a_model_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "_measure", lambda options, vocabulary: (1.28e11, 1.0))
     pairs = [("one two three", "uno due tre")] * 3_000

@@ -169,11 +169,11 @@ typedef struct txport_part {
   int32_t cut;
 } txport_part;
 
-/* The version of this library, as "0.1.0". */
+/* The version of this library, as "MAJOR.MINOR.PATCH". */
 TXPORT_API const char* txport_version(void) TXPORT_NOEXCEPT;
 
-/* What went wrong in this thread's last call that failed; empty if none did. Valid until the next call in this thread.
- */
+/* What went wrong in this thread's last call that failed; empty if none did. Valid until another call of this thread
+ * fails: functions that close and free do not. */
 TXPORT_API const char* txport_message(void) TXPORT_NOEXCEPT;
 
 /* Open the directory that tx-export wrote, or the file that tx-pack wrote. `options` may be NULL. On success, close

@@ -342,8 +342,9 @@ std::string manifest_of(const Bundle& bundle) {
   }
   std::error_code ignored;
   if (!fs::is_directory(bundle.directory(), ignored)) {
-    throw BundleError(bundle.name() +
-                      " is not a directory: give the directory that tx-export wrote, or the file that tx-pack wrote");
+    const bool exists = fs::exists(bundle.directory(), ignored);
+    throw BundleError(bundle.name() + (exists ? " is not a directory" : " does not exist") +
+                      ": give the directory that tx-export wrote, or the file that tx-pack wrote");
   }
   try {
     return read_file(bundle.directory() / kManifestName, kLargestFile + 1);
@@ -375,7 +376,11 @@ Manifest Manifest::parse(std::string_view data, const std::string& file) {
 }
 
 void Manifest::check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const {
-  for (const auto& [name, entry] : files) bundle.check(name, entry, hashes(name));
+  for (const auto& [name, entry] : files) {
+    const bool for_people = name == "README.md" || name == "verification.json";  // no runtime reads them
+    if (for_people && bundle.is_directory() && !fs::exists(fs::symlink_status(bundle.directory() / name))) continue;
+    bundle.check(name, entry, hashes(name));
+  }
 }
 
 ModelFile Manifest::model_file(const Bundle& bundle) const {

@@ -53,7 +53,7 @@ struct Machine {
 // one of them can be used, else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was
 // verified with it, if this build has it; else ONNX Runtime does. ONNX Runtime runs `ort` best: its fused attention
 // reads only the used part of a cache. On a GPU it has that attention for 16 bits only. `scatter` needs nothing
-// special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.24 on. Throws InputError: a word is unknown,
+// special; `tensorscatter` needs opset 24, which ONNX Runtime has from 1.25 on. Throws InputError: a word is unknown,
 // or they contradict each other. BundleError: the bundle lacks the lowering, or a TensorRT engine that fits.
 // MissingLibrary: the device needs a GPU or a library that is not here.
 Choice choose(const Bundle& bundle, const Manifest& manifest, const Asked& asked, const Machine& machine = {});

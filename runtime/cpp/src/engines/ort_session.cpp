@@ -10,6 +10,7 @@
 #include <memory>
 #include <regex>
 #include <shared_mutex>
+#include <sstream>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -198,8 +199,30 @@ Ort::Session session_of(const Bundle& bundle, const Graph& graph, Ort::SessionOp
   return {environment(), model.data(), model.size(), options};
 }
 
+// The first version whose MultiHeadAttention reads a bias of one head, [batch, 1, 1, source], rightly in all rows.
+constexpr const char* kReadsBias = "1.21.1";
+
+// The numbers of a version, as {1, 21, 1}.
+std::array<int, 3> numbers_of(const std::string& version) {
+  std::array<int, 3> numbers{};
+  std::istringstream stream(version);
+  char point = '.';
+  stream >> numbers[0] >> point >> numbers[1] >> point >> numbers[2];
+  return numbers;
+}
+
+// Refuse a graph with an operator that this version computes wrongly, without an error, in rows after the first.
+void check_version(const Bundle& bundle, const Graph& graph) {
+  if (numbers_of(onnxruntime_version()) >= numbers_of(kReadsBias)) return;
+  if (bundle.read(graph.file).find("MultiHeadAttention") == std::string::npos) return;
+  throw BundleError("ONNX Runtime " + onnxruntime_version() + " computes the lowering " + graph.lowering + " of " +
+                    bundle.name(graph.file) + " wrongly in batches: install " + kReadsBias +
+                    " or newer, or use a bundle with the lowering scatter");
+}
+
 Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& how) {
   const std::string path = bundle.name(graph.file);
+  check_version(bundle, graph);
   std::shared_lock<std::shared_mutex> uncaptured;
   if (how.device != "cpu") uncaptured = std::shared_lock(whole_device());
   try {

@@ -1,14 +1,20 @@
 #include "search/queue.hpp"
 
 #include <algorithm>
+#include <condition_variable>
+#include <list>
 #include <map>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "errors.hpp"
 #include "search/decoding.hpp"
 #include "search/restricted.hpp"
+#include "search/scheduler.hpp"
+#include "system/system.hpp"
 
 namespace txport::core {
 
@@ -25,8 +31,52 @@ std::optional<Clock::time_point> deadline_of(std::optional<double> seconds) {
 
 }  // namespace
 
+// Its methods are those of Queue, which explains them.
+class ProcessQueue {
+ public:
+  ProcessQueue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting, bool closed)
+      : engine_(engine), options_(options), most_waiting_(most_waiting), closing_(closed) {}
+  ~ProcessQueue();
+  ProcessQueue(const ProcessQueue&) = delete;
+  ProcessQueue& operator=(const ProcessQueue&) = delete;
+
+  std::shared_ptr<Ticket> submit(Request request, Listener<Result, Token> listener, std::optional<double> seconds);
+  std::size_t unanswered() const;
+  std::size_t searches() const;
+  void close(bool drain);
+  bool is_own_thread() const;
+
+  const unsigned forked = forks();  // by then
+
+ private:
+  struct Lane;
+
+  const Engine& engine_;
+  const SearchOptions options_;
+  const std::size_t most_waiting_;
+  mutable std::mutex mutex_;         // of all that follows
+  std::condition_variable changed_;  // a lane has come, the queue closes, or its thread has ended
+  std::list<Lane> lanes_;
+  std::size_t unanswered_ = 0;
+  bool closing_;
+  bool runs_ = false;
+  std::thread thread_;  // begins with the first request
+
+  Lane& lane_of(const Search& search);
+  void run();
+  void work();
+  void drop_overdue(Lane& lane);
+  bool step(Lane& lane);
+  void serve(Lane& lane, Slot& slot);
+  void lose_batch(Lane& lane, const std::exception_ptr& error);
+  void end(Lane& lane);
+  std::shared_ptr<Ticket> find(const Lane& lane, std::size_t index) const;
+  bool take(Lane& lane, const Ticket& ticket);
+  void fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error);
+};
+
 // Requests of one search: their batches, until none waits.
-struct Queue::Lane {
+struct ProcessQueue::Lane {
   Search search;
   EngineOf over;
   std::unique_ptr<const Policy> policy;
@@ -59,15 +109,12 @@ void Ticket::answer(Result result) {
 
 void Ticket::fail(const std::exception_ptr& error) { std::exchange(listener_, {}).failure(error); }
 
-Queue::Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting)
-    : engine_(engine), options_{options.rows, options.batch_tokens, 1}, most_waiting_(most_waiting) {}
-
-Queue::~Queue() {
+ProcessQueue::~ProcessQueue() {
   close(false);
   if (thread_.joinable()) thread_.join();
 }
 
-std::shared_ptr<Ticket> Queue::submit(Request request, Listener<Result, Token> listener,
+std::shared_ptr<Ticket> ProcessQueue::submit(Request request, Listener<Result, Token> listener,
                                       std::optional<double> seconds) {
   request.check(engine_.limits());
   auto ticket = std::make_shared<Ticket>();
@@ -92,22 +139,22 @@ std::shared_ptr<Ticket> Queue::submit(Request request, Listener<Result, Token> l
   return ticket;
 }
 
-std::size_t Queue::unanswered() const {
+std::size_t ProcessQueue::unanswered() const {
   const std::lock_guard lock(mutex_);
   return unanswered_;
 }
 
-std::size_t Queue::searches() const {
+std::size_t ProcessQueue::searches() const {
   const std::lock_guard lock(mutex_);
   return lanes_.size();
 }
 
-bool Queue::is_own_thread() const {
+bool ProcessQueue::is_own_thread() const {
   const std::lock_guard lock(mutex_);
   return thread_.get_id() == std::this_thread::get_id();
 }
 
-void Queue::close(bool drain) {
+void ProcessQueue::close(bool drain) {
   std::unique_lock lock(mutex_);
   closing_ = true;
   if (!drain) {
@@ -119,14 +166,14 @@ void Queue::close(bool drain) {
   if (thread_.get_id() != std::this_thread::get_id()) changed_.wait(lock, [this] { return !runs_; });
 }
 
-Queue::Lane& Queue::lane_of(const Search& search) {
+ProcessQueue::Lane& ProcessQueue::lane_of(const Search& search) {
   const auto same = [&search](const Lane& lane) { return lane.search == search; };
   const auto found = std::find_if(lanes_.begin(), lanes_.end(), same);
   return found != lanes_.end() ? *found : lanes_.emplace_back(engine_, search, options_);
 }
 
 // Nobody may wait for ever: not if there is a bug here, nor if there is no memory.
-void Queue::run() {
+void ProcessQueue::run() {
   std::exception_ptr error;
   try {
     work();
@@ -149,7 +196,7 @@ void Queue::run() {
   changed_.notify_all();
 }
 
-void Queue::work() {
+void ProcessQueue::work() {
   for (;;) {
     std::vector<Lane*> lanes;
     {
@@ -166,7 +213,7 @@ void Queue::work() {
 }
 
 // Give up what was cancelled or is late.
-void Queue::drop_overdue(Lane& lane) {
+void ProcessQueue::drop_overdue(Lane& lane) {
   const Clock::time_point now = Clock::now();
   std::vector<std::pair<std::shared_ptr<Ticket>, std::exception_ptr>> overdue;
   {
@@ -182,7 +229,7 @@ void Queue::drop_overdue(Lane& lane) {
 }
 
 // One group of steps of a lane's batch; false if nothing waits for a batch any more.
-bool Queue::step(Lane& lane) {
+bool ProcessQueue::step(Lane& lane) {
   Slots slots;
   try {
     slots = lane.worker.step();
@@ -195,7 +242,7 @@ bool Queue::step(Lane& lane) {
 }
 
 // Give the tokens of a slot, and its answer if it is done, to who waits.
-void Queue::serve(Lane& lane, Slot& slot) {
+void ProcessQueue::serve(Lane& lane, Slot& slot) {
   const std::shared_ptr<Ticket> ticket = find(lane, slot.index);
   if (!ticket) return;
   try {
@@ -214,7 +261,7 @@ void Queue::serve(Lane& lane, Slot& slot) {
 }
 
 // A batch has failed: all that does not wait for another one is lost.
-void Queue::lose_batch(Lane& lane, const std::exception_ptr& error) {
+void ProcessQueue::lose_batch(Lane& lane, const std::exception_ptr& error) {
   lane.worker.abandon();
   std::vector<std::shared_ptr<Ticket>> lost;
   while (lost.empty()) {
@@ -230,28 +277,62 @@ void Queue::lose_batch(Lane& lane, const std::exception_ptr& error) {
 }
 
 // Drop a lane whose batches have ended, unless a request came meanwhile.
-void Queue::end(Lane& lane) {
+void ProcessQueue::end(Lane& lane) {
   const std::lock_guard lock(mutex_);
   if (!lane.scheduler.waiting().empty()) return;
   lanes_.remove_if([&lane](const Lane& each) { return &each == &lane; });
 }
 
-std::shared_ptr<Ticket> Queue::find(const Lane& lane, std::size_t index) const {
+std::shared_ptr<Ticket> ProcessQueue::find(const Lane& lane, std::size_t index) const {
   const std::lock_guard lock(mutex_);
   const auto found = lane.tickets.find(index);
   return found == lane.tickets.end() ? nullptr : found->second;
 }
 
 // Whether a request had no answer; now it has.
-bool Queue::take(Lane& lane, const Ticket& ticket) {
+bool ProcessQueue::take(Lane& lane, const Ticket& ticket) {
   const std::lock_guard lock(mutex_);
   const std::size_t count = lane.tickets.erase(ticket.index_);
   unanswered_ -= count;
   return count > 0;
 }
 
-void Queue::fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error) {
+void ProcessQueue::fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error) {
   if (take(lane, ticket)) ticket.fail(error);
 }
+
+Queue::Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting)
+    : engine_(engine),
+      options_{options.rows, options.batch_tokens, 1},
+      most_waiting_(most_waiting),
+      own_(new ProcessQueue(engine_, options_, most_waiting_, false)) {}
+
+// What belongs to the parent of a forked process waits there for a thread that is not here.
+Queue::~Queue() {
+  if (own_.load()->forked == forks()) delete own_.load();
+}
+
+ProcessQueue& Queue::own() const {
+  ProcessQueue* found = own_.load();
+  if (found->forked == forks()) return *found;
+  auto made = std::make_unique<ProcessQueue>(engine_, options_, most_waiting_, closed_);
+  return own_.compare_exchange_strong(found, made.get()) ? *made.release() : *found;
+}
+
+std::shared_ptr<Ticket> Queue::submit(Request request, Listener<Result, Token> listener,
+                                      std::optional<double> seconds) {
+  return own().submit(std::move(request), std::move(listener), seconds);
+}
+
+std::size_t Queue::unanswered() const { return own().unanswered(); }
+
+std::size_t Queue::searches() const { return own().searches(); }
+
+void Queue::close(bool drain) {
+  closed_ = true;
+  own().close(drain);
+}
+
+bool Queue::is_own_thread() const { return own().is_own_thread(); }
 
 }  // namespace txport::core

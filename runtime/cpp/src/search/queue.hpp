@@ -1,19 +1,16 @@
 // Requests of many threads, which join the batch that runs.
 //
 // A request takes the next free row of the running batch. Requests of one search share a batch; batches of several
-// searches take turns, step by step, in the queue's thread.
+// searches take turns, step by step, in the queue's thread. A forked process has none of its parent's threads: its queue
+// starts one of its own, and requests of the parent stay the parent's.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 
 #include "engine.hpp"
 #include "search/requests.hpp"
@@ -33,6 +30,9 @@ struct Listener {
   std::function<void(const Part&)> part;            // may be empty; what it throws ends the request, as its failure
 };
 
+// The queue of one process.
+class ProcessQueue;
+
 // A request in a queue, which it may outlive.
 class Ticket {
  public:
@@ -41,7 +41,7 @@ class Ticket {
   void cancel() { cancelled_ = true; }
 
  private:
-  friend class Queue;
+  friend class ProcessQueue;
   using Time = std::chrono::steady_clock::time_point;
   std::atomic<bool> cancelled_{false};
   std::size_t index_ = 0;  // in its scheduler
@@ -87,30 +87,13 @@ class Queue {
   bool is_own_thread() const;
 
  private:
-  struct Lane;
-
   const Engine& engine_;
   const SearchOptions options_;
   const std::size_t most_waiting_;
-  mutable std::mutex mutex_;         // of all that follows
-  std::condition_variable changed_;  // a lane has come, the queue closes, or its thread has ended
-  std::list<Lane> lanes_;
-  std::size_t unanswered_ = 0;
-  bool closing_ = false;
-  bool runs_ = false;
-  std::thread thread_;  // begins with the first request
+  std::atomic<bool> closed_{false};
+  mutable std::atomic<ProcessQueue*> own_;
 
-  Lane& lane_of(const Search& search);
-  void run();
-  void work();
-  void drop_overdue(Lane& lane);
-  bool step(Lane& lane);
-  void serve(Lane& lane, Slot& slot);
-  void lose_batch(Lane& lane, const std::exception_ptr& error);
-  void end(Lane& lane);
-  std::shared_ptr<Ticket> find(const Lane& lane, std::size_t index) const;
-  bool take(Lane& lane, const Ticket& ticket);
-  void fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error);
+  ProcessQueue& own() const;
 };
 
 }  // namespace txport::core

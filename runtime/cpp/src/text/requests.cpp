@@ -16,7 +16,9 @@ void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.e
 
 Options checked(Options options, const Generation& generation, const Limits& limits) {
   options.check();
-  return with_settings(std::move(options), generation, limits);
+  Options filled = with_settings(options, generation, limits);
+  check_effect(options, filled);
+  return filled;
 }
 
 }  // namespace

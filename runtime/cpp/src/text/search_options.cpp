@@ -108,6 +108,25 @@ Options with_settings(Options options, const Generation& generation, const Limit
   return options;
 }
 
+void check_effect(const Options& asked, const Options& filled) {
+  const auto refuse = [](bool wrong, const std::string& name, const std::string& why) {
+    if (wrong) throw InputError(name + " has no effect " + why);
+  };
+  const auto stated = [](const auto& option, auto neutral) { return option && *option != neutral; };
+  if (!filled.sample.value_or(false)) {
+    refuse(stated(asked.temperature, 1.0), "temperature", "without sample");
+    refuse(stated(asked.top_k, 0), "top_k", "without sample");
+    refuse(stated(asked.top_p, 1.0), "top_p", "without sample");
+    refuse(asked.min_p.has_value(), "min_p", "without sample");
+    refuse(asked.seed != 0, "seed", "without sample");
+  }
+  if (filled.beam.value_or(1) <= 1) {
+    refuse(stated(asked.length_penalty, 1.0), "length_penalty", "without a beam of 2 or more");
+    refuse(asked.early_stopping && !(asked.early_stopping == "false"), "early_stopping", "without a beam of 2 or more");
+    refuse(stated(asked.renormalize, false), "renormalize", "without a beam of 2 or more");
+  }
+}
+
 Search search_of(const Options& options, const Manifest& manifest, const Limits& limits, const Tokenizer& tokenizer) {
   Search search;
   search.beam = options.beam.value_or(1);

@@ -11,6 +11,7 @@
 #include "text/byte_level.hpp"
 #include "text/pieces.hpp"
 #include "text/side.hpp"
+#include "text/unknown.hpp"
 #include "text/utf8.hpp"
 #include "text/vocabulary.hpp"
 #include "text/with_added.hpp"
@@ -82,7 +83,8 @@ class SentencePieces : public Inner {
     }
   }
 
-  Ids encode(std::string_view text) const override {
+  Ids encode(std::string_view whole) const override {
+    const std::string text = shorten(whole).text;
     Ids ids;
     if (!vocabulary_) {
       std::vector<int> found;
@@ -144,8 +146,10 @@ class SentencePieces : public Inner {
   bool normalises_ = false;
 
   Ids located(const SentencePieceProcessor& model, std::string_view text, std::vector<Span>& spans) const {
-    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(text));
+    const Shortened left = shorten(text);
+    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(left.text));
     spans = std::move(pieces.spans);
+    left.locate(spans);
     return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
   }
 
@@ -172,6 +176,18 @@ class SentencePieces : public Inner {
     }
     whole.places.push_back(text.size());
     return whole;
+  }
+
+  // Whether the model makes one unknown piece of a text, after the mark of a word.
+  bool is_unknown(std::string_view text) const {
+    std::vector<int> ids;
+    check(model_->Encode(text, &ids));
+    const bool marked = ids.size() == 2 && ids.front() == model_->PieceToId("\xE2\x96\x81");
+    return !ids.empty() && ids.back() == model_->unk_id() && (ids.size() == 1 || marked);
+  }
+
+  Shortened shorten(std::string_view text) const {
+    return shortened(text, [this](std::string_view part) { return is_unknown(part); });
   }
 
   static void check(const sentencepiece::util::Status& status) {

@@ -1,0 +1,98 @@
+"""Golden cases and beams of bundles on each minor version of ONNX Runtime: `make test-onnxruntime`.
+
+Each version is installed into a folder of its own and runs in a process of its own. Ids must be those of the bundle's
+golden cases, in batches and alone, and beams those of the fused engine. A lowering that a version does not load or
+would compute wrongly must be refused with a sentence.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+# Runs in the process of one version; prints [lowering, verdict] of each lowering.
+CHILD = """
+import json, pathlib, sys
+from txport.runtime.errors import BundleError
+from txport.runtime.golden import check_translator, load_golden
+from txport.runtime.translator import Translator
+bundle = pathlib.Path(sys.argv[1])
+fused, golden = Translator(bundle, engine="fused", threads=1), load_golden(bundle)
+sources = [case.source_ids for case in golden.cases]
+beams = [each.ids for each in fused.translate_ids(sources, beam=4)]
+for lowering in (*fused.manifest.lowerings, None):
+    try:
+        translator = Translator(bundle, "cpu", "ort", lowering, threads=1)
+    except BundleError as error:
+        print(json.dumps([lowering, f"refused: {error}"]))
+        continue
+    wrong = len(check_translator(translator, golden))
+    wrong += sum(a.ids != b for a, b in zip(translator.translate_ids(sources, beam=4), beams, strict=True))
+    right = "right" if lowering else f"right by {translator.engine.step_graph.lowering}"
+    print(json.dumps([lowering or "auto", f"{wrong} wrong" if wrong else right]))
+"""
+OLDEST = (1, 20, 0)
+# The versions on both sides of the one that computes `ort` rightly.
+NEIGHBOURS = {(1, 20, 0), (1, 21, 0), (1, 21, 1)}
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def available() -> list[str]:
+    """The versions for this Python: the newest of each minor version, and `NEIGHBOURS`."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", "onnxruntime"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = sorted(map(numbers, re.findall(r"\d+\.\d+\.\d+(?=,|$)", listed.split("versions:")[1].splitlines()[0])))
+    newest = {version[:2]: version for version in found}
+    chosen = {version for version in found if version == newest[version[:2]]} | NEIGHBOURS.intersection(found)
+    return [".".join(map(str, version)) for version in sorted(chosen) if version >= OLDEST]
+
+
+def installed(version: str, folder: Path) -> Path:
+    """The folder of a version, which is installed there if it is not yet."""
+    where = folder / version
+    if not (where / "onnxruntime").exists():
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
+        subprocess.run([*command, "--no-compile", "--target", where, f"onnxruntime=={version}"], check=True)
+    return where
+
+
+def verdicts(version: str, bundle: Path, folder: Path) -> dict[str, str]:
+    """Return the verdict on each lowering of a bundle, and on the choice of the runtime."""
+    environment = {**os.environ, "PYTHONPATH": str(installed(version, folder))}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHILD, bundle], env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        return {"auto": f"failed: {done.stderr.strip().splitlines()[-1]}"}
+    return dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+@click.command()
+@click.argument("bundles", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("build/onnxruntime"), show_default=True)
+@click.option("--version", "versions", multiple=True, help="This one only.  [default: each minor version]")
+def main(bundles: tuple[Path, ...], folder: Path, versions: tuple[str, ...]) -> None:
+    """Print a table of the verdicts on BUNDLES; exit with 1 if an answer is wrong."""
+    bad = False
+    for bundle in bundles:
+        click.echo(str(bundle))
+        for version in versions or available():
+            found = verdicts(version, bundle.resolve(), folder)
+            bad = bad or not found["auto"].startswith("right") or any("wrong" in f for f in map(_short, found.values()))
+            click.echo(f"  {version:8}" + "; ".join(f"{name} {_short(verdict)}" for name, verdict in found.items()))
+    sys.exit(bad)
+
+
+def _short(verdict: str) -> str:
+    return verdict.partition(":")[0] if verdict.startswith("refused") else verdict
+
+
+if __name__ == "__main__":
+    main()

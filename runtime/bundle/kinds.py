@@ -1,0 +1,86 @@
+"""Kinds of directories: what a path is that was given where another kind is wanted, and which command takes it."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from txport.runtime.errors import InputError, TxportError
+
+Kind = Literal["bundle", "checkpoint", "model", "run"]
+# What to do with each kind where another one is wanted.
+_ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
+    "bundle": (
+        "a bundle",
+        {
+            "checkpoint": "give the checkpoint it was exported from",
+            "model": "it needs no import, tx-translate runs it",
+        },
+    ),
+    "checkpoint": (
+        "a checkpoint of txport already",
+        {"bundle": "tx-export makes a bundle of it", "model": "give it to tx-export, which makes a bundle of it"},
+    ),
+    "model": (
+        "a Hugging Face model",
+        {
+            "bundle": "tx-import makes a checkpoint of it, and tx-export a bundle of that",
+            "checkpoint": "tx-import makes a checkpoint of it",
+        },
+    ),
+    "run": (
+        "the directory of a training run",
+        {
+            "bundle": "tx-export makes a bundle of the checkpoint beside it",
+            "checkpoint": "give the checkpoint beside it, or go on with tx-train --resume",
+            "model": "give the checkpoint beside it to tx-export",
+        },
+    ),
+}
+
+
+def kind_of(path: Path) -> Kind | None:
+    """Return the kind of a directory, by the names of its files and the fields of its config.json; None for others."""
+    if (path / "manifest.json").is_file() and "format_version" in _fields(path / "manifest.json"):
+        return "bundle"
+    if (path / "recipe.json").is_file() and path.name.endswith(".run"):
+        return "run"
+    config = _fields(path / "config.json")
+    if "format_version" in config:
+        return "checkpoint"
+    return "model" if "model_type" in config or "architectures" in config else None
+
+
+def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) -> None:
+    """Refuse a path that does not exist or is of another kind than wanted; leave others to who reads them.
+
+    Raises:
+        TxportError: of the type `error`, with what it is and which command takes it.
+    """
+    if not path.exists():
+        raise error(f"{path} does not exist")
+    if path.is_dir() and (kind := kind_of(path)) not in (None, wanted):
+        assert kind is not None
+        name, ways = _ADVICE[kind]
+        raise error(f"{path} is {name}: {ways[wanted]}")
+
+
+def check_model(path: Path) -> None:
+    """Refuse what is neither a bundle nor a checkpoint, where both are taken.
+
+    Raises:
+        InputError: with what it is, and which command takes it.
+    """
+    if path.is_file() or (path / "manifest.json").exists() or kind_of(path) == "checkpoint":
+        return
+    check_kind(path, "bundle")
+    if not (path / "config.json").exists():
+        raise InputError(f"{path} is neither a bundle (manifest.json) nor a checkpoint (config.json)")
+
+
+def _fields(file: Path) -> dict[str, Any]:
+    """The fields of a JSON object; none if there is no such."""
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

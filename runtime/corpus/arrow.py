@@ -1,0 +1,91 @@
+"""Columns of Apache Arrow without Python's own types, which have no nanoseconds and no years beyond 9999."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow
+from pyarrow import types
+
+
+def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
+    """Yield the bytes of an array's values, the same for equal values however they lie in memory."""
+    array = _simplified(array)
+    kind = array.type
+    yield f"{kind} {len(array)} {array.null_count}".encode()
+    if array.null_count:
+        yield np.packbits(array.is_valid().to_numpy(zero_copy_only=False)).tobytes()
+        array = array.drop_null()
+    if types.is_null(kind):
+        return
+    if types.is_struct(kind):
+        for member in array.flatten():
+            yield from content(member)
+    elif types.is_large_list(kind) or types.is_list(kind):
+        yield np.diff(array.offsets.to_numpy()).astype("<i8").tobytes()
+        yield from content(array.flatten())
+    elif types.is_fixed_size_list(kind):
+        yield from content(array.flatten())
+    elif types.is_large_binary(kind):
+        offsets = np.frombuffer(array.buffers()[1], "<i8")[array.offset : array.offset + len(array) + 1]
+        yield np.diff(offsets).tobytes()
+        if len(array) and offsets[0] != offsets[-1]:
+            yield memoryview(array.buffers()[2])[offsets[0] : offsets[-1]]
+    elif types.is_boolean(kind):
+        yield np.packbits(array.to_numpy(zero_copy_only=False)).tobytes()
+    elif len(array):
+        width = kind.bit_width // 8
+        yield memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width]
+
+
+def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
+    """The array as one of the types that `content` has a case for."""
+    kind = array.type
+    if isinstance(array, pyarrow.ExtensionArray):
+        return _simplified(array.storage)
+    if types.is_dictionary(kind):
+        return _simplified(array.dictionary_decode())
+    if types.is_map(kind):
+        return array.cast(pyarrow.list_(pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])))
+    texts = types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_binary_view
+    return array.cast(pyarrow.large_binary()) if any(fits(kind) for fits in texts) else array
+
+
+def json_rows(table: "pyarrow.Table") -> list[dict[str, Any]]:
+    """The rows of a table as objects that JSON has, except bytes and numbers that are not finite.
+
+    Times are ISO 8601 text (of columns with a zone in UTC), durations numbers of the column's unit, decimals text.
+    """
+    columns = {name: _as_json(table.column(name)) for name in table.column_names}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)] or [{}] * len(table)
+
+
+def _as_json(column: "pyarrow.ChunkedArray") -> list[Any]:
+    """The values of a column."""
+    kind = column.type
+    if types.is_timestamp(kind):
+        column = column.cast(pyarrow.timestamp(kind.unit))  # without the zone, which this machine may not know
+    target = _json_type(kind)
+    values: list[Any] = (column if target == kind else column.cast(target)).to_pylist()
+    return values
+
+
+def _json_type(kind: Any) -> Any:
+    """The type as which a column of some type becomes JSON."""
+    if types.is_temporal(kind):
+        return pyarrow.int64() if types.is_duration(kind) else kind if types.is_interval(kind) else pyarrow.string()
+    if types.is_decimal(kind):
+        return pyarrow.string()
+    if types.is_dictionary(kind):
+        return _json_type(kind.value_type)
+    if types.is_struct(kind):
+        return pyarrow.struct([(field.name, _json_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(_json_type(kind.key_type), _json_type(kind.item_type))
+    if types.is_list(kind):
+        return pyarrow.list_(_json_type(kind.value_type))
+    if types.is_large_list(kind):
+        return pyarrow.large_list(_json_type(kind.value_type))
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(_json_type(kind.value_type), kind.list_size)
+    return kind

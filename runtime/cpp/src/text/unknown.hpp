@@ -1,0 +1,33 @@
+// Long runs of characters that a SentencePiece model does not know, for which it takes the square of their length.
+//
+// It makes one unknown piece of such a run, however long, so the middle of the run changes nothing.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/alignment.hpp"
+
+namespace txport::core {
+
+// A text of the same ids, and what was left out of it.
+struct Shortened {
+  struct Gap {
+    std::size_t place;  // in the text that is left, in bytes
+    std::size_t size;
+  };
+  std::string text;
+  std::vector<Gap> gaps;
+
+  // Spans of this text as those of the whole text.
+  void locate(std::vector<Span>& spans) const;
+};
+
+// Leave out the middle of long runs of unknown characters. `is_unknown`: whether the model makes nothing but one unknown
+// piece of some characters.
+Shortened shortened(std::string_view text, const std::function<bool(std::string_view)>& is_unknown);
+
+}  // namespace txport::core

@@ -1,0 +1,61 @@
+"""Directories of the wrong kind: what they are is said, and which command takes them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from toy import BUNDLE
+from txport.runtime.bundle.kinds import Kind, check_kind, kind_of
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.errors import BundleError, InputError
+
+FILES: dict[Kind, tuple[str, str, object]] = {
+    "bundle": ("b", "manifest.json", {"format_version": 1}),
+    "checkpoint": ("c", "config.json", {"format_version": 1, "config": {}}),
+    "model": ("m", "config.json", {"model_type": "marian"}),
+    "run": ("c.run", "recipe.json", {}),
+}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[Kind, Path]:
+    """A directory of each kind."""
+    for name, file, value in FILES.values():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(json.dumps(value))
+    return {kind: tmp_path / name for kind, (name, _, _) in FILES.items()}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "words"),
+    [
+        ("bundle", "checkpoint", "is a checkpoint of txport already: tx-export makes a bundle of it"),
+        ("bundle", "model", "is a Hugging Face model: tx-import makes a checkpoint of it, and tx-export a bundle"),
+        ("bundle", "run", "is the directory of a training run: tx-export makes a bundle of the checkpoint beside it"),
+        ("checkpoint", "bundle", "is a bundle: give the checkpoint it was exported from"),
+        ("checkpoint", "model", "is a Hugging Face model: tx-import makes a checkpoint of it"),
+        ("checkpoint", "run", "give the checkpoint beside it, or go on with tx-train --resume"),
+        ("model", "bundle", "is a bundle: it needs no import, tx-translate runs it"),
+        ("model", "checkpoint", "give it to tx-export, which makes a bundle of it"),
+    ],
+)
+def test_another_kind_is_named(places: dict[Kind, Path], wanted: Kind, given: Kind, words: str) -> None:
+    assert kind_of(places[given]) == given
+    with pytest.raises(InputError, match=f"{places[given].name} .*{words}"):
+        check_kind(places[given], wanted)
+    if wanted == "bundle":
+        with pytest.raises(BundleError, match=words):
+            Manifest.load(places[given])
+
+
+def test_the_kind_that_is_wanted_and_what_is_none_of_them_are_left_to_who_reads_them(
+    places: dict[Kind, Path], tmp_path: Path
+) -> None:
+    for kind in ("bundle", "checkpoint", "model"):
+        check_kind(places[kind], kind)
+        check_kind(tmp_path, kind)
+        with pytest.raises(InputError, match="nowhere does not exist"):
+            check_kind(tmp_path / "nowhere", kind)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    check_kind(tmp_path, "checkpoint")
+    check_kind(BUNDLE, "bundle")
