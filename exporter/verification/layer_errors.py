@@ -129,8 +129,9 @@ class _Sums:
         self.largest = self.error = self._squares = self._differences = 0.0
 
     def add(self, ours: Array, expected: Array) -> None:
-        seen = expected > _MASKED  # what is masked may be infinite in float16
-        ours, exact = ours[seen], expected[seen].astype(np.float64)
+        exact = expected.astype(np.float64)
+        seen = exact > _MASKED  # what is masked may be infinite in float16
+        ours, exact = ours[seen], exact[seen]
         self.largest = max(self.largest, float(np.abs(exact).max(initial=0.0)))
         difference = np.abs(ours.astype(np.float64) - exact)
         # max() of Python would drop a NaN.
