@@ -131,7 +131,7 @@ class _Sums:
     def add(self, ours: Array, expected: Array) -> None:
         exact = expected.astype(np.float64)
         # What is masked may be infinite in float16; other values as low as that are faults.
-        seen = (exact > MASKED / 2) & (np.abs(exact - MASKED_HALF) > _NEAR)
+        seen = ~((exact < MASKED / 2) | (np.abs(exact - MASKED_HALF) < _NEAR))  # NaN is seen
         ours, exact = ours[seen], exact[seen]
         self.largest = max(self.largest, float(np.abs(exact).max(initial=0.0)))
         difference = np.abs(ours.astype(np.float64) - exact)
