@@ -201,7 +201,7 @@ def _converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtoc
 
 
 def is_masked(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values of a float32 graph are, or were added to, what masks a position."""
+    """Mark the values of a float32 graph that mask a position, or were added to such."""
     found: NDArray[np.bool_] = array < MASKED / 2
     return found
 

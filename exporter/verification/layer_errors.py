@@ -17,7 +17,7 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import MOVES, rounded, widened
 from txport.exporter.graphs.sessions import Array, TeacherForced, Values, session, with_all_outputs
 from txport.exporter.verification.layer_runners import Runner, runner_on
-from txport.runtime.bundle.interface import MASKED_HALF
+from txport.runtime.bundle.interface import MASKED, MASKED_HALF
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.errors import InputError
@@ -25,8 +25,8 @@ from txport.runtime.golden import Case, load_golden
 
 # Cases, and steps of each.
 CASES, STEPS = 4, 12
-# Values below this are scores of masked positions.
-_MASKED = MASKED_HALF + 5000
+# Scores of masked positions are as near to float16's number for them.
+_NEAR = 5000
 
 Pair = tuple[Values, Values]  # inputs of a run, and the reference's outputs
 
@@ -129,8 +129,10 @@ class _Sums:
         self.largest = self.error = self._squares = self._differences = 0.0
 
     def add(self, ours: Array, expected: Array) -> None:
-        seen = expected > _MASKED  # what is masked may be infinite in float16
-        ours, exact = ours[seen], expected[seen].astype(np.float64)
+        exact = expected.astype(np.float64)
+        # What is masked may be infinite in float16; other values as low as that are faults.
+        seen = ~((exact < MASKED / 2) | (np.abs(exact - MASKED_HALF) < _NEAR))  # NaN is seen
+        ours, exact = ours[seen], exact[seen]
         self.largest = max(self.largest, float(np.abs(exact).max(initial=0.0)))
         difference = np.abs(ours.astype(np.float64) - exact)
         # max() of Python would drop a NaN.

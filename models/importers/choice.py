@@ -1,6 +1,7 @@
 """Choice of the importer for a source, and the directory of a hub id."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,8 +141,8 @@ def _from_file(file: Path) -> str:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
-    if file.suffix != ".safetensors":
-        keys = set(state_dict_of(value, file))
+    with suppress(CheckpointError):  # it is said below, or by the importer
+        keys = set(state_dict_of(value, file)) if file.suffix != ".safetensors" else keys
     for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):
         if any(str(key).endswith(mark) for key in keys):
             return kind

@@ -61,9 +61,9 @@ class HuggingFaceModel(Settings):
         """
         stated = (fields.get(name) for fields in (self._generation, self.fields) for name in names)
         value = next((value for value in stated if value is not None), None)
-        ids = value if isinstance(value, list) and value else [value]
+        ids: list[Any] = value if isinstance(value, list) and value else [value]
         if any(type(token) is not int for token in ids):
-            raise CheckpointError(f"{self.file}: {names[0]} must be an id, not {value!r}")
+            raise CheckpointError(f"{self.file}: {names[0]} must be an id, not {value!r:.80}")
         return int(ids[0])
 
     def forced_start(self, vocabulary: int = LARGEST) -> tuple[int, ...]:

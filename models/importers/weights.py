@@ -187,7 +187,8 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
     members = {str(name): member for name, member in value.items() if _is_state_dict(member)}
     known = [name for name in _MEMBERS if name in members]
     if len(members) == 1 or len(known) == 1:
-        return members[known[0] if known else next(iter(members))]
+        chosen: Mapping[str, Tensor] = members[known[0] if known else next(iter(members))]
+        return chosen
     if members:
         raise CheckpointError(
             f"{file} holds several state dicts ({', '.join(members)}): save the one of the model alone"

@@ -70,7 +70,7 @@ class Interface:
 
 
 def masked(item_bytes: int) -> float:
-    """What masks a position, in floating-point numbers of this size."""
+    """Return what masks a position, in floating-point numbers of this size."""
     return MASKED_HALF if item_bytes == 2 else MASKED
 
 

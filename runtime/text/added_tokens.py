@@ -37,7 +37,7 @@ class Inner(Protocol):
         """The piece of an id; None if it has none."""
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
-        """As `locate`, for text that continues a word."""
+        """Encode as `locate` does, for text that continues a word."""
 
     def normalised(self, text: str) -> Normalised | None:
         """The text as the model reads it; None if it reads the text unchanged."""

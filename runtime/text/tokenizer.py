@@ -137,7 +137,7 @@ class Pieces(Side):
         return "".join(self._vocabulary.pieces([token])) or None
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
-        """As `locate`, for text that continues a word."""
+        """Encode as `locate` does, for text that continues a word."""
         return self._continuing.locate(text)
 
     def normalised(self, text: str) -> Normalised | None:
@@ -166,7 +166,7 @@ class Pieces(Side):
 
 
 def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
-    """What the pieces of a text are put together from."""
+    """Normalise a text by putting its pieces together."""
     parts: list[str] = []
     places: list[int] = []
     for piece in processor.encode(text, out_type="immutable_proto").pieces:
@@ -241,11 +241,11 @@ class Bytes(Side):
         return (chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>") if 0 <= byte < 256 else None
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
-        """As `locate`: bytes have no prefix."""
+        """Encode as `locate` does: bytes have no prefix."""
         return self.locate(text)
 
     def normalised(self, text: str) -> Normalised | None:
-        """None: bytes are not normalised."""
+        """Return None: bytes are not normalised."""
         return None
 
     def space(self) -> list[int]:
@@ -418,7 +418,7 @@ def open_tokenizer(
 
 
 def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, decodes: bool) -> Side:
-    return side if description.added is None else WithAdded(side, description.added, decodes)  # type: ignore[return-value]
+    return side if description.added is None else WithAdded(side, description.added, decodes)
 
 
 def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFiles, unk: int, size: int) -> Side:

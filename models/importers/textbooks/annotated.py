@@ -19,7 +19,7 @@ from txport.runtime.errors import CheckpointError, InputError
 
 # The tensor by which such a state dict is recognised.
 MARK = "src_embed.0.lut.weight"
-ENDINGS = ("pt", "pth", "ckpt", "safetensors")
+ENDINGS = ("pt", "pth", "safetensors")
 # Names of other versions, and those of 2022.
 _NAMES = (
     (r"\.w(?=[12]\.)", ".w_"),

@@ -21,7 +21,7 @@ _FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
 
 class Around(NamedTuple):
-    """What a family's tokenizer does with the text around added tokens; see `AddedTokens`."""
+    """Behaviour of a family's tokenizer around added tokens; see `AddedTokens`."""
 
     rules: Literal["tokenizers", "python"]
     spaces: Literal["dropped", "kept", "kept_before_normalized"] = "dropped"
