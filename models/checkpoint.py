@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 from txport.models.config import Config
 from txport.models.transformer import Transformer
-from txport.runtime.bundle.kinds import check_kind
+from txport.runtime.bundle.kinds import check_kind, kind_of
 from txport.runtime.bundle.schema import Generation, added
 from txport.runtime.bundle.strict_json import encode, load
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
@@ -180,7 +180,8 @@ def read_config(directory: Path) -> Config:
 def read_config_file(directory: Path) -> ConfigFile:
     """All that config.json holds; errors as of `read_config`."""
     file = directory / "config.json"
-    check_kind(directory, "checkpoint", CheckpointError)
+    if kind_of(directory) != "run":  # which keeps the config of the checkpoint that it began with
+        check_kind(directory, "checkpoint", CheckpointError)
     try:
         return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError)
     except InputError as error:

@@ -40,7 +40,7 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
 
 def kind_of(path: Path) -> Kind | None:
     """Return the kind of a directory, by the names of its files and the fields of its config.json; None for others."""
-    if (path / "manifest.json").is_file() and "format_version" in _fields(path / "manifest.json"):
+    if (path / "manifest.json").is_file():
         return "bundle"
     if (path / "recipe.json").is_file() and path.name.endswith(".run"):
         return "run"

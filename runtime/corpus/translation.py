@@ -75,7 +75,8 @@ class Translate:
 
 def bundle_settings(bundle: Path) -> dict[str, str]:
     """Facts that a part must remember of the bundle, which has the hashes of its files, and of this program."""
-    Manifest.load(bundle)  # which says what is wrong with it
+    if not (bundle / NAME).exists() and not bundle.is_file():
+        Manifest.load(bundle)  # which says what is wrong
     return {"bundle": hash_of(files_of(bundle) / NAME), "txport": VERSION}
 
 

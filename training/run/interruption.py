@@ -61,8 +61,9 @@ class Interruption:
         number = self.received or signal.SIGINT
         if self.saved is None:
             return Interrupted("interrupted before the first step was saved: start again with the same command", number)
-        way = "go on with the same command and --resume"
-        return Interrupted(f"interrupted at step {self.step}; the state of step {self.saved} is saved: {way}", number)
+        return Interrupted(
+            f"interrupted at step {self.step}; the state of step {self.saved} is saved: go on with --resume", number
+        )
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         again, self.received = self.received is not None, number
