@@ -35,6 +35,39 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         yield tag >> 3, value, message[start:at]
 
 
+def tagged(message: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Tag (the number times 8 plus the wire type) and value of each field; of one with a fixed size, no value.
+
+    Raises:
+        ValueError: the message cannot be read.
+    """
+    at, end = 0, len(message)
+    while at < end:
+        tag = message[at]
+        at += 1
+        if tag >= 128:
+            tag, at = _read_varint(message, at - 1)
+        kind = tag & 7
+        if kind == _BYTES or kind == _NUMBER:
+            number = message[at] if at < end else 128
+            at += 1
+            if number >= 128:
+                number, at = _read_varint(message, at - 1)
+            if kind == _NUMBER:
+                yield tag, number
+                continue
+            value = message[at : at + number]
+            at += number
+        elif kind in _SIZES:
+            value = b""
+            at += _SIZES[kind]
+        else:
+            raise ValueError(f"a field has the wire type {kind}")
+        if at > end:
+            raise ValueError("a field is longer than its message")
+        yield tag, value
+
+
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     """A number, and where the next byte is."""
     value = 0
