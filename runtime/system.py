@@ -29,10 +29,14 @@ _RENAME_EXCHANGE = 2
 _LIBRARIES = {"darwin": "lib{}.dylib", "win32": "{}.dll"}
 
 
+# What flock says where it cannot lock.
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
 class Lock:
     """A file or directory that one process has for itself until `close`, or until it ends.
 
-    Where directories cannot be locked, as on Windows, it is never `held`.
+    Where files cannot be locked, as on Windows and some network file systems, it is never `held`.
 
     Args:
         path: what to lock; links are not followed.
@@ -51,14 +55,15 @@ class Lock:
         if not POSIX:
             path.lstat()
             return
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        self._descriptor = _open_to_lock(path)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.elsewhere = True
-        except OSError:
-            self.close()
-            raise
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                self.close()
+                raise
         else:
             self.held = True
 
@@ -68,6 +73,17 @@ class Lock:
             os.close(self._descriptor)
         self.held = False
         self._descriptor = -1
+
+
+def _open_to_lock(path: Path) -> int:
+    """A descriptor for writing, without which NFSv4 locks no file (flock(2)); directories are locked locally there."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EACCES, errno.EROFS):
+            raise
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def exchange(first: Path, second: Path) -> bool:
