@@ -55,6 +55,7 @@ class OpenBundle:
         batch: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
         workers: int = 1,
+        trust_engines: bool = False,
     ) -> None:
         numbers = threads, workers, 1 if batch is None else batch, batch_tokens
         if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
@@ -65,7 +66,7 @@ class OpenBundle:
         self.tokenizer = open_tokenizer(files, manifest.tokenizer, manifest.vocabularies)
         shortlist = open_shortlist(files, manifest)
         self._model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
-        choice = choose(manifest, device, engine, lowering, files)
+        choice = choose(manifest, device, engine, lowering, files, trust_engines)
         workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         opened = open_engine(files, manifest, choice, threads, many=workers > 1)
         limit = opened.limits.batch

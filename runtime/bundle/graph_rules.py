@@ -6,11 +6,11 @@ subgraphs, and weights whose data is in the graph itself or in a range of `weigh
 encoding).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from pathlib import PurePosixPath
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from txport.runtime.bundle.archive import File, Files, files_of, size_of
 from txport.runtime.bundle.parameters import WEIGHTS
@@ -38,30 +38,47 @@ _NUMBER, _BYTES, _FIXED32 = 0, 2, 5  # wire types
 # TensorProto.DataType: bytes of an element.
 _ELEMENTS = {1: 4, 2: 1, 3: 1, 6: 4, 7: 8, 9: 1, 10: 2}
 _MOST_DIMENSIONS = 8
+_FILE = PurePosixPath(WEIGHTS).name
 
 
 def _tags(kind: int, *numbers: int) -> set[int]:
     return {number << 3 | kind for number in numbers}
 
 
+class _Fields(NamedTuple):
+    """Fields that a message may have.
+
+    Attributes:
+        part: of a model that it is, for messages.
+        allowed: their tags.
+    """
+
+    part: str
+    allowed: set[int]
+
+
 _GRAPH, _OPSET = 7 << 3 | _BYTES, 8 << 3 | _BYTES
-_MODEL_TAGS = _tags(_NUMBER, 1, 5) | _tags(_BYTES, 2, 3, 4, 6, 14) | {_GRAPH, _OPSET}
+_MODEL = _Fields("the model", _tags(_BYTES, 2, 3, 4, 6, 14) | _tags(_NUMBER, 1, 5) | {_GRAPH, _OPSET})
 _NODE, _INITIALIZER = 1 << 3 | _BYTES, 5 << 3 | _BYTES
-_GRAPH_TAGS = _tags(_BYTES, 2, 10, 11, 12, 13, 16) | {_NODE, _INITIALIZER}
+_PARTS = _Fields("the graph", _tags(_BYTES, 2, 10, 11, 12, 13, 16) | {_NODE, _INITIALIZER})
 _KIND, _ATTRIBUTE, _DOMAIN = (number << 3 | _BYTES for number in (4, 5, 7))
-_NODE_TAGS = _tags(_BYTES, 1, 2, 3, 6, 9) | {_KIND, _ATTRIBUTE, _DOMAIN}
+_NODES = _Fields("a node", _tags(_BYTES, 1, 2, 3, 6, 9) | {_KIND, _ATTRIBUTE, _DOMAIN})
 # No tensor, graph, sparse tensor or type, no list of them, and no reference: numbers and strings only.
-_ATTRIBUTE_TAGS = _tags(_BYTES, 1, 4, 7, 8, 9, 13) | _tags(_NUMBER, 3, 8, 20) | _tags(_FIXED32, 2, 7)
+_ATTRIBUTES = _Fields(
+    "an attribute", _tags(_BYTES, 1, 4, 7, 8, 9, 13) | _tags(_NUMBER, 3, 8, 20) | _tags(_FIXED32, 2, 7)
+)
 _DIMENSION, _TYPE, _LOCATION = (number << 3 | _NUMBER for number in (1, 2, 14))
 _RAW, _EXTERNAL = 9 << 3 | _BYTES, 13 << 3 | _BYTES
-_TENSOR_TAGS = (
+_TENSORS = _Fields(
+    "a weight",
     _tags(_BYTES, 4, 5, 7, 8, 12, 16)
     | _tags(_NUMBER, 5, 7)
     | _tags(_FIXED32, 4)
-    | {_DIMENSION, _TYPE, _LOCATION, _RAW, _EXTERNAL}
+    | {_DIMENSION, _TYPE, _LOCATION, _RAW, _EXTERNAL},
 )
-_OPSET_TAGS = _tags(_BYTES, 1) | _tags(_NUMBER, 2)
+_OPSETS = _Fields("an opset", _tags(_BYTES, 1) | _tags(_NUMBER, 2))
 _KEY, _VALUE = 1 << 3 | _BYTES, 2 << 3 | _BYTES
+_PAIRS = _Fields("external data", {_KEY, _VALUE})
 
 
 def checked_graph(bundle: Files, name: str) -> bytes:
@@ -103,21 +120,34 @@ def check_graph(model: bytes, weights: int) -> None:
     Raises:
         ValueError: what the graph contains, as the rest of a sentence that begins with its name.
     """
+    try:
+        _check_model(model, weights)
+    except _Refusal:
+        raise
+    except ValueError as error:
+        raise ValueError(f"is not an ONNX model ({error})") from error
+
+
+class _Refusal(ValueError):
+    """What tx-export does not write."""
+
+
+def _check_model(model: bytes, weights: int) -> None:
     graphs = 0
-    for tag, value in _fields(model, _MODEL_TAGS, "the model"):
+    for tag, value in _fields(model, _MODEL):
         if tag == _OPSET:
-            for key, domain in _fields(value, _OPSET_TAGS, "an opset"):
+            for key, domain in _fields(value, _OPSETS):
                 if key == _KEY and _text(domain) not in OPERATORS:
-                    raise ValueError(f"uses operators of the domain {_text(domain)!r}, which tx-export does not use")
+                    raise _Refusal(f"uses operators of the domain {_text(domain)!r}, which tx-export does not use")
         elif tag == _GRAPH:
             graphs += 1
             _check_graph(value, weights)
     if graphs != 1:
-        raise ValueError(f"contains {graphs} graphs instead of one")
+        raise _Refusal(f"contains {graphs} graphs instead of one")
 
 
 def _check_graph(message: bytes, weights: int) -> None:
-    for tag, value in _fields(message, _GRAPH_TAGS, "the graph"):
+    for tag, value in _fields(message, _PARTS):
         if tag == _NODE:
             _check_node(value)
         elif tag == _INITIALIZER:
@@ -127,7 +157,7 @@ def _check_graph(message: bytes, weights: int) -> None:
 def _check_node(message: bytes) -> None:
     kinds: list[bytes] = []
     domains: list[bytes] = []
-    for tag, value in _fields(message, _NODE_TAGS, "a node"):
+    for tag, value in _fields(message, _NODES):
         if tag == _ATTRIBUTE:
             _check_attribute(value)
         elif tag == _KIND:
@@ -135,7 +165,7 @@ def _check_node(message: bytes) -> None:
         elif tag == _DOMAIN:
             domains.append(value)
     if len(kinds) != 1 or len(domains) > 1:
-        raise ValueError("contains a node without exactly one operator")
+        raise _Refusal("contains a node without exactly one operator")
     _check_operator(kinds[0], domains[0] if domains else b"")
 
 
@@ -143,18 +173,17 @@ def _check_node(message: bytes) -> None:
 def _check_operator(kind: bytes, domain: bytes) -> None:
     if _text(kind) not in OPERATORS.get(_text(domain), ()):
         name = ".".join(filter(None, (_text(domain), _text(kind))))
-        raise ValueError(f"contains the operator {name!r}, which tx-export does not write")
+        raise _Refusal(f"contains the operator {name!r}, which tx-export does not write")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _check_attribute(message: bytes) -> None:
-    for _ in _fields(message, _ATTRIBUTE_TAGS, "an attribute"):
-        pass
+    _fields(message, _ATTRIBUTES)
 
 
 def _check_tensor(message: bytes, weights: int) -> None:
     found: dict[int, list[Any]] = {_DIMENSION: [], _TYPE: [], _LOCATION: [], _RAW: [], _EXTERNAL: []}
-    for tag, value in _fields(message, _TENSOR_TAGS, "a weight"):
+    for tag, value in _fields(message, _TENSORS):
         if tag in found:
             found[tag].append(value)
     dimensions, types, locations, raw, pairs = found.values()
@@ -177,15 +206,16 @@ def _check_place(pairs: list[tuple[str, str]], size: int, weights: int) -> None:
     if len(place) != len(pairs) or not place.keys() <= {"location", "offset", "length"}:
         _refuse_weight("has more than one location, offset or length")
     location = place.get("location")
-    if location != PurePosixPath(WEIGHTS).name:
-        _refuse_weight(f"is in the file {location!r} instead of {PurePosixPath(WEIGHTS).name!r}")
+    if location != _FILE:
+        _refuse_weight(f"is in the file {location!r} instead of {_FILE!r}")
     offset, length = (_number(place.get(key, default)) for key, default in (("offset", "0"), ("length", str(size))))
     if length != size or offset + size > weights:
-        _refuse_weight(f"is not a range of {size} bytes inside {PurePosixPath(WEIGHTS).name}")
+        _refuse_weight(f"is not a range of {size} bytes inside {_FILE}")
 
 
+@lru_cache(maxsize=4096)
 def _pair(message: bytes) -> tuple[str, str]:
-    parts = [(tag, _text(value)) for tag, value in _fields(message, {_KEY, _VALUE}, "external data")]
+    parts = [(tag, _text(value)) for tag, value in _fields(message, _PAIRS)]
     if [tag for tag, _ in parts] != [_KEY, _VALUE]:
         _refuse_weight("has external data without one key and one value")
     return parts[0][1], parts[1][1]
@@ -198,16 +228,17 @@ def _number(text: str) -> int:
 
 
 def _refuse_weight(reason: str) -> NoReturn:
-    raise ValueError(f"contains a weight that {reason}")
+    raise _Refusal(f"contains a weight that {reason}")
 
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-def _fields(message: bytes, allowed: set[int], part: str) -> Iterator[tuple[int, Any]]:
-    """Tag and value of each field, bytes or a number by its tag; only these are allowed."""
-    for tag, value in tagged(message):
-        if tag not in allowed:
-            raise ValueError(f"contains {part} with the field {tag >> 3}, which tx-export does not write")
-        yield tag, value
+def _fields(message: bytes, fields: _Fields) -> list[tuple[int, Any]]:
+    """Tag and value of all fields, bytes or a number by the tag."""
+    found = tagged(message)
+    if not fields.allowed.issuperset([tag for tag, _ in found]):
+        other = next(tag >> 3 for tag, _ in found if tag not in fields.allowed)
+        raise _Refusal(f"contains {fields.part} with the field {other}, which tx-export does not write")
+    return found

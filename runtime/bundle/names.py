@@ -43,11 +43,15 @@ class Name:
 
     @property
     def directory(self) -> Path:
-        """Place of the bundle below TXPORT_CACHE; by default txport in XDG_CACHE_HOME, or in ~/.cache."""
-        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        root = Path(os.environ.get("TXPORT_CACHE") or os.path.join(caches, "txport"))
+        """Place of the bundle in this user's cache."""
         model, revision = (part.replace("/", "--") for part in (self.model, self.revision))
-        return root / "bundles" / model / revision / self.precision
+        return cache_directory() / "bundles" / model / revision / self.precision
+
+
+def cache_directory() -> Path:
+    """This user's cache: TXPORT_CACHE; by default txport in XDG_CACHE_HOME, or in ~/.cache."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get("TXPORT_CACHE") or os.path.join(caches, "txport"))
 
 
 def find_bundle(bundle: str | os.PathLike[str]) -> Path:

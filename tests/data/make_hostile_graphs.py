@@ -118,9 +118,9 @@ def _models() -> dict[str, tuple[bytes, str]]:
         "no graph": (b"", "contains 0 graphs instead of one"),
         "graph that is a number": (plain + b"\x38\x01", "contains the model with the field 7"),
         "tag of five bytes": (plain + wide_tag, "contains the model with the field 536870919"),
-        "group": (plain + b"\x3b\x3c", "a field has the wire type 3"),
-        "cut": (plain[:-1], "a field is longer than its message"),
-        "number without an end": (b"\x80" * 11, "a number has no end"),
+        "group": (plain + b"\x3b\x3c", "is not an ONNX model"),
+        "cut": (plain[:-1], "is not an ONNX model"),
+        "number without an end": (b"\x80" * 11, "is not an ONNX model"),
     }
 
 
