@@ -1,16 +1,18 @@
 """SentencePiece models trained on the spot, and what a runtime meets: padding ids, odd text, half characters."""
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
-from txport.runtime.errors import BundleError, InputError
-from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
+from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
+from txport.runtime.text.tokenizer import FromTokenizers, IdsOnly, SentencePieceTokenizer, TextStream
 
 EOS = 3
 LINES = [f"number {i} of the café is {i * i} — naïve, isn't it? (ok)" for i in range(300)]
@@ -132,3 +134,25 @@ def test_ids_only() -> None:
     with pytest.raises(InputError, match="translate_ids"):
         ids_only.encode_prefix("x")
     assert ids_only.decode([5]) == ""
+
+
+# As tokenizer.json: a table that cannot be parsed, a merge longer than its pieces, and an expression that backtracks.
+PANICS: dict[str, tuple[dict[str, Any], type[TxportError]]] = {
+    "table": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////f2FiY2Q="}}, BundleError),
+    "merge": ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["ab a"]}}, BundleError),
+    "expression": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}},
+        EngineError,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_a_panic_of_tokenizers_is_an_error_of_ours(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[tokenizers]'")
+    changes, kind = PANICS[name]
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **changes}))
+    with pytest.raises(kind, match="copy or export the bundle again"):
+        FromTokenizers(file).encode("x" * 40)

@@ -7,6 +7,7 @@
 #include "errors.hpp"
 #include "text/byte_level.hpp"
 #include "text/pieces.hpp"
+#include "text/sentencepiece_rules.hpp"
 #include "text/side.hpp"
 #include "text/utf8.hpp"
 #include "text/vocabulary.hpp"
@@ -21,7 +22,13 @@ constexpr std::size_t kLargestModel = std::size_t{256} << 20;
 
 std::unique_ptr<SentencePieceProcessor> load_model(const Bundle& bundle, const std::string& file) {
   auto processor = std::make_unique<SentencePieceProcessor>();
-  if (!processor->LoadFromSerializedProto(bundle.read(file, kLargestModel)).ok()) {
+  const std::string model = bundle.read(file, kLargestModel);
+  try {
+    check_sentencepiece(model);
+  } catch (const BundleError& error) {
+    throw BundleError(bundle.name(file) + " " + error.what() + ": copy or export the bundle again");
+  }
+  if (!processor->LoadFromSerializedProto(model).ok()) {
     throw BundleError(bundle.name(file) + " is not a SentencePiece model: copy or export the bundle again");
   }
   return processor;
