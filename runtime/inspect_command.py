@@ -8,6 +8,7 @@ from typing import Any
 import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
+from txport.runtime.bundle.origin import origin_of
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.console.flags import TRUST_ENGINES
@@ -54,7 +55,13 @@ def main(
         name, step = choice.ways[0]
         words = [library, f"device {choice.device}", f"engine {name}", *([f"lowering {step}"] if step else [])]
         runs = f"{', '.join(words)}: {choice.reason}"
-        rows = [*_rows(manifest), *_engine_rows(bundle, manifest), ("runs on", runs)]
+        origin = origin_of(bundle)
+        rows = [
+            *_rows(manifest),
+            *([("fetched from", origin)] if origin else []),
+            *_engine_rows(bundle, manifest),
+            ("runs on", runs),
+        ]
         click.echo(_table([*rows, *(("checked", line) for line in checks)]))
 
 

@@ -38,10 +38,10 @@ class Translator(OpenBundle):
             `batch_tokens`, and of the cores if `threads` is 0. One is best for single sentences, one for each core for
             many; 0 for that.
         trust_engines: whether TensorRT engines in the bundle, which are native code by whoever made it, may run.
+        verify: compare the hash of the weights too, as `tx-inspect --check` does; those of other files always are.
 
     Raises:
-        BundleError: the bundle is damaged, incomplete or of a newer format. Hashes of all files but the weights are
-            compared here; `tx-inspect --check` compares those too.
+        BundleError: the bundle is damaged, incomplete or of a newer format.
         InputError: an argument cannot be used.
         MissingLibrary: a library that runs or tokenizes is not installed, or there is no GPU for the device.
         ResourceError: there is not enough memory.

@@ -45,6 +45,7 @@ from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StateSaver
 from txport.training.run.sharding import Sharded
 from txport.training.run.starting import Start, check_fit, freeze
+from txport.training.run.state_paths import StatePaths
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine, special_tokens
 
@@ -341,6 +342,7 @@ def _callbacks(
 ) -> list[Callback]:
     monitor, mode = f"validation/{options.monitor}", "min" if options.monitor == "loss" else "max"
     callbacks: list[Callback] = [
+        StatePaths(),
         progress,
         TimeLimit(),
         Divergence(interruption),

@@ -25,6 +25,7 @@ KINDS = (
     help="The directory with dictionaries, lists of words or SentencePiece models. [default: where SOURCE is]",
 )
 @click.option("--heads", type=click.IntRange(1), help="Attention heads, where SOURCE does not say it: annotated, d2l.")
+@click.option("--allow-pickle", is_flag=True, help="Take weights of the hub that are in files of PyTorch only (.bin).")
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(
     source: str,
@@ -35,6 +36,7 @@ def main(
     target_language: str | None,
     vocabulary: Path | None,
     heads: int | None,
+    allow_pickle: bool,
     force: bool,
 ) -> None:
     """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
@@ -46,7 +48,7 @@ def main(
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
 
-    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary, heads)
+    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary, heads, allow_pickle)
     imported = import_model(source, kind, options)
     for note in imported.notes:
         click.echo(f"tx-import: {note}", err=True)

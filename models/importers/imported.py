@@ -21,6 +21,7 @@ class ImportOptions:
         target_language: likewise.
         vocabulary: directory of dictionaries or tokenizer files that are not next to the model.
         heads: attention heads, of a state dict that does not say how many there are.
+        pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
     """
 
     tokenizer: bool = True
@@ -28,6 +29,7 @@ class ImportOptions:
     target_language: str | None = None
     vocabulary: Path | None = None
     heads: int | None = None
+    pickles: bool = False
 
 
 @dataclass(frozen=True)

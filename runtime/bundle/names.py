@@ -55,15 +55,18 @@ def cache_directory() -> Path:
 
 
 def find_bundle(bundle: str | os.PathLike[str]) -> Path:
-    """The directory of a bundle, which is named by its path or as tx-get has kept it; a path goes before a name.
+    """The directory of a bundle, which is named by its path or as tx-get has kept it.
+
+    What tx-get has kept goes before a directory OWNER/MODEL in the current one, which may be somebody else's; ./ makes
+    a path of a name.
 
     Raises:
         InputError: it looks like a name, and no such bundle is kept.
     """
     path = Path(bundle)
     name = Name.parse(os.fspath(bundle))
+    if name is not None and name.directory.exists():
+        return name.directory
     if name is None or path.exists():
         return path
-    if not name.directory.exists():
-        raise InputError(f"{bundle} is no directory, and tx-get has kept no bundle of this name: tx-get {bundle}")
-    return name.directory
+    raise InputError(f"{bundle} is no directory, and tx-get has kept no bundle of this name: tx-get {bundle}")

@@ -120,7 +120,7 @@ def main(
 
     def open_bundle(directory: Path) -> Translator:
         sizes = {"threads": threads, "batch": batch, "batch_tokens": batch_tokens}
-        return Translator(directory, device, engine, trust_engines=trust_engines, **sizes)  # type: ignore[arg-type]
+        return Translator(directory, device, engine, trust_engines=trust_engines, verify=True, **sizes)  # type: ignore[arg-type]
 
     models = Models([Model.read(each) for each in bundles], settings.memory, open_bundle)
     listener = _listen(host, port)
