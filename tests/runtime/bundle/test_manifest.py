@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -171,3 +172,12 @@ def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
         os.truncate(file.fileno(), 1 << 40)
     with pytest.raises(BundleError, match="larger than"):
         Manifest.load(tmp_path)
+
+
+def test_many_tensors_are_checked_in_linear_time() -> None:
+    """Each was compared with all before it: 20,000 took 7 s, and a manifest of 16 MB a quarter of an hour."""
+    from txport.runtime.bundle.rules import _repeated
+
+    start = time.thread_time()
+    assert _repeated([*range(200_000), 7]) == 7 and _repeated(range(200_000)) is None
+    assert time.thread_time() - start < 2
