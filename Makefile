@@ -255,9 +255,9 @@ release: wheels
 	@$(RELEASE_VENV)/bin/twine check --strict $(RELEASE)/*
 	@cd $(RELEASE) && sha256sum txport-* | tee SHA256SUMS
 
-$(RELEASE_VENV)/.ready:
+$(RELEASE_VENV)/.ready: .ci/release.txt
 	@$(PYTHON) -m venv $(RELEASE_VENV)
-	@$(RELEASE_VENV)/bin/python $(INSTALL) -q 'setuptools>=77' wheel build auditwheel twine
+	@$(RELEASE_VENV)/bin/python $(INSTALL) -q --require-hashes -r .ci/release.txt
 	@touch $@
 
 # What `make demo` takes; the rest of what development takes is as much again.
