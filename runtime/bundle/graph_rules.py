@@ -1,4 +1,4 @@
-"""What a graph of a bundle may contain, checked before a library parses it. The C++ runtime checks the same.
+"""Rules for graphs of a bundle, checked before a library parses them. The C++ runtime checks the same.
 
 A bundle's hashes prove a complete copy, not an honest author, and the libraries that parse graphs read any file or
 address that external data names. So only what tx-export writes passes: standard operators of a fixed list without
@@ -129,7 +129,7 @@ def check_graph(model: bytes, weights: int) -> None:
 
 
 class _Refusal(ValueError):
-    """What tx-export does not write."""
+    """Content that tx-export does not write."""
 
 
 def _check_model(model: bytes, weights: int) -> None:

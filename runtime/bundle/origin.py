@@ -1,4 +1,4 @@
-"""Where a bundle of tx-get came from: a file beside it, since a branch names another commit tomorrow."""
+"""The origin of a bundle of tx-get, in a file beside it: a branch names another commit tomorrow."""
 
 import json
 import re
@@ -10,7 +10,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None:
-    """Write down what was fetched.
+    """Record what was fetched.
 
     Args:
         bundle: the bundle that was made of it.
@@ -24,7 +24,7 @@ def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None
 
 
 def origin_of(bundle: Path) -> str | None:
-    """Where a bundle came from, for people; None if nothing was written down."""
+    """Repository and commit of a bundle, for people; None if nothing was recorded."""
     try:
         value = json.loads(_file(bundle).read_bytes())
         return f"{value['source']} at {value['commit'] or value['revision']}"

@@ -1,4 +1,4 @@
-"""What a SentencePiece model may contain, checked before the library loads it. The C++ runtime checks the same.
+"""Rules for SentencePiece models, checked before the library loads them. The C++ runtime checks the same.
 
 The library follows a model's normalisation table, a double array of Darts (sentencepiece_model.proto, normalizer.cc),
 without checking where it leads; it searches pieces by recursion over their bytes; and it writes matches of one place
@@ -52,7 +52,7 @@ _PLAIN = _plain_pieces()
 
 
 class _Refusal(ValueError):
-    """What is wrong with a model."""
+    """Fault of a model."""
 
 
 def check_sentencepiece(model: bytes) -> None:

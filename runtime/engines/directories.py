@@ -89,7 +89,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, tr
 
 
 def untrusted(bundle: Path) -> str:
-    """Why the engines of a bundle do not run, and what to do."""
+    """Sentence on engines of a bundle that do not run, and what to do."""
     return (
         f"the engines in {bundle / ENGINES} are native code by whoever made the bundle and are not used: run tx-build "
         f"{bundle}, or trust them with --trust-engines (trust_engines=True)"
