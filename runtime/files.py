@@ -6,7 +6,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from txport.runtime.errors import InputError, ResourceError, TxportError
-from txport.runtime.system import POSIX, Lock, exchange, synchronise, user
+from txport.runtime.system import Lock, copy_mode, exchange, synchronise, user
 
 _CHUNK = 1 << 20
 _TEMPORARY = ".txport-"  # in the names of files and directories that are not finished
@@ -61,7 +60,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     with _locked_sibling(path, lambda sibling: sibling.touch(exist_ok=False)) as sibling:
         with file_errors(path, ours=True):
             file = sibling.open("wb")
-            _copy_mode(path, sibling)
+            copy_mode(path, sibling)
         with file_errors(path, ours=False), file:
             yield file
             file.flush()
@@ -109,7 +108,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         remove_leftovers(target.parent, target.name)
     with _locked_sibling(target, Path.mkdir) as directory:
         with file_errors(target, ours=True):
-            _copy_mode(target, directory)
+            copy_mode(target, directory)
         with file_errors(target, ours=False):
             yield directory
         with file_errors(target, ours=True):
@@ -196,15 +195,6 @@ def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path
             _remove(sibling)
             if lock is not None:
                 lock.close()
-
-
-def _copy_mode(path: Path, sibling: Path) -> None:
-    """Let what takes the place of a file or directory be readable by the same users."""
-    if not POSIX:
-        return
-    with suppress(FileNotFoundError):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        sibling.chmod(mode | stat.S_IRWXU if sibling.is_dir() else mode)
 
 
 def _remove(path: Path) -> None:

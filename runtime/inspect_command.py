@@ -8,7 +8,7 @@ from typing import Any
 import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
-from txport.runtime.bundle.origin import origin_of
+from txport.runtime.bundle.names import origin_of
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.console.flags import TRUST_ENGINES

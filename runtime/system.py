@@ -10,6 +10,7 @@ import errno
 import math
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from getpass import getuser
@@ -93,6 +94,20 @@ def exchange(first: Path, second: Path) -> bool:
         return False
     arguments = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
     return bool(renameat2(*arguments) == 0)
+
+
+def copy_mode(path: Path, sibling: Path) -> None:
+    """Let the successor of a file or directory be readable by the same users, where the system has modes."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if POSIX:
+            sibling.chmod(mode | stat.S_IRWXU if sibling.is_dir() else mode)
+
+
+def is_private(folder: Path) -> bool:
+    """Whether nobody but this user and root can put files into a folder, where the system has modes."""
+    status = folder.stat()
+    return not POSIX or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
 
 
 def synchronise(path: Path) -> None:

@@ -42,10 +42,9 @@ from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.lookout import Lookout
 from txport.training.run.pacing import MOST, NEVER, Pace, TimeLimit
 from txport.training.run.progress import RunProgress
-from txport.training.run.saving import StateSaver
+from txport.training.run.saving import StatePaths, StateSaver
 from txport.training.run.sharding import Sharded
 from txport.training.run.starting import Start, check_fit, freeze
-from txport.training.run.state_paths import StatePaths
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine, special_tokens
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import NAME, Manifest
-from txport.runtime.bundle.names import Name
-from txport.runtime.bundle.origin import record_origin
+from txport.runtime.bundle.names import Name, record_origin
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import make_directory, new_directory, scratch_directory

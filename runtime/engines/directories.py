@@ -5,7 +5,6 @@ writes them. Those in a bundle, where earlier versions wrote them, run only if t
 """
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from txport.runtime.bundle.parameters import WEIGHTS
 from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines.build_record import NAME, BuildRecord, LibraryVersion
 from txport.runtime.errors import BundleError
-from txport.runtime.system import POSIX
+from txport.runtime.system import is_private
 
 ENGINES = "engines"
 
@@ -104,7 +103,7 @@ def usable_directories(bundle: Path, manifest: Manifest, trust_engines: bool) ->
     """
     own = own_engines(manifest)
     found = directories(own)
-    if found and not _is_own(own):
+    if found and not is_private(own):
         raise BundleError(f"other users can write the TensorRT engines in {own}: remove it, and run tx-build {bundle}")
     return [*found, *(directories(bundle / ENGINES) if trust_engines else ())]
 
@@ -113,12 +112,6 @@ def directories(folder: Path) -> list[Path]:
     """Directories of engines in name order; those that a build is still writing have names that begin with a dot."""
     found = folder.glob(f"*/{NAME}")
     return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether nobody but this user and root can put files into a folder."""
-    status = folder.stat()
-    return not POSIX or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
 
 
 def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> str | None:

@@ -20,11 +20,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of
-from txport.runtime.serve.guard import Guard
 from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
-from txport.runtime.serve.observer import Observer
+from txport.runtime.serve.observer import Guard, Observer
 from txport.runtime.serve.requests import Ask, ask_of, fields_of
 from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import Settings

@@ -16,11 +16,11 @@ from txport.runtime.errors import InputError
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.serve.admission import Admission
 from txport.runtime.serve.app import create_app
-from txport.runtime.serve.guard import hosts_of
 from txport.runtime.serve.keys import SHORTEST, VARIABLE, Keys
 from txport.runtime.serve.logs import log, start_logs
 from txport.runtime.serve.metrics import Metrics
 from txport.runtime.serve.models import Model, Models
+from txport.runtime.serve.observer import hosts_of
 from txport.runtime.serve.protocol import Protocol, Server
 from txport.runtime.serve.service import Service
 from txport.runtime.serve.settings import Settings

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import sentencepiece
 from txport.runtime.bundle.archive import File, Files, files_of
-from txport.runtime.bundle.sentencepiece_rules import check_sentencepiece
 from txport.runtime.bundle.tokenizer_schema import (
     FIRST_BYTE,
     TokenizerDescription,
@@ -19,6 +18,7 @@ from txport.runtime.errors import BundleError, EngineError, InputError, is_failu
 from txport.runtime.libraries import needs
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
+from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
 

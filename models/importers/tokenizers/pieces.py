@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import sentencepiece
 from txport.runtime.bundle.protobuf import field, fields
-from txport.runtime.bundle.sentencepiece_rules import check_sentencepiece
 from txport.runtime.errors import CheckpointError
+from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 
 _UNUSED = 5  # ModelProto.SentencePiece.Type
 _NORMALIZER_SPEC, _RULE_TSV = 3, 6  # fields of ModelProto, and of NormalizerSpec

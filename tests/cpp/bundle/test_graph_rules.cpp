@@ -1,6 +1,4 @@
 // What a graph of a bundle may contain: the same hostile graphs as in tests/runtime/bundle/test_graph_rules.py.
-#include "bundle/graph_rules.hpp"
-
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -8,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "bundle/graph_rules.hpp"
 #include "errors.hpp"
 #include "repository.hpp"
 

@@ -71,7 +71,8 @@ TEST_CASE("the choice among engines") {
     const auto reasons = item["reasons"].get<std::map<std::string, std::string>>();
     CHECK(std::map<std::string, std::string>(refused.begin(), refused.end()) == reasons);
     if (!item["chosen"].is_null()) {
-      CHECK(best(scratch.path(), manifest, gpu, library, true).directory.filename() == item["chosen"].get<std::string>());
+      CHECK(best(scratch.path(), manifest, gpu, library, true).directory.filename() ==
+            item["chosen"].get<std::string>());
       continue;
     }
     const std::string fault = fault_of<BundleError>([&] { best(scratch.path(), manifest, gpu, library, true); });

@@ -19,7 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, std::size_t si
   sentencepiece::SentencePieceProcessor processor;
   if (!processor.LoadFromSerializedProto(model).ok()) return 0;
   std::vector<int> ids;
-  for (const char* text : {"a aaaa b\xc3\xa9 \xe2\x80\xa2\xef\xac\x81", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}) {
+  for (const char* text :
+       {"a aaaa b\xc3\xa9 \xe2\x80\xa2\xef\xac\x81", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}) {
     if (processor.Encode(text, &ids).ok()) {
       std::string decoded;
       static_cast<void>(processor.Decode(ids, &decoded));

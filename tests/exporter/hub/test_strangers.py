@@ -23,8 +23,7 @@ from toy import BUNDLE
 from txport.models.hub import source as sources
 from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.names import Name, find_bundle
-from txport.runtime.bundle.origin import origin_of, record_origin
+from txport.runtime.bundle.names import Name, find_bundle, origin_of, record_origin
 from txport.runtime.errors import InputError
 
 REPOSITORY = "someone/model"

@@ -68,7 +68,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\
 
 @given(st.lists(st.tuples(st.from_regex(r"[a-z_]{1,20}", fullmatch=True), TEXTS), min_size=1, max_size=20))
 def test_forms_are_read_as_by_pythons_email(fields: list[tuple[str, str]]) -> None:
-    from txport.runtime.serve.forms import parts_of
+    from txport.runtime.serve.requests import parts_of
 
     body = form(fields)
     message = BytesParser(policy=HTTP).parsebytes(f"Content-Type: {FORM}\r\n\r\n".encode() + body)
@@ -83,7 +83,7 @@ def test_forms_are_read_as_by_pythons_email(fields: list[tuple[str, str]]) -> No
 @given(st.binary(max_size=300), st.lists(st.sampled_from([b"--x", b"\r\n", b"--x--", b"name=", b":", b'"', b";"])))
 @settings(max_examples=500)
 def test_any_bytes_are_a_form_or_a_value_error(noise: bytes, parts: list[bytes]) -> None:
-    from txport.runtime.serve.forms import MOST_PARTS, parts_of
+    from txport.runtime.serve.requests import MOST_PARTS, parts_of
 
     body = noise.join(parts)
     for each in (body, b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n' + body + b"\r\n--x--"):
@@ -107,7 +107,7 @@ def test_any_bytes_are_a_form_or_a_value_error(noise: bytes, parts: list[bytes])
     ],
 )
 def test_forms_that_are_refused(body: bytes, kind: str, words: str) -> None:
-    from txport.runtime.serve.forms import parts_of
+    from txport.runtime.serve.requests import parts_of
 
     with pytest.raises(ValueError, match=words):
         parts_of(body, kind)
@@ -215,7 +215,7 @@ def test_requests_for_other_hosts_and_of_other_pages_are_refused() -> None:
 
 
 def test_names_of_a_server() -> None:
-    from txport.runtime.serve.guard import LOOPBACK, hosts_of
+    from txport.runtime.serve.observer import LOOPBACK, hosts_of
 
     assert hosts_of("0.0.0.0", ()) == hosts_of("::", ()) == ("*",)
     assert hosts_of("0.0.0.0", ("A.example",)) == (*LOOPBACK, "0.0.0.0", "a.example")

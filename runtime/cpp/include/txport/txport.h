@@ -70,8 +70,8 @@ typedef struct txport_translator_options {
   int32_t batch_tokens; /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
   void* warning_user;     /* passed to `warning` */
-  int32_t workers;    /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
-  const char* engine; /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
+  int32_t workers;       /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
+  const char* engine;    /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
   int32_t trust_engines; /* not 0: TensorRT engines in the bundle, native code by whoever made it, may run */
 } txport_translator_options;
 

@@ -94,7 +94,7 @@ struct TranslatorOptions {
   std::int32_t batch = 0;         // the most sentences that run together; 0: the most that the bundle takes
   std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096
   std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
-  std::int32_t workers = 1;  // batches side by side on the CPU, each with a share of the cores; 0: by the cores
+  std::int32_t workers = 1;    // batches side by side on the CPU, each with a share of the cores; 0: by the cores
   bool trust_engines = false;  // whether TensorRT engines in the bundle, native code by whoever made it, may run
 };
 

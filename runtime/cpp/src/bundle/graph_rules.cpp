@@ -29,17 +29,63 @@ constexpr const char* kFault = "is not an ONNX model";
 
 // Operators that tx-export has written in any version, those of the tests' bundles included.
 const Names& operators(std::string_view domain) {
-  static const Names standard{
-      "Abs",       "Add",          "ArgMax",        "Attention",  "Cast",          "Concat",
-      "Div",       "Equal",        "Erf",           "Exp",        "Expand",        "Gather",
-      "Gelu",      "Gemm",         "Greater",       "Identity",   "GreaterOrEqual", "GatherElements",
-      "Less",      "LessOrEqual",  "Log",           "MatMul",     "Max",           "LayerNormalization",
-      "Min",       "Mod",          "Mul",           "Neg",        "Not",           "Or",
-      "Pad",       "Pow",          "QuantizeLinear", "Range",     "Reciprocal",    "RMSNormalization",
-      "ReduceMax", "ReduceMean",   "ReduceSum",     "Relu",       "Reshape",       "ScatterElements",
-      "Shape",     "Sigmoid",      "Slice",         "Softmax",    "Softplus",      "Split",
-      "Sqrt",      "Squeeze",      "Sub",           "Tanh",       "TensorScatter", "TopK",
-      "Transpose", "Unsqueeze",    "Where"};
+  static const Names standard{"Abs",
+                              "Add",
+                              "ArgMax",
+                              "Attention",
+                              "Cast",
+                              "Concat",
+                              "Div",
+                              "Equal",
+                              "Erf",
+                              "Exp",
+                              "Expand",
+                              "Gather",
+                              "Gelu",
+                              "Gemm",
+                              "Greater",
+                              "Identity",
+                              "GreaterOrEqual",
+                              "GatherElements",
+                              "Less",
+                              "LessOrEqual",
+                              "Log",
+                              "MatMul",
+                              "Max",
+                              "LayerNormalization",
+                              "Min",
+                              "Mod",
+                              "Mul",
+                              "Neg",
+                              "Not",
+                              "Or",
+                              "Pad",
+                              "Pow",
+                              "QuantizeLinear",
+                              "Range",
+                              "Reciprocal",
+                              "RMSNormalization",
+                              "ReduceMax",
+                              "ReduceMean",
+                              "ReduceSum",
+                              "Relu",
+                              "Reshape",
+                              "ScatterElements",
+                              "Shape",
+                              "Sigmoid",
+                              "Slice",
+                              "Softmax",
+                              "Softplus",
+                              "Split",
+                              "Sqrt",
+                              "Squeeze",
+                              "Sub",
+                              "Tanh",
+                              "TensorScatter",
+                              "TopK",
+                              "Transpose",
+                              "Unsqueeze",
+                              "Where"};
   static const Names contributed{"FusedGemm",
                                  "GroupQueryAttention",
                                  "MatMulIntegerToFloat",
@@ -87,9 +133,7 @@ class Allowed {
   const char* part_;
 };
 
-[[noreturn]] void refuse_weight(const std::string& reason) {
-  throw BundleError("contains a weight that " + reason);
-}
+[[noreturn]] void refuse_weight(const std::string& reason) { throw BundleError("contains a weight that " + reason); }
 
 void check_attribute(std::string_view message) {
   // No tensor, graph, sparse tensor or type, no list of them, and no reference: numbers and strings only.

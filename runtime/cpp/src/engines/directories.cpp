@@ -131,8 +131,7 @@ std::vector<fs::path> usable_directories(const fs::path& bundle, const Manifest&
 std::vector<fs::path> engine_directories(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code fault;
-  for (fs::directory_iterator entry(folder, fault), end; !fault && entry != end;
-       entry.increment(fault)) {
+  for (fs::directory_iterator entry(folder, fault), end; !fault && entry != end; entry.increment(fault)) {
     std::error_code ignored;
     const bool hidden = entry->path().filename().string().front() == '.';
     if (!hidden && fs::exists(entry->path() / kBuildName, ignored)) found.push_back(entry->path());
@@ -173,10 +172,10 @@ Built best(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, con
     reasons += (reasons.empty() ? "" : "; ") + std::string(kEnginesName) + "/" + name + ": " + reason;
   }
   if (reasons.empty()) reasons = "there is none";
-  throw BundleError("no TensorRT engine of " + bundle.string() + " fits this machine (" + gpu.name +
-                    ", compute capability " + gpu.compute_capability + ", " + library.title() + "): " + reasons +
-                    "; run tx-build " + bundle.string() + " here" +
-                    (trust_engines || engine_directories(bundle / kEnginesName).empty() ? "" : "; " + untrusted(bundle)));
+  throw BundleError(
+      "no TensorRT engine of " + bundle.string() + " fits this machine (" + gpu.name + ", compute capability " +
+      gpu.compute_capability + ", " + library.title() + "): " + reasons + "; run tx-build " + bundle.string() +
+      " here" + (trust_engines || engine_directories(bundle / kEnginesName).empty() ? "" : "; " + untrusted(bundle)));
 }
 
 }  // namespace txport::core

@@ -1,6 +1,6 @@
-// Which of a bundle's TensorRT engines fits this machine, and for each that does not, why. An engine is native code, and
-// a bundle may come from a stranger: engines are in this user's cache, where tx-build writes them. Those in a bundle,
-// where earlier versions wrote them, run only if the caller trusts them.
+// Which of a bundle's TensorRT engines fits this machine, and for each that does not, why. An engine is native code,
+// and a bundle may come from a stranger: engines are in this user's cache, where tx-build writes them. Those in a
+// bundle, where earlier versions wrote them, run only if the caller trusts them.
 #pragma once
 
 #include <filesystem>
@@ -45,8 +45,8 @@ Candidates candidates(const std::filesystem::path& bundle, const Manifest& manif
 
 // The engines to run. Throws BundleError: none fits; the message lists what was found and what is here, and how to
 // build them.
-Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu,
-           const LibraryVersion& library, bool trust_engines);
+Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
+           bool trust_engines);
 
 // Directories of engines, sorted by name; without those that a build is still writing, whose names begin with a dot.
 std::vector<std::filesystem::path> engine_directories(const std::filesystem::path& folder);

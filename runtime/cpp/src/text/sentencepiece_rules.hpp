@@ -1,5 +1,5 @@
 // What a SentencePiece model may contain, checked before the library loads it; the same as
-// runtime/bundle/sentencepiece_rules.py.
+// runtime/text/sentencepiece_rules.py.
 #pragma once
 
 #include <string_view>

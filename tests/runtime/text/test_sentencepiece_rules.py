@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_hostile_pieces import cases, chain, table, trained, with_table
-from txport.runtime.bundle.sentencepiece_rules import check_sentencepiece
 from txport.runtime.errors import BundleError
+from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.tokenizer import Pieces
 
 DATA = Path(__file__).parents[2] / "data"

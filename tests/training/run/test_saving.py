@@ -16,7 +16,7 @@ def state(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def check(value: dict[str, Any]) -> None:
-    from txport.training.run.state_paths import StatePaths
+    from txport.training.run.saving import StatePaths
 
     nothing: Any = None
     StatePaths().on_load_checkpoint(nothing, nothing, value)
