@@ -286,6 +286,31 @@ TEST_CASE("rows are restricted before their first step only") {
   }
 }
 
+TEST_CASE("a row with fewer words than candidates, beside one of all words, has ids of the vocabulary only") {
+  random_model::Options options;
+  options.source_vocabulary = options.target_vocabulary = 300;
+  const random_model::RandomModel model(options, 1);
+  const auto engine = handle_of(model);
+  const MemoryPointer memory = encoded(engine);
+  const StatePointer state = allocated(engine, 8, false, 4);
+  const Ids limits{8, 8};
+  REQUIRE(txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+  const Ids word{7};
+  const std::int64_t end = 1;
+  REQUIRE(txport_state_restrict(state.get(), 1, kBoth.data(), &end, word.data()) == TXPORT_OK);
+  REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+  Ids tokens(8);
+  std::array<std::uint8_t, 2> finished{};
+  std::int64_t steps = 0;
+  REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+  std::vector<float> logits(8);
+  std::array<double, 2> normaliser{};
+  REQUIRE(txport_state_top(state.get(), 4, tokens.data(), logits.data(), normaliser.data()) == TXPORT_OK);
+  CHECK(tokens[0] == 7);
+  CHECK(std::all_of(tokens.begin(), tokens.end(), [](std::int64_t id) { return 0 <= id && id < 300; }));
+  CHECK(std::isinf(logits[1]));
+}
+
 TEST_CASE("the C ABI of an engine gives the best candidates of each row") {
   check_best(handle_of(random_model::RandomModel({}, 11)));
 }
