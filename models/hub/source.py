@@ -106,7 +106,9 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
     try:
         files = [] if offline else hub.list_repo_files(source, revision=revision)
         if NAME in files:
-            manifest = Path(hub.hf_hub_download(source, NAME, revision=revision))
+            with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
+                filterwarnings("ignore", "Not enough free disk space")
+                manifest = Path(hub.hf_hub_download(source, NAME, revision=revision))
             allowed = [
                 escape(name) for name in (NAME, *Manifest.parse(manifest.read_bytes(), f"{source}/{NAME}").files)
             ]
