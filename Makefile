@@ -37,7 +37,7 @@ sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
 sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
   --timeout 900 --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,
-FUZZERS := fuzz_archive fuzz_manifest fuzz_golden fuzz_text fuzz_byte_level fuzz_build fuzz_fused fuzz_engine
+FUZZERS := fuzz_archive fuzz_manifest fuzz_golden fuzz_graphs fuzz_pieces fuzz_text fuzz_byte_level fuzz_build fuzz_fused fuzz_engine
 FUZZ_SECONDS ?= 60
 
 # The fused CPU engine, alone, as Python loads it; FUSED=0 does without it. FUSED_LIBRARY names
@@ -163,7 +163,7 @@ $(CUDA_PROVIDER)/%/.ready: pyproject.toml
 	@rm -rf $(@D)
 	@$(INTERPRETER) -m venv $(@D)
 	@$(@D)/bin/python $(INSTALL) -q onnxruntime-gpu "cuda-bindings<13; python_version < '3.11'" \
-	  "cuda-bindings; python_version >= '3.11'" onnx 'sentencepiece>=0.2,<0.2.2' 'click>=8.1' 'pytest>=8'
+	  "cuda-bindings; python_version >= '3.11'" onnx 'sentencepiece>=0.2.1,<0.2.2' 'click>=8.1' 'pytest>=8'
 	@touch $@
 
 # $(call cuda_provider_tests,VENV)
@@ -274,9 +274,9 @@ release: wheels
 	@$(RELEASE_VENV)/bin/twine check --strict $(RELEASE)/*
 	@cd $(RELEASE) && sha256sum txport-* | tee SHA256SUMS
 
-$(RELEASE_VENV)/.ready:
+$(RELEASE_VENV)/.ready: .ci/release.txt
 	@$(PYTHON) -m venv $(RELEASE_VENV)
-	@$(RELEASE_VENV)/bin/python $(INSTALL) -q 'setuptools>=77' wheel build auditwheel twine
+	@$(RELEASE_VENV)/bin/python $(INSTALL) -q --require-hashes -r .ci/release.txt
 	@touch $@
 
 # $(call logged,NAME): after a command; its output goes to build/NAME.log and is shown if it fails, otherwise its time.
@@ -449,8 +449,10 @@ cpp-fuzz: cpp-clang
 	$(call fuzz,fused,) & fifth=$$!; \
 	$(call fuzz,engine,) & sixth=$$!; \
 	$(call fuzz,archive,) & eighth=$$!; \
+	$(call fuzz,graphs,tests/data/toy_bundle/onnx tests/data/before_t5/bundle/onnx) & ninth=$$!; \
+	$(call fuzz,pieces,tests/data/tokenizer) & tenth=$$!; \
 	wait $$first && wait $$second && wait $$third && wait $$fourth && wait $$fifth && wait $$sixth && wait $$seventh \
-	  && wait $$eighth
+	  && wait $$eighth && wait $$ninth && wait $$tenth
 	@grep -h number_of_executed_units $(CPP)/fuzz-*.log
 
 cpp-tidy: cpp-clang

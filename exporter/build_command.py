@@ -98,7 +98,7 @@ def main(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Build TensorRT engines of BUNDLE into BUNDLE/engines, for the GPU of this machine."""
+    """Build TensorRT engines of BUNDLE into this user's cache (TXPORT_CACHE), for the GPU of this machine."""
     logging.basicConfig(format="%(message)s")
     manifest = Manifest.load(bundle)
     if manifest.precision.weights == "int8":

@@ -46,6 +46,11 @@ class CheckFailed(TxportError):
     exit_code = 1
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether an error is a library's: an `Exception`, or the panic of one in Rust, whose class is not one."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> str:
     """The way out for a name that does not exist: the one that was probably meant, or `otherwise` and all of them."""
     from difflib import get_close_matches  # 1 MB, for mistakes only

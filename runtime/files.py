@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from txport.runtime.errors import InputError, ResourceError, TxportError
-from txport.runtime.system import Lock, exchange, synchronise, user
+from txport.runtime.system import Lock, copy_mode, exchange, synchronise, user
 
 _CHUNK = 1 << 20
 _TEMPORARY = ".txport-"  # in the names of files and directories that are not finished
@@ -60,6 +60,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     with _locked_sibling(path, lambda sibling: sibling.touch(exist_ok=False)) as sibling:
         with file_errors(path, ours=True):
             file = sibling.open("wb")
+            copy_mode(path, sibling)
         with file_errors(path, ours=False), file:
             yield file
             file.flush()
@@ -106,6 +107,8 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
     with _locked_sibling(target, Path.mkdir) as directory:
+        with file_errors(target, ours=True):
+            copy_mode(target, directory)
         with file_errors(target, ours=False):
             yield directory
         with file_errors(target, ours=True):

@@ -8,11 +8,13 @@ from typing import Any
 import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
+from txport.runtime.bundle.names import origin_of
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.console.flags import TRUST_ENGINES
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.choice import FUSED, against_fused, choose, installed
-from txport.runtime.engines.directories import directories
+from txport.runtime.engines.directories import ENGINES, directories, own_engines, untrusted
 from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError, MissingLibrary, TxportError
 from txport.runtime.version import VERSION
 
@@ -26,19 +28,22 @@ from txport.runtime.version import VERSION
 @click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu or cuda.")
 @click.option("--engine", default="auto", show_default=True, help="The engine to choose: auto, fused, ort or trt.")
 @click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
-def main(bundle: Path, check: bool, as_json: bool, device: str, engine: str, lowering: str | None) -> None:
+@TRUST_ENGINES
+def main(
+    bundle: Path, check: bool, as_json: bool, device: str, engine: str, lowering: str | None, trust_engines: bool
+) -> None:
     """Print the manifest of BUNDLE and which engine would run it; with --check, verify its files and its answers."""
     if not bundle.exists():
         what = "is not a directory" if bundle.exists() else "does not exist"
         raise InputError(f"{bundle} {what}: give the directory that tx-export wrote, or a file of tx-pack")
     try:
         manifest = Manifest.load(bundle)
-        checks = _check(bundle, manifest, device, engine, lowering) if check else []
+        checks = _check(bundle, manifest, device, engine, lowering, trust_engines) if check else []
     except (BundleError, EngineError) as error:
         if check:
             raise CheckFailed(str(error)) from error
         raise
-    choice = choose(manifest, device, engine, lowering, bundle)
+    choice = choose(manifest, device, engine, lowering, bundle, trust_engines)
     if as_json:
         value: dict[str, Any] = {"manifest": encode(manifest), "choice": encode(choice), "installed": installed()}
         click.echo(json.dumps(value | ({"checks": checks} if check else {}), ensure_ascii=False, indent=1))
@@ -51,11 +56,19 @@ def main(bundle: Path, check: bool, as_json: bool, device: str, engine: str, low
         name, step = choice.ways[0]
         words = [library, f"device {choice.device}", f"engine {name}", *([f"lowering {step}"] if step else [])]
         runs = f"{', '.join(words)}: {choice.reason}"
-        rows = [*_rows(manifest), *_engine_rows(bundle), ("runs on", runs)]
+        origin = origin_of(bundle)
+        rows = [
+            *_rows(manifest),
+            *([("fetched from", origin)] if origin else []),
+            *_engine_rows(bundle, manifest),
+            ("runs on", runs),
+        ]
         click.echo(_table([*rows, *(("checked", line) for line in checks)]))
 
 
-def _check(bundle: Path, manifest: Manifest, device: str, engine: str, lowering: str | None) -> list[str]:
+def _check(
+    bundle: Path, manifest: Manifest, device: str, engine: str, lowering: str | None, trust_engines: bool
+) -> list[str]:
     """Run all checks; one line for each that passed.
 
     Raises:
@@ -69,10 +82,10 @@ def _check(bundle: Path, manifest: Manifest, device: str, engine: str, lowering:
     from txport.runtime.translator import Translator
 
     golden, passed_over = load_golden(bundle), list[TxportError]()
-    ways = choose(manifest, device, engine, lowering, bundle).ways
+    ways = choose(manifest, device, engine, lowering, bundle, trust_engines).ways
     for name, step in ways:
         try:
-            translator = Translator(bundle, device, name, step)
+            translator = Translator(bundle, device, name, step, trust_engines=trust_engines)
         except (BundleError, MissingLibrary) as error:
             # The files are as they were exported, so this is a lowering that the installed version is too old for, or a
             # library that is not here.
@@ -134,9 +147,11 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         )
 
 
-def _engine_rows(bundle: Path) -> Iterator[tuple[str, str]]:
-    """The TensorRT engines of the bundle, whether they fit this machine or not."""
-    for directory in directories(bundle):
+def _engine_rows(bundle: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """The TensorRT engines for the bundle, whether they fit this machine or not: this user's, then the bundle's own."""
+    if directories(bundle / ENGINES):
+        yield "engines", untrusted(bundle)
+    for directory in [*directories(own_engines(manifest)), *directories(bundle / ENGINES)]:
         try:
             record = BuildRecord.load(directory)
         except BundleError as error:

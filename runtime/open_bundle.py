@@ -57,6 +57,8 @@ class OpenBundle:
         batch: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
         workers: int = 1,
+        trust_engines: bool = False,
+        verify: bool = False,
         **unknown: object,
     ) -> None:
         if unknown:
@@ -66,11 +68,11 @@ class OpenBundle:
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
         self._files = files = _files(bundle)
         self.manifest = manifest = Manifest.load(files)
-        manifest.check_files(files, hashes=lambda name: name != WEIGHTS)
+        manifest.check_files(files, hashes=lambda name: verify or name != WEIGHTS)
         self.tokenizer = open_tokenizer(files, manifest.tokenizer, manifest.vocabularies)
         shortlist = open_shortlist(files, manifest)
         self._model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
-        choice = choose(manifest, device, engine, lowering, files)
+        choice = choose(manifest, device, engine, lowering, files, trust_engines)
         workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         opened = open_engine(files, manifest, choice, threads, many=workers > 1)
         limit = opened.limits.batch

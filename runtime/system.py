@@ -10,6 +10,7 @@ import errno
 import math
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from getpass import getuser
@@ -29,10 +30,14 @@ _RENAME_EXCHANGE = 2
 _LIBRARIES = {"darwin": "lib{}.dylib", "win32": "{}.dll"}
 
 
+# What flock says where it cannot lock.
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
 class Lock:
     """A file or directory that one process has for itself until `close`, or until it ends.
 
-    Where directories cannot be locked, as on Windows, it is never `held`.
+    Where files cannot be locked, as on Windows and some network file systems, it is never `held`.
 
     Args:
         path: what to lock; links are not followed.
@@ -51,14 +56,15 @@ class Lock:
         if not POSIX:
             path.lstat()
             return
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        self._descriptor = _open_to_lock(path)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.elsewhere = True
-        except OSError:
-            self.close()
-            raise
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                self.close()
+                raise
         else:
             self.held = True
 
@@ -70,6 +76,17 @@ class Lock:
         self._descriptor = -1
 
 
+def _open_to_lock(path: Path) -> int:
+    """A descriptor for writing, without which NFSv4 locks no file (flock(2)); directories are locked locally there."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EACCES, errno.EROFS):
+            raise
+        return os.open(path, os.O_RDONLY | flags)
+
+
 def exchange(first: Path, second: Path) -> bool:
     """Swap two names in one step (renameat2); False where the system, the kernel or the file system cannot."""
     renameat2 = c_function("renameat2")
@@ -77,6 +94,20 @@ def exchange(first: Path, second: Path) -> bool:
         return False
     arguments = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
     return bool(renameat2(*arguments) == 0)
+
+
+def copy_mode(path: Path, sibling: Path) -> None:
+    """Let the successor of a file or directory be readable by the same users, where the system has modes."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if POSIX:
+            sibling.chmod(mode | stat.S_IRWXU if sibling.is_dir() else mode)
+
+
+def is_private(folder: Path) -> bool:
+    """Whether nobody but this user and root can put files into a folder, where the system has modes."""
+    status = folder.stat()
+    return not POSIX or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
 
 
 def synchronise(path: Path) -> None:

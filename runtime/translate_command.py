@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
-from txport.runtime.console.flags import flags
+from txport.runtime.console.flags import TRUST_ENGINES, flags
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Line
 from txport.runtime.documents.document import Document
@@ -96,6 +96,7 @@ of_engine = flags(
         show_default=True,
         help="Most source tokens, padding included, that run together.",
     ),
+    TRUST_ENGINES,
 )
 
 
@@ -118,7 +119,7 @@ def flags_in_messages() -> Iterator[None]:
 
 def engine_of(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `Translator`, taken out of the options of a command."""
-    names = ("device", "engine", "lowering", "threads", "workers", "batch", "batch_tokens")
+    names = ("device", "engine", "lowering", "threads", "workers", "batch", "batch_tokens", "trust_engines")
     return {name: options.pop(name) for name in names}
 
 

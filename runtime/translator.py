@@ -29,7 +29,7 @@ class Translator(OpenBundle):
             the name by which tx-get keeps a bundle.
         device: "auto", "cpu" or "cuda".
         engine: what runs it there: "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT, with
-            engines of tx-build).
+            engines that tx-build made for this user).
         lowering: for experts: the decoder step's graph, "ort", "scatter" or "tensorscatter"; None for the best one.
         threads: threads of each operator; 0 for as many as there are cores.
         batch: the most sentences that run together, up to what the bundle takes; None for that.
@@ -37,10 +37,11 @@ class Translator(OpenBundle):
         workers: batches that run side by side on the CPU, over one set of weights: each takes a share of `batch` and
             `batch_tokens`, and of the cores if `threads` is 0. One is best for single sentences, one for each core for
             many; 0 for that.
+        trust_engines: whether TensorRT engines in the bundle, which are native code by whoever made it, may run.
+        verify: compare the hash of the weights too, as `tx-inspect --check` does; those of other files always are.
 
     Raises:
-        BundleError: the bundle is damaged, incomplete or of a newer format. Hashes of all files but the weights are
-            compared here; `tx-inspect --check` compares those too.
+        BundleError: the bundle is damaged, incomplete or of a newer format.
         InputError: an argument cannot be used.
         MissingLibrary: a library that runs or tokenizes is not installed, or there is no GPU for the device.
         ResourceError: there is not enough memory.

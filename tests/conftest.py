@@ -76,6 +76,15 @@ def pytest_sessionfinish() -> None:
     assert not BARE & set(sys.modules), "something imported a folder by its bare name"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of these tests, for engines that they build; tests/gpu/run.py keeps one for several sessions."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "TXPORT_GPU_BUNDLES" not in os.environ:
+            patch.setenv("TXPORT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a checkpoint: `tiny`, trained for a moment on the built-in corpus. Copy it to change it."""

@@ -152,9 +152,10 @@ def test_systems_differ_in_files_memory_and_cores_alone() -> None:
     sources = {file.relative_to(ROOT / "runtime"): file.read_text() for file in (ROOT / "runtime").rglob("*.py")}
     found = {str(file): name for file, text in sources.items() for name in pattern.findall(text)}
     assert found == {
-        "files.py": "Lock, exchange, synchronise, user",
+        "files.py": "Lock, copy_mode, exchange, synchronise, user",
         "libraries.py": "c_function",
         "open_bundle.py": "cores",
+        "engines/directories.py": "is_private",
         "engines/ort_session.py": "limited",
         "engines/native.py": "library_name",  # the same everywhere but on Windows and macOS
     }

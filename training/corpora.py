@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from txport.models.normalisation import spaced
 from txport.runtime.console.words import plural
-from txport.runtime.corpus.locations import is_url, listed
+from txport.runtime.corpus.locations import check_remote, is_url, listed
 from txport.runtime.corpus.shards import Shards, check_some
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -152,6 +152,8 @@ def _read_split(options: FileOptions, data: Path, name: str) -> Collection[Pair]
     if isinstance(options, ShardsOptions):
         if options.unique_sources:
             raise InputError("corpus.unique_sources would keep all sources of the shards in memory: leave it out")
+        if is_url(name):
+            check_remote(name)
         files = listed([name if is_url(name) else str(data / name)])
         pairs_of = Shards(files, (options.source_column, options.target_column), options.first)
         check_some(pairs_of, f"the shards {name}")

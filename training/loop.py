@@ -43,7 +43,7 @@ from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.lookout import Lookout
 from txport.training.run.pacing import MOST, NEVER, Pace, TargetReached, TimeLimit
 from txport.training.run.progress import RunProgress
-from txport.training.run.saving import StateSaver
+from txport.training.run.saving import StatePaths, StateSaver
 from txport.training.run.sharding import Sharded
 from txport.training.run.starting import Start, check_fit, freeze
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
@@ -345,6 +345,7 @@ def _callbacks(
 ) -> list[Callback]:
     monitor, mode = f"validation/{options.monitor}", "min" if options.monitor == "loss" else "max"
     callbacks: list[Callback] = [
+        StatePaths(),
         progress,
         TimeLimit(),
         Divergence(interruption),

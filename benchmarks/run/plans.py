@@ -11,7 +11,7 @@ from txport.benchmarks.contestants.cpp import CPP_NAME
 from txport.benchmarks.report.schema import BundleFacts, Contestant, Kind
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines.build_record import BuildRecord
-from txport.runtime.engines.directories import directories
+from txport.runtime.engines.directories import directories, own_engines
 from txport.runtime.errors import InputError
 from txport.runtime.system import cores
 
@@ -67,7 +67,7 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
     """A bundle by the Python runtime."""
     precision, size = manifest.precision.weights, manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
-    built = [BuildRecord.load(directory).build_seconds for directory in directories(bundle)]
+    built = [BuildRecord.load(directory).build_seconds for directory in directories(own_engines(manifest))]
     contestant = Contestant(
         name,
         "bundle",

@@ -16,6 +16,7 @@ from txport.exporter.engines.inspector import count_types, engine_layers, wrong_
 from txport.exporter.engines.network import check_network, leave_out_unknown, let_attention_decompose
 from txport.exporter.engines.profiles import fixed_sizes, shapes
 from txport.exporter.engines.static_sizes import with_size
+from txport.runtime.bundle.graph_rules import checked_graph
 from txport.runtime.bundle.interface import interface
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
@@ -87,7 +88,7 @@ class EngineBuilder:
             target: fixes the cache length, for layers that need it static, and with it the number of beams.
 
         Raises:
-            BundleError: the library cannot parse or build the graph.
+            BundleError: the graph contains more than tx-export writes, or the library cannot parse or build it.
             CheckFailed: the engine would not compute what the graph says.
             EngineError: the library cannot build here.
         """
@@ -95,6 +96,7 @@ class EngineBuilder:
         precision = self.manifest.precision.type
         builder = self.tensorrt.new_builder()
         fixed = fixed_sizes(profiles[0], target)
+        checked_graph(self.bundle, graph.file)
         network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, fixed)
         if graph.lowering == "scatter" and self.tensorrt.selects_caches:
             write_caches_by_select(self.tensorrt, network)

@@ -1,11 +1,9 @@
 """A directory of TensorRT engines: name, lock, contents and record. It appears whole or not at all."""
 
-import fcntl
 import hashlib
 import itertools
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,11 +31,11 @@ from txport.runtime.engines.build_record import (
     LibraryName,
     TargetGpu,
 )
-from txport.runtime.engines.directories import ENGINES
+from txport.runtime.engines.directories import own_engines
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, remove_leftovers, write_atomically
-from txport.runtime.system import process_memory
+from txport.runtime.system import Lock, process_memory
 from txport.runtime.version import VERSION
 
 _log = logging.getLogger("txport")
@@ -103,7 +101,7 @@ def build_directory(
         InputError: the directory exists, or another process is building it, or cannot be written.
         BundleError, CheckFailed: see `EngineBuilder.build` and `try_engines`.
     """
-    target = plan.bundle / ENGINES / directory_name(plan, manifest, version)
+    target = own_engines(manifest) / directory_name(plan, manifest, version)
     with _only_one(target):
         remove_leftovers(target.parent)  # of other plans too
         if target.exists() and not force:
@@ -143,17 +141,20 @@ def _only_one(target: Path) -> Iterator[None]:
     """Hold the lock of the bundle's engines: concurrent builds would also distort each other's timings."""
     lock = target.with_name(".lock")
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock.parent.parent.mkdir(parents=True, exist_ok=True)
+        lock.parent.mkdir(mode=0o700, exist_ok=True)  # what lies there is run
+        lock.touch(0o644)
+        only = Lock(lock)
     except OSError as error:
-        raise InputError(f"{target} cannot be written ({error.strerror}): copy the bundle elsewhere") from error
+        raise InputError(
+            f"{target} cannot be written ({error.strerror}): set TXPORT_CACHE to another folder"
+        ) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if only.elsewhere:
+            raise InputError(f"another tx-build is writing into {target.parent}: wait until it has finished")
         yield
-    except BlockingIOError:
-        raise InputError(f"another tx-build is writing into {target.parent}: wait until it has finished") from None
     finally:
-        os.close(descriptor)
+        only.close()
 
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:

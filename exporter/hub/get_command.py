@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import NAME, Manifest
-from txport.runtime.bundle.names import Name
+from txport.runtime.bundle.names import Name, record_origin
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import make_directory, new_directory, scratch_directory
@@ -24,8 +24,9 @@ from txport.runtime.system import Lock
     help="Where the model is, if not in the repository NAME: a directory, a .zip or .tar file, or another repository.",
 )
 @click.option("--offline", is_flag=True, help="Ask nothing of the network: use what an earlier call has fetched.")
+@click.option("--allow-pickle", is_flag=True, help="Take weights that are in files of PyTorch only (.bin).")
 @click.option("--force", is_flag=True, help="Replace the bundle that is kept, also by what is newer.")
-def main(name: str, source: str | None, offline: bool, force: bool) -> None:
+def main(name: str, source: str | None, offline: bool, allow_pickle: bool, force: bool) -> None:
     """Fetch the model NAME, export and verify it, and keep the bundle, which every command takes by NAME then.
 
     NAME is that of a repository on the Hugging Face hub, OWNER/MODEL, and may say more: OWNER/MODEL@REVISION:PRECISION,
@@ -39,11 +40,13 @@ def main(name: str, source: str | None, offline: bool, force: bool) -> None:
     make_directory(target.parent)
     with _alone(target.parent):
         if force or not target.exists():
-            with open_source(source or parsed.model, parsed.revision, offline=offline) as files:
+            repository = source or parsed.model
+            with open_source(repository, parsed.revision, offline=offline, pickles=allow_pickle) as files:
                 if (files / NAME).is_file():
                     _keep(files, parsed, force)
                 else:
                     _export(files, parsed, source or name, force)
+                record_origin(target, repository, parsed.revision, files)
     click.echo(f"bundle: {target}")
 
 

@@ -1,12 +1,15 @@
 """tx-push: a bundle becomes a repository of the Hugging Face hub."""
 
+from glob import escape
 from pathlib import Path
 
 import click
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
-from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
+
+CARD = "README.md"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,14 +20,17 @@ from txport.runtime.libraries import needs
 def main(bundle: Path, repository: str, private: bool, revision: str | None) -> None:
     """Upload BUNDLE, a directory or a name, to REPOSITORY (OWNER/NAME), with its README.md as the model card.
 
-    Every file is compared with its hash before. Log in with the command hf, or set HF_TOKEN.
+    Only files that the manifest lists are uploaded, each compared with its hash before. Log in with the command hf, or
+    set HF_TOKEN.
     """
     with needs("hub"):
         import huggingface_hub as hub
-    Manifest.load(bundle).check_files(bundle, hashes=lambda file: True)
+    manifest = Manifest.load(bundle)
+    manifest.check_files(bundle, hashes=lambda file: True)
+    files = [escape(file) for file in dict.fromkeys((NAME, CARD, *manifest.files))]  # others beside it may be private
     try:
         hub.create_repo(repository, private=private, exist_ok=True)
-        done = hub.upload_folder(repo_id=repository, folder_path=bundle, revision=revision)
+        done = hub.upload_folder(repo_id=repository, folder_path=bundle, revision=revision, allow_patterns=files)
     except Exception as error:  # of the network, of the hub: each library has its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{bundle} was not uploaded to {repository}: {reason}") from None

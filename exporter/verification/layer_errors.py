@@ -17,6 +17,7 @@ from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import MOVES, rounded, widened
 from txport.exporter.graphs.sessions import Array, TeacherForced, Values, session, with_all_outputs
 from txport.exporter.verification.layer_runners import Runner, runner_on
+from txport.runtime.bundle.graph_rules import checked_graph
 from txport.runtime.bundle.interface import MASKED, MASKED_HALF
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
@@ -102,6 +103,8 @@ def _copies(
     change: Callable[[ir.Model], None] | None = None,
 ) -> list[Path]:
     """Write the graphs, changed, with every floating-point value as an output."""
+    for graph in graphs:
+        checked_graph(bundle, graph.file)
     models = {graph.name: ir.load(bundle / graph.file) for graph in graphs}
     if change is not None:
         for model in models.values():

@@ -23,6 +23,7 @@ from txport.exporter.verification.report import Rounding, VerificationReport, su
 from txport.exporter.verification.weights import compare_weights
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.archive import Archive, files_of
+from txport.runtime.bundle.graph_rules import checked_graph
 from txport.runtime.bundle.manifest import NAME, WEIGHTS, Manifest
 from txport.runtime.bundle.schema import AttentionRole, FileEntry, OptionalRole, Role, Verification
 from txport.runtime.console.progress import Stages
@@ -192,7 +193,10 @@ def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, cop
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_bytes((files / name).view())
     known = get_args(Role) + get_args(OptionalRole)
-    models = {graph.name: ir.load(directory / graph.file) for graph in manifest.graphs if graph.role in known}
+    graphs = [graph for graph in manifest.graphs if graph.role in known]
+    for graph in graphs:
+        checked_graph(directory, graph.file)
+    models = {graph.name: ir.load(directory / graph.file) for graph in graphs}
     for model in models.values() if half else ():
         rounded(model)
     write_graphs(scratch / "onnx", models, manifest.made_by.version)

@@ -4,13 +4,14 @@ import re
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path, PurePosixPath
 from warnings import catch_warnings, filterwarnings
 
-from txport.runtime.bundle.manifest import NAME
-from txport.runtime.errors import InputError, ResourceError, TxportError
+from txport.runtime.bundle.manifest import NAME, Manifest
+from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import file_errors, scratch_directory
 from txport.runtime.libraries import needs
 
@@ -18,18 +19,20 @@ from txport.runtime.libraries import needs
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # It says that a model is SMaLL-100, whose other files are as M2M100's; nobody runs it.
 SMALL100_MARK = "tokenization_small100.py"
+LEAST_UNPACKED, MOST_RATIO = 64 << 20, 16  # bytes, and times its own size, that an archive may unpack to
 # Files that importers read; those of bundles are named by their manifest.
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", SMALL100_MARK)
 
 
 @contextmanager
-def open_source(source: str, revision: str, *, offline: bool) -> Iterator[Path]:
+def open_source(source: str, revision: str, *, offline: bool, pickles: bool = False) -> Iterator[Path]:
     """Give the directory that holds the files of a source.
 
     Args:
         source: a directory, a .zip or .tar file, or the id of a repository (owner/name).
         revision: branch, tag or commit of a repository.
         offline: take what an earlier call has fetched; nothing is asked of the network.
+        pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
 
     Raises:
         InputError: there is no such source, it cannot be fetched, or an archive is damaged or would write elsewhere.
@@ -45,7 +48,7 @@ def open_source(source: str, revision: str, *, offline: bool) -> Iterator[Path]:
                 _unpack(path, directory)
             yield _only_directory(directory)
     else:
-        yield fetch(source, revision, offline=offline)
+        yield fetch(source, revision, offline=offline, pickles=pickles)
 
 
 def _unpack(archive: Path, directory: Path) -> None:
@@ -53,9 +56,11 @@ def _unpack(archive: Path, directory: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as file:
                 _check_names(archive, file.namelist())
+                _check_size(archive, (member.file_size for member in file.infolist()))
                 file.extractall(directory)
         else:
             with tarfile.open(archive) as tar:
+                _check_size(archive, (member.size for member in tar))
                 members = tar.getmembers()
                 _check_names(archive, [member.name for member in members])
                 if odd := next((each.name for each in members if not (each.isfile() or each.isdir())), None):
@@ -72,6 +77,16 @@ def _unpack(archive: Path, directory: Path) -> None:
         raise InputError(f"{archive} is neither a .zip nor a .tar file, or is damaged ({reason})") from None
 
 
+def _check_size(archive: Path, sizes: Iterable[int]) -> None:
+    """Refuse an archive whose files are much larger than it: weights hardly shrink."""
+    most = max(LEAST_UNPACKED, MOST_RATIO * archive.stat().st_size)
+    total = 0
+    for size in sizes:
+        total += size
+        if total > most:
+            raise InputError(f"{archive} would unpack to more than {most:,} bytes: unpack it yourself if you trust it")
+
+
 def _check_names(archive: Path, names: Sequence[str]) -> None:
     for name in names:
         parts = PurePosixPath(name.replace("\\", "/"))
@@ -85,7 +100,7 @@ def _only_directory(directory: Path) -> Path:
     return entries[0] if len(entries) == 1 and entries[0].is_dir() else directory
 
 
-def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path:
+def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles: bool = False) -> Path:
     """The files of a repository that are needed of it; arguments and errors as of `open_source`."""
     with needs("hub"):
         import huggingface_hub as hub
@@ -100,18 +115,28 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False) -> Path
     allowed = ignored = None
     try:
         files = [] if offline else hub.list_repo_files(source, revision=revision)
-        if NAME not in files:
+        if NAME in files:
+            with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
+                filterwarnings("ignore", "Not enough free disk space")
+                manifest = Path(hub.hf_hub_download(source, NAME, revision=revision))
+            allowed = [
+                escape(name) for name in (NAME, *Manifest.parse(manifest.read_bytes(), f"{source}/{NAME}").files)
+            ]
+        else:
             allowed = list(_MODEL_FILES)
             # Where weights are there in two forms, in the one that is no pickle.
             ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
+            if not pickles:
+                _refuse_pickles(source, files)
         with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
             filterwarnings("ignore", "Not enough free disk space")  # said for each file; the error says it once
-            return Path(
-                hub.snapshot_download(
-                    source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
-                )
+            fetched = hub.snapshot_download(
+                source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
             )
-    except ResourceError:
+        if not pickles and not Path(fetched, NAME).is_file():
+            _refuse_pickles(source, [path.name for path in Path(fetched).rglob("*.*")])
+        return Path(fetched)
+    except TxportError:
         raise
     except Exception as error:  # of the network, of the hub, of the disk: each library has its own
         if offline and isinstance(error, LocalEntryNotFoundError):
@@ -132,3 +157,11 @@ def _reason(error: Exception, source: str, revision: str) -> str:
     if isinstance(error, RevisionNotFoundError):
         return f"the repository on the hub has no revision {revision}: name a branch, tag or commit that it has"
     return f"its download from the hub failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+
+
+def _refuse_pickles(source: str, files: Sequence[str]) -> None:
+    """Refuse a repository whose weights are pickles only: hostile ones have corrupted memory (CVE-2026-24747)."""
+    if any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files):
+        raise InputError(
+            f"{source} has its weights in files of PyTorch only, which are pickles: use --allow-pickle if you trust it"
+        )

@@ -78,7 +78,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
         InputError: there is no such source, or an option does not fit.
         MissingLibrary: huggingface_hub is needed and not installed.
     """
-    path = _local(source)
+    path = _local(source, options.pickles)
     if kind is not None and kind not in IMPORTERS:
         raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
     kind = kind or _detected(path)
@@ -109,14 +109,14 @@ def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
     return replace(imported, config=replace(config, unk_id=unk), tokenizer=replace(parts, description=described))
 
 
-def _local(source: str) -> Path:
+def _local(source: str, pickles: bool) -> Path:
     path = Path(source)
     if path.exists():
         check_kind(path, "model", CheckpointError)
         return path
     if not HUB_ID.fullmatch(source):
         raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
-    return fetch(source)
+    return fetch(source, pickles=pickles)
 
 
 def _detected(path: Path) -> str:

@@ -35,6 +35,7 @@ KINDS = (
     type=click.Path(path_type=Path),
     help="A LoRA adapter that peft saved, to merge into SOURCE, a model of Hugging Face's.",
 )
+@click.option("--allow-pickle", is_flag=True, help="Take weights of the hub that are in files of PyTorch only (.bin).")
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(
     source: str,
@@ -46,6 +47,7 @@ def main(
     vocabulary: Path | None,
     heads: int | None,
     adapter: Path | None,
+    allow_pickle: bool,
     force: bool,
 ) -> None:
     """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
@@ -62,7 +64,9 @@ def main(
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
 
-    options = ImportOptions(not no_tokenizer, source_language, target_language, vocabulary, heads, adapter)
+    options = ImportOptions(
+        not no_tokenizer, source_language, target_language, vocabulary, heads, adapter, allow_pickle
+    )
     imported = import_model(source, kind, options)
     for note in imported.notes:
         click.echo(f"tx-import: {note}", err=True)

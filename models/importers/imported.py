@@ -22,6 +22,7 @@ class ImportOptions:
         vocabulary: directory of dictionaries or tokenizer files that are not next to the model.
         heads: attention heads, of a state dict that does not say how many there are.
         adapter: directory of a LoRA adapter, to be merged into a model of Hugging Face's.
+        pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
     """
 
     tokenizer: bool = True
@@ -30,6 +31,7 @@ class ImportOptions:
     vocabulary: Path | None = None
     heads: int | None = None
     adapter: Path | None = None
+    pickles: bool = False
 
 
 @dataclass(frozen=True)

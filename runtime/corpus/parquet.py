@@ -10,7 +10,8 @@ from txport.runtime.corpus.rows import Output, Rows, text_of
 from txport.runtime.errors import InputError, nearest
 
 _WINDOW_BYTES = 1 << 23
-_ROWS = 8_192
+# Rows that Arrow expands at once: they may be references to one large text.
+_ROWS = 64
 # Types of the new columns, by the names that `txport.runtime.corpus.columns` has for them.
 _TYPES = {
     "text": pyarrow.string(),
@@ -74,11 +75,18 @@ class ParquetSource:
         """The next rows, at most so many; fewer if they are large. The table is empty if there is none."""
         if self.ended:
             return pyarrow.table({})
-        assert self._table is not None
-        taken = self._table.slice(0, most)
+        batches: list[pyarrow.Table] = []
+        rows = size = 0
+        while rows < most and size < _WINDOW_BYTES and not self.ended:
+            assert self._table is not None
+            batches.append(self._table)
+            rows, size = rows + self._table.num_rows, size + self._table.nbytes
+            self._table = None
+        whole = pyarrow.concat_tables(batches)
+        taken = whole.slice(0, most)
         while taken.nbytes > _WINDOW_BYTES and taken.num_rows > 1:
             taken = taken.slice(0, taken.num_rows // 2)
-        self._table = self._table.slice(taken.num_rows)
+        self._table = whole.slice(taken.num_rows)
         return taken
 
     def skip(self, count: int) -> int:

@@ -6,11 +6,10 @@ missing, what is damaged, and what was made of another input or with other optio
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from txport.runtime.bundle.strict_json import decode
+from txport.runtime.bundle.strict_json import decode, parse
 from txport.runtime.corpus.locations import Store
-from txport.runtime.errors import InputError
+from txport.runtime.errors import BundleError, InputError
 
 FOLDER = "_parts"
 ERRORS = "_errors"
@@ -81,7 +80,7 @@ def read(store: Store, output: str) -> Part | None:
     """The manifest of a part; None if there is none, or only a piece of one, as an upload that broke off leaves it."""
     data = store.read(name_of(output))
     try:
-        value: Any = None if data is None else json.loads(data)
-    except ValueError:
+        value = None if data is None else parse(data, store.path(name_of(output)))
+    except BundleError:
         return None
     return None if value is None else decode(Part, value, store.path(name_of(output)), InputError)

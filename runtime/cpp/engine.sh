@@ -36,7 +36,10 @@ if [ ${#tools[@]} -gt 0 ]; then
     echo "== ${missing[*]} from PyPI, to build the fused engine"
     { [ -x "$beside/tools/bin/python" ] || "${PYTHON:-python3}" -m venv "$beside/tools"; } >> "$log" 2>&1 \
       || fail "${PYTHON:-python3} makes no virtual environment for ${missing[*]}, see $log"
-    "$beside/tools/bin/python" -m pip --disable-pip-version-check install -q --no-compile "${missing[@]}" >> "$log" 2>&1 \
+    awk -v names=" ${missing[*]} " '/^[a-z]/ { split($1, part, "=="); keep = index(names, " " part[1] " ") } keep' \
+      "$here/tools.txt" > "$beside/tools/requirements.txt"
+    "$beside/tools/bin/python" -m pip --disable-pip-version-check install -q --no-compile --require-hashes \
+      -r "$beside/tools/requirements.txt" >> "$log" 2>&1 \
       || fail "there is no ${missing[*]} here, and pip cannot install it, see $log"
     for tool in "${missing[@]}"; do touch "$beside/tools/.$tool"; done
   fi

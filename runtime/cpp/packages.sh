@@ -9,6 +9,11 @@ while read -r package; do
 done < <(grep -v '^#' "$(dirname "$0")/packages.txt"; printf '%s\n' "$@")
 if [ ${#missing[@]} -gt 0 ]; then
   echo "== apt install ${missing[*]}"
+  # Packages are installed without a question where that was asked for: by root, as in a container, or by this variable.
+  if [ "$(id -u)" != 0 ] && [ "${TXPORT_INSTALL_PACKAGES:-}" != 1 ]; then
+    echo "Packages are missing: sudo apt install ${missing[*]} (or TXPORT_INSTALL_PACKAGES=1 make ... does it by sudo)"
+    exit 2
+  fi
   root=()
   if [ "$(id -u)" != 0 ]; then
     sudo -n true 2> /dev/null || { echo "Not root, and sudo asks: sudo apt install ${missing[*]}"; exit 2; }

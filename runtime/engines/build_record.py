@@ -6,6 +6,7 @@ The classes mirror the file field by field; `runtime/cpp` reads it by the same r
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,11 +240,11 @@ def _faults(record: BuildRecord) -> Iterator[str]:
         yield "engines must have exactly one of role 'encoder'"
     if not record.of_role("decoder_step"):
         yield "engines must have at least one of role 'decoder_step'"
-    names = [engine.file for engine in record.engines]
-    for name in names:
+    counts = Counter(engine.file for engine in record.engines)
+    for name in counts:
         if not _PLAIN_NAME.fullmatch(name):
             yield f"engines names the file {name!r}, which is not a plain file name"
-        if names.count(name) > 1:
+        if counts[name] > 1:
             yield f"engines names the file {name!r} twice"
     for engine in record.engines:
         yield from _engine_faults(engine)

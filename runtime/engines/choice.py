@@ -15,7 +15,17 @@ from txport.runtime.device.gpu import Gpu, find_gpu, usable_gpu
 from txport.runtime.engine import Engine
 from txport.runtime.engines import native
 from txport.runtime.engines.build_record import BuildRecord, LibraryName
-from txport.runtime.engines.directories import Built, best, candidates, directories
+from txport.runtime.engines.directories import (
+    ENGINES as ENGINES_FOLDER,
+)
+from txport.runtime.engines.directories import (
+    Built,
+    best,
+    candidates,
+    directories,
+    untrusted,
+    usable_directories,
+)
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError, MissingLibrary, TxportError
 from txport.runtime.libraries import cuda_provider, needs
@@ -70,6 +80,7 @@ def choose(
     engine: str = "auto",
     lowering: str | None = None,
     bundle: Files | None = None,
+    trust_engines: bool = False,
 ) -> Choice:
     """Choose; TensorRT is loaded if the bundle has engines and there is a GPU, no other library is.
 
@@ -85,6 +96,7 @@ def choose(
         engine: "auto", "fused", "ort" (ONNX Runtime) or "trt" (TensorRT).
         lowering: a decoder step, if it must be this one; by ONNX Runtime, unless TensorRT's engines have it.
         bundle: where the bundle is; without it no TensorRT engine can be found.
+        trust_engines: whether TensorRT engines in the bundle, which are native code, may run.
 
     Raises:
         InputError: a word is not one that this version knows, or they contradict each other.
@@ -98,13 +110,13 @@ def choose(
         if device == "cpu":
             raise InputError("engine trt is for a GPU: leave out the device cpu")
         manifest.usable_lowerings(lowering)  # refuses one that the bundle lacks
-        return _tensorrt(manifest, bundle, lowering)
+        return _tensorrt(manifest, bundle, lowering, trust_engines)
     if device == "auto":
-        return _fastest(manifest, bundle, engine, lowering)
+        return _fastest(manifest, bundle, engine, lowering, trust_engines)
     reason = f"device {device} was requested"
     if device == "cpu":
         return _on_cpu(manifest, engine, lowering, reason)
-    found = _fitting_engines(manifest, bundle, engine, lowering)
+    found = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)
     return found if isinstance(found, Choice) else _on_ort(manifest, "cuda", lowering, f"{reason}; {found}")
 
 
@@ -171,7 +183,9 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
     return Choice(ORT, device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
 
 
-def _fastest(manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None) -> Choice:
+def _fastest(
+    manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None, trust_engines: bool
+) -> Choice:
     """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
 
     def on_cpu(reason: str) -> Choice:
@@ -181,7 +195,7 @@ def _fastest(manifest: Manifest, bundle: Files | None, engine: str, lowering: st
         return on_cpu("int8 weights are for it")
     if isinstance(gpu := find_gpu(), str):
         return on_cpu(gpu)
-    found = _fitting_engines(manifest, bundle, engine, lowering)
+    found = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)
     if isinstance(found, Choice):
         return replace(found, fallback=on_cpu("TensorRT cannot be used"))
     if cuda_provider() is None:
@@ -192,26 +206,33 @@ def _fastest(manifest: Manifest, bundle: Files | None, engine: str, lowering: st
     return replace(on_gpu, fallback=on_cpu("ONNX Runtime cannot use the GPU"))
 
 
-def _fitting_engines(manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None) -> Choice | str:
+def _fitting_engines(
+    manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None, trust_engines: bool
+) -> Choice | str:
     """TensorRT for the engine "auto", or why not."""
     if engine == ORT:
         return "engine ort was requested"
-    if not isinstance(bundle, Path) or not directories(bundle):
+    if not isinstance(bundle, Path):
         return _NO_ENGINES
     try:
-        return _tensorrt(manifest, bundle, lowering)
+        if not usable_directories(bundle, manifest, trust_engines):
+            if not directories(bundle / ENGINES_FOLDER):
+                return _NO_ENGINES
+            _log.warning("%s", untrusted(bundle))
+            return untrusted(bundle)
+        return _tensorrt(manifest, bundle, lowering, trust_engines)
     except TxportError as error:
         return str(error)
 
 
-def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None) -> Choice:
+def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None, trust_engines: bool) -> Choice:
     """The engines that fit, of whichever TensorRT is installed."""
     gpu = usable_gpu("engine trt")
     if not isinstance(bundle, Path) or bundle.is_file():
         raise BundleError(
             f"{bundle} has no TensorRT engines, which are in directories only: unzip it, and run tx-build"
         )
-    built, tensorrt = _fitting(manifest, bundle, gpu)
+    built, tensorrt = _fitting(manifest, bundle, gpu, trust_engines)
     if lowering not in (None, built.record.lowering):
         raise BundleError(
             f"the TensorRT engines of {bundle} that fit have the lowering {built.record.lowering}, not {lowering}: "
@@ -226,7 +247,7 @@ def built_choice(directory: Path, record: BuildRecord, reason: str) -> Choice:
     return Choice(TRT, "cuda", (record.lowering,), reason, str(directory))
 
 
-def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu) -> tuple[Built, TensorRt]:
+def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) -> tuple[Built, TensorRt]:
     """The best engines of the first library that has any."""
     first: TensorRt | None = None
     for name in _TENSORRTS:
@@ -234,10 +255,10 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu) -> tuple[Built, TensorR
             continue
         tensorrt = find_tensorrt(name)
         first = first or tensorrt
-        if fitting := candidates(bundle, manifest, gpu, tensorrt.library).fitting:
+        if fitting := candidates(bundle, manifest, gpu, tensorrt.library, trust_engines).fitting:
             return fitting[0], tensorrt
     tensorrt = first or find_tensorrt()
-    return best(bundle, manifest, gpu, tensorrt.library), tensorrt
+    return best(bundle, manifest, gpu, tensorrt.library, trust_engines), tensorrt
 
 
 def installed() -> str | None:

@@ -1,12 +1,20 @@
-"""Choice of the TensorRT engines of a bundle that fit this machine, and why the others do not."""
+"""Choice of the TensorRT engines of a bundle that fit this machine, and why the others do not.
 
+An engine is native code, and a bundle may come from a stranger. So engines are in this user's cache, where tx-build
+writes them. Those in a bundle, where earlier versions wrote them, run only if the caller trusts them.
+"""
+
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.names import cache_directory
+from txport.runtime.bundle.parameters import WEIGHTS
 from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines.build_record import NAME, BuildRecord, LibraryVersion
 from txport.runtime.errors import BundleError
+from txport.runtime.system import is_private
 
 ENGINES = "engines"
 
@@ -27,18 +35,29 @@ class Candidates:
     refused: tuple[tuple[str, str], ...]
 
 
-def candidates(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> Candidates:
-    """Check the record of every directory of `bundle/engines`; no engine file is opened.
+def own_engines(manifest: Manifest) -> Path:
+    """The folder of this user's engines for a bundle, by the hashes of its graphs and weights."""
+    folder = f"{WEIGHTS.partition('/')[0]}/"
+    listed = sorted((name, entry.sha256) for name, entry in manifest.files.items() if name.startswith(folder))
+    digest = hashlib.sha256("".join(f"{name} {sha256}\n" for name, sha256 in listed).encode()).hexdigest()
+    return cache_directory() / ENGINES / digest
+
+
+def candidates(
+    bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, trust_engines: bool = False
+) -> Candidates:
+    """Check the record of every directory of engines that may run; no engine file is opened.
 
     Args:
         bundle: the bundle.
         manifest: its manifest.
         gpu: of this machine.
         library: the installed TensorRT.
+        trust_engines: whether those of `bundle/engines` may run too.
     """
     fitting: list[Built] = []
     refused: list[tuple[str, str]] = []
-    for directory in directories(bundle):
+    for directory in usable_directories(bundle, manifest, trust_engines):
         try:
             record = BuildRecord.load(directory)
         except BundleError as error:
@@ -51,25 +70,47 @@ def candidates(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersi
     return Candidates(tuple(sorted(fitting, key=_rank)), tuple(refused))
 
 
-def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> Built:
-    """The engines to run.
+def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, trust_engines: bool = False) -> Built:
+    """The engines to run; see `candidates`.
 
     Raises:
         BundleError: none fits; the message lists the engines, the GPU and the library, and says how to build engines.
     """
-    found = candidates(bundle, manifest, gpu, library)
+    found = candidates(bundle, manifest, gpu, library, trust_engines)
     if found.fitting:
         return found.fitting[0]
     here = f"{gpu.name}, compute capability {gpu.compute_capability}, {library}"
     reasons = "; ".join(f"{ENGINES}/{name}: {reason}" for name, reason in found.refused) or "there is none"
     raise BundleError(
         f"no TensorRT engine of {bundle} fits this machine ({here}): {reasons}; run tx-build {bundle} here"
+        + ("" if trust_engines or not directories(bundle / ENGINES) else f"; {untrusted(bundle)}")
     )
 
 
-def directories(bundle: Path) -> list[Path]:
+def untrusted(bundle: Path) -> str:
+    """Sentence on engines of a bundle that do not run, and what to do."""
+    return (
+        f"the engines in {bundle / ENGINES} are native code by whoever made the bundle and are not used: run tx-build "
+        f"{bundle}, or trust them with --trust-engines (trust_engines=True)"
+    )
+
+
+def usable_directories(bundle: Path, manifest: Manifest, trust_engines: bool) -> list[Path]:
+    """Directories of engines that may run: this user's, then those of the bundle if the caller trusts them.
+
+    Raises:
+        BundleError: others can write this user's engines.
+    """
+    own = own_engines(manifest)
+    found = directories(own)
+    if found and not is_private(own):
+        raise BundleError(f"other users can write the TensorRT engines in {own}: remove it, and run tx-build {bundle}")
+    return [*found, *(directories(bundle / ENGINES) if trust_engines else ())]
+
+
+def directories(folder: Path) -> list[Path]:
     """Directories of engines in name order; those that a build is still writing have names that begin with a dot."""
-    found = bundle.joinpath(ENGINES).glob(f"*/{NAME}")
+    found = folder.glob(f"*/{NAME}")
     return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnxruntime
 from txport.runtime.bundle.archive import Archive, File, Files, files_of
+from txport.runtime.bundle.graph_rules import checked_graph
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.device.capture import WHOLE_DEVICE
@@ -122,7 +123,8 @@ def open_session(
         saved: where to write the graph as ONNX Runtime runs it, after its optimisations; its weights go beside it.
 
     Raises:
-        BundleError: ONNX Runtime does not load it or would compute it wrongly, or it is not what the manifest says.
+        BundleError: it contains more than tx-export writes, ONNX Runtime does not load it or would compute it wrongly,
+            or it is not what the manifest says.
         MissingLibrary: ONNX Runtime cannot start the first provider.
         ResourceError: there is not enough memory.
     """
@@ -150,9 +152,13 @@ def open_session(
     if saved is not None:
         options.optimized_model_filepath = str(saved)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", saved.name + ".bin")
+    options.add_session_config_entry(
+        "session.load_model_format", "ONNX"
+    )  # never ONNX Runtime's own, whatever a name says
     avoid_overflow(options)
     try:
-        model = _in_archive(files, graph, options) if isinstance(files, Archive) else str(path)
+        checked = checked_graph(files, graph.file)
+        model = _in_archive(files, checked, options) if isinstance(files, Archive) else str(path)
         # Without a fallback of its own, which would print on standard output.
         kind = onnxruntime.InferenceSession if first == CPU else _GpuSession
         session = kind(model, options, providers=list(providers), enable_fallback=0)
@@ -193,15 +199,13 @@ def avoid_overflow(options: Any) -> None:
         options.add_session_config_entry("session.x64quantprecision", "1")
 
 
-def _in_archive(archive: Archive, graph: Graph, options: Any) -> bytes:
-    """The bytes of a graph of an archive; ONNX Runtime maps its weights if it is a file, and copies them if not.
+def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
+    """A graph of an archive for ONNX Runtime, which maps its weights if that is a file, and copies them if not.
 
     Raises:
         BundleError: another file has taken the place of the archive.
         MissingLibrary: ONNX Runtime is too old for a bundle in memory.
-        ValueError: it is no ONNX model.
     """
-    model = (archive / graph.file).read_bytes()
     path = archive.path
     if path is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))

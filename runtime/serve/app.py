@@ -23,12 +23,17 @@ from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of
 from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
-from txport.runtime.serve.observer import Observer
+from txport.runtime.serve.observer import Guard, Observer
 from txport.runtime.serve.requests import Ask, ask_of, fields_of
 from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import Settings
 
 T = TypeVar("T")
+# Most bytes of a body whose client has not shown its key in the header.
+MOST_UNKNOWN = 64 << 10
+# Whole bodies of the largest size for which there is memory while they arrive.
+BODIES = 32
+_SMALL = 16 << 10  # bytes of a body that is parsed within a millisecond; larger ones are parsed in a thread
 
 
 def create_app(service: Service, keys: Keys) -> Starlette:
@@ -49,6 +54,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
         await service.models.close()
 
     observer = Middleware(Observer, metrics=service.metrics, answer=answer_of)
+    guard = Middleware(Guard, hosts=settings.hosts, origins=settings.origins)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.origins),
@@ -67,7 +73,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
             Route("/health/ready", routes.ready),
             Route("/metrics", routes.metrics),
         ],
-        middleware=[cors, observer] if settings.origins else [observer],
+        middleware=[cors, observer, guard] if settings.origins else [observer, guard],
         exception_handlers={HTTPException: _of_http},
         lifespan=lifespan,
     )
@@ -92,14 +98,14 @@ class Routes:
 
     def __init__(self, service: Service, keys: Keys) -> None:
         self._service, self._keys = service, keys
-        self._loaded = False
+        self._bodies = Bodies(BODIES * service.settings.most_bytes)
         self._page, self._policy = page()
 
     async def load(self) -> None:
-        """Load the first models; the server is ready then."""
+        """Load the first models; the server is ready when there is one."""
         await self._service.models.load()
-        self._loaded = True
-        log("ready")
+        if self._service.models.ready:
+            log("ready")
 
     async def page(self, _: Request) -> Response:
         """The page."""
@@ -115,7 +121,7 @@ class Routes:
 
     async def ready(self, _: Request) -> Response:
         """Whether requests should come here; while the server drains, it takes no connections."""
-        return _health(self._loaded, "models are being loaded")
+        return _health(self._service.models.ready, "no model is loaded yet, or none could be: see the log")
 
     async def metrics(self, _: Request) -> Response:
         """All metrics."""
@@ -167,8 +173,10 @@ class Routes:
         key = bearer[7:].strip() if bearer[:7].lower() == "bearer " else ""
         if key:
             self._keys.check(key)
-        body = await _in_time(body_of(request, settings), settings)
-        fields = fields_of(body, request.headers.get("Content-Type", ""), request.url.query)
+        known = bool(key) or not self._keys
+        body = await _in_time(body_of(request, settings, self._bodies, known=known), settings)
+        arguments = body, request.headers.get("Content-Type", ""), request.url.query
+        fields = fields_of(*arguments) if len(body) <= _SMALL else await asyncio.to_thread(fields_of, *arguments)
         key = key or str(fields.get("api_key") or request.query_params.get("api_key") or "")
         self._keys.check(key)
         ask = ask_of(fields, settings)
@@ -180,25 +188,62 @@ class Routes:
         return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
 
 
-async def body_of(request: Request, settings: Settings) -> bytes:
+class Bodies:
+    """Bytes of bodies of all clients that have not arrived whole.
+
+    Args:
+        most: of these bytes; None for any number.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most, self._bytes = most, 0
+
+    def add(self, size: int) -> None:
+        """Count bytes that arrived.
+
+        Raises:
+            Refusal: 503, there are too many.
+        """
+        if self._most is not None and self._bytes + size > self._most:
+            raise Refusal(503, "too many requests are being sent: try again later", retry=True)
+        self._bytes += size
+
+    def remove(self, size: int) -> None:
+        """Forget bytes of a body that is whole, or was given up."""
+        self._bytes -= size
+
+
+async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known: bool = True) -> bytes:
     """The body of a request.
 
+    Args:
+        request: of the client.
+        settings: limits.
+        bodies: those of all clients.
+        known: whether the client needs no key, or has given one in the header.
+
     Raises:
-        Refusal: 413, it is too long.
+        Refusal: 413, it is too long; 503, others have sent too much.
     """
-    too_long = Refusal(413, f"the body has more than {settings.most_bytes} bytes: send less at a time")
+    most = settings.most_bytes if known else min(settings.most_bytes, MOST_UNKNOWN)
+    instead = "send less at a time" if known else "give the API key in the header Authorization, as Bearer KEY"
+    too_long = Refusal(413, f"the body has more than {most} bytes: {instead}")
     length = request.headers.get("Content-Length", "0")
-    if int(length) > settings.most_bytes:  # the protocol has checked that it is a number
+    if int(length) > most:  # the protocol has checked that it is a number
         raise too_long
-    chunks, size = [], 0
+    chunks: list[bytes] = []
+    size = 0
     try:
         async for chunk in request.stream():
+            bodies.add(len(chunk))
             size += len(chunk)
-            if size > settings.most_bytes:
+            if size > most:
                 raise too_long
             chunks.append(chunk)
     except ClientDisconnect:
         raise ClientGone from None
+    finally:
+        bodies.remove(size)
     return b"".join(chunks)
 
 

@@ -4,14 +4,14 @@ import ipaddress
 import resource
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import uvicorn
-from txport.runtime.console.flags import flags
+from txport.runtime.console.flags import TRUST_ENGINES, flags
 from txport.runtime.errors import InputError
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.serve.admission import Admission
@@ -20,6 +20,7 @@ from txport.runtime.serve.keys import SHORTEST, VARIABLE, Keys
 from txport.runtime.serve.logs import log, start_logs
 from txport.runtime.serve.metrics import Metrics
 from txport.runtime.serve.models import Model, Models
+from txport.runtime.serve.observer import hosts_of
 from txport.runtime.serve.protocol import Protocol, Server
 from txport.runtime.serve.service import Service
 from txport.runtime.serve.settings import Settings
@@ -44,6 +45,7 @@ _limits = flags(
     _setting(
         "--max-per-client", "most_of_a_client", click.IntRange(0), "Most requests of a key or address; 0: any (429)."
     ),
+    _setting("--max-connections", "most_connections", COUNT, "Most connections at the same time (503)."),
     _setting("--seconds", "seconds", SECONDS, "Time for a request."),
     _setting("--slow-seconds", "slow_seconds", SECONDS, "Time for a client to send a request, or to take an answer."),
 )
@@ -68,9 +70,19 @@ _limits = flags(
     help="How to search: greedy, or by each model's own settings (streams are greedy only).",
 )
 @click.option("--allow-origin", "origins", multiple=True, help='Origin of web pages that may ask; "*" for all.')
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    help='Name by which clients may call this server, besides localhost and --host; "*" for any.',
+)
+@click.option(
+    "--forwarded-from", multiple=True, help="Address of a proxy whose X-Forwarded-For names the client. [default: none]"
+)
 @click.option("--drain-seconds", type=SECONDS, default=30.0, show_default=True, help="Time for answers after SIGTERM.")
 @click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
 @click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
+@TRUST_ENGINES
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each bundle. [default: the cores]")
 @click.option("--batch", type=COUNT, help="Most sentences that run together. [default: the bundle's]")
 @click.option(
@@ -86,9 +98,12 @@ def main(
     port: int,
     api_keys: Path | None,
     memory: int | None,
+    hosts: tuple[str, ...],
+    forwarded_from: tuple[str, ...],
     drain_seconds: float,
     device: str,
     engine: str,
+    trust_engines: bool,
     threads: int,
     batch: int | None,
     batch_tokens: int,
@@ -100,10 +115,12 @@ def main(
     is the name of its directory. Logs are lines of JSON on standard error, without texts.
     """
     keys = Keys.read(api_keys)
-    settings = Settings(memory=None if memory is None else memory * MEBIBYTE, **limits)
+    weights = None if memory is None else memory * MEBIBYTE
+    settings = Settings(memory=weights, hosts=hosts_of(host, hosts), **limits)
 
     def open_bundle(directory: Path) -> Translator:
-        return Translator(directory, device, engine, threads=threads, batch=batch, batch_tokens=batch_tokens)
+        sizes = {"threads": threads, "batch": batch, "batch_tokens": batch_tokens}
+        return Translator(directory, device, engine, trust_engines=trust_engines, verify=True, **sizes)  # type: ignore[arg-type]
 
     models = Models([Model.read(each) for each in bundles], settings.memory, open_bundle)
     listener = _listen(host, port)
@@ -113,13 +130,17 @@ def main(
     )
     if not keys and not _is_loopback(host):
         log("open to the network without API keys", warn=True, host=host)
+    if keys.readable:
+        log("other users can read the API keys", warn=True, file=str(api_keys))
     for model in models.models:
         if not (model.sources or model.targets):
             log("bundle without languages", warn=True, model=model.name, advice="name it as in en-de=BUNDLE")
-    sys.exit(_run(service, keys, listener, drain_seconds))
+    sys.exit(_run(service, keys, listener, drain_seconds, forwarded_from))
 
 
-def _run(service: Service, keys: Keys, listener: socket.socket, drain_seconds: float) -> int:
+def _run(
+    service: Service, keys: Keys, listener: socket.socket, drain_seconds: float, forwarded_from: Sequence[str]
+) -> int:
     """Serve until a signal; the exit code."""
     _raise_file_limit()
     protocol = type("Protocol", (Protocol,), {"slow_seconds": service.settings.slow_seconds})
@@ -136,13 +157,26 @@ def _run(service: Service, keys: Keys, listener: socket.socket, drain_seconds: f
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=bool(forwarded_from),
+            forwarded_allow_ips=list(forwarded_from),
+            limit_concurrency=service.settings.most_connections,
             timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type]
         ),
         lambda: log("listening", address=address, port=port, url=url, models=names),
+        lambda: _reload(keys),
     )
     server.run(sockets=[listener])
     log("ended")
     return 0
+
+
+def _reload(keys: Keys) -> None:
+    try:
+        keys.reload()
+    except (InputError, OSError) as error:
+        log("API keys not read again", error=error, why=str(error))
+    else:
+        log("API keys read again")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -19,10 +19,12 @@ class Keys:
 
     Args:
         keys: of at least `SHORTEST` characters each.
+        file: where they were read.
     """
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
+    def __init__(self, keys: Iterable[str] = (), file: Path | None = None) -> None:
         self._digests = [_digest(key) for key in keys]
+        self._file = file
 
     @classmethod
     def read(cls, file: Path | None) -> "Keys":
@@ -43,7 +45,23 @@ class Keys:
             keys += found
         if any(len(key) < SHORTEST for key in keys):
             raise InputError(f"an API key is shorter than {SHORTEST} characters: take a longer one, at random")
-        return cls(keys)
+        return cls(keys, file)
+
+    def reload(self) -> None:
+        """Read the file again, so that keys can be exchanged; if that fails, the keys stay as they are.
+
+        Raises:
+            InputError: as `read`, or there is no key any more.
+        """
+        again = Keys.read(self._file)
+        if self and not again:
+            raise InputError("no API key is left: the keys stay as they were")
+        self._digests = again._digests
+
+    @property
+    def readable(self) -> bool:
+        """Whether other users of this machine can read the file."""
+        return self._file is not None and bool(self._file.stat().st_mode & 0o044)
 
     def __bool__(self) -> bool:
         return bool(self._digests)

@@ -27,7 +27,7 @@ class _AsJson(logging.Formatter):
             fields["error"] = record.exc_info[0].__name__
             frames = traceback.extract_tb(record.exc_info[2])
             fields["where"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-        return json.dumps(fields, ensure_ascii=False)
+        return json.dumps(fields)
 
 
 def start_logs() -> None:

@@ -116,6 +116,7 @@ class Models:
     memory: int | None
     open: Open
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _loads: dict[Model, "asyncio.Task[None]"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
@@ -172,17 +173,25 @@ class Models:
             try:
                 async with self.lease(model):
                     room = None if room is None else room - model.bytes
-            except Exception as error:
+            except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+                raise
+            except BaseException as error:  # a library may raise what is no Exception
                 log("model not loaded", error=error, model=model.name, why=str(error))
 
     @asynccontextmanager
-    async def lease(self, model: Model) -> AsyncIterator[Translator]:
+    async def lease(self, model: Model, seconds: float | None = None) -> AsyncIterator[Translator]:
         """The translator of a model, which stays loaded meanwhile.
 
+        Args:
+            model: which one.
+            seconds: to wait until it is loaded; None for any time.
+
         Raises:
-            Refusal: others that are in use leave no memory.
+            ResourceError: others that are in use leave no memory.
+            asyncio.TimeoutError: it is not loaded in time; it is loaded all the same.
         """
-        loaded = model.loaded or await self._load(model)
+        while (loaded := model.loaded) is None:  # another one may have taken its place before this client goes on
+            await asyncio.wait_for(asyncio.shield(self._load(model)), seconds)
         loaded.users += 1
         try:
             yield loaded.translator
@@ -205,20 +214,33 @@ class Models:
 
     async def close(self) -> None:
         """Close all."""
+        await asyncio.gather(*self._loads.values(), return_exceptions=True)
         for model in self.models:
             if model.loaded is not None:
                 await asyncio.to_thread(self._retire(model).translator.close)
 
-    async def _load(self, model: Model) -> Loaded:
+    @property
+    def ready(self) -> bool:
+        """Whether there has been a model that could be loaded."""
+        return any(model.loads for model in self.models)
+
+    def _load(self, model: Model) -> "asyncio.Task[None]":
+        """The task that loads a model: it goes on, and what it loads stays, when those who wait for it go away."""
+        if model not in self._loads:
+            task = asyncio.create_task(self._open(model))
+            self._loads[model] = task
+            task.add_done_callback(lambda _: self._loads.pop(model))
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps nobody waits
+        return self._loads[model]
+
+    async def _open(self, model: Model) -> None:
         async with self._loading:
             if model.loaded is None:
                 await self._make_room(model)
                 start = time.monotonic()
-                translator = await asyncio.to_thread(self.open, model.directory)
-                model.loaded = Loaded(translator)
+                model.loaded = Loaded(await asyncio.to_thread(self.open, model.directory))
                 model.loads += 1
                 log("model loaded", model=model.name, seconds=round(time.monotonic() - start, 3))
-            return model.loaded
 
     async def _make_room(self, wanted: Model) -> None:
         """Unload those that nobody uses, the least recently used first, until there is room."""

@@ -5,16 +5,48 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_HEADERS = 64 << 10  # bytes of a request's headers
+# In a body of more pieces than this, pieces must have so many bytes on average: each costs as much as many bytes.
+MOST_PIECES, LEAST_BYTES = 512, 64
+
+
+class _Connection(h11.Connection):
+    """A connection that refuses bodies in pieces of a few bytes."""
+
+    _pieces = _bytes = 0
+
+    def next_event(self) -> Any:
+        """The next event.
+
+        Raises:
+            h11.RemoteProtocolError: also for a body in small pieces.
+        """
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._pieces = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._pieces += 1
+            self._bytes += len(event.data)
+            if self._pieces > MOST_PIECES and self._bytes < LEAST_BYTES * self._pieces:
+                raise h11.RemoteProtocolError("the body comes in pieces that are too small", 400)
+        return event
 
 
 class Protocol(H11Protocol):
     """HTTP/1.1, with a time for a request's headers, and for a client to take what was sent to it."""
 
     slow_seconds = 20.0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.conn = _Connection(h11.SERVER, MOST_HEADERS)
+
     _headers: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -64,11 +96,13 @@ class Server(uvicorn.Server):
     Args:
         config: of uvicorn.
         listening: is called once connections are taken.
+        reload: is called at SIGHUP.
     """
 
-    def __init__(self, config: uvicorn.Config, listening: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, listening: Callable[[], object], reload: Callable[[], None]) -> None:
         super().__init__(config)
         self._listening = listening
+        self._reload = reload
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to take connections."""
@@ -79,6 +113,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Drain at either signal; they are not raised again at the end. A second SIGINT ends at once."""
         handlers = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        handlers[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self._reload())
         try:
             yield
         finally:

@@ -17,6 +17,9 @@ from txport.runtime.serve.models import AUTO, Choice, Models
 from txport.runtime.serve.requests import Ask
 from txport.runtime.serve.settings import Settings
 
+# Of a short sentence.
+CHARACTERS = 40
+
 
 @dataclass
 class Record:
@@ -82,23 +85,31 @@ class Service:
             beam=count if ask.alternatives else None,
             n_best=count,
         )
-        sentences = sum(text.count("\n") + 1 for text in ask.texts)
-        with self.admission.place(sentences, client):
-            async with self.models.lease(choice.model) as translator:
-                left = max(0.0, record.start + self.settings.seconds - time.monotonic())
-                work = translate(translator, ask.texts, options, left, take)
-                try:
+        with self.admission.place(sum(map(_sentences, ask.texts)), client):
+            try:
+                async with self.models.lease(choice.model, self._left(record)) as translator:
+                    left = self._left(record)
+                    work = translate(translator, ask.texts, options, left, take)
                     documents = await asyncio.wait_for(work, left)
-                except asyncio.TimeoutError:
-                    raise Refusal(503, NO_TIME, retry=True) from None
+            except asyncio.TimeoutError:
+                raise Refusal(503, NO_TIME, retry=True) from None
         self._count(choice, documents, record)
         return _members(ask, choice, documents)
+
+    def _left(self, record: Record) -> float:
+        """Seconds until a request must have its answer."""
+        return max(0.0, record.start + self.settings.seconds - time.monotonic())
 
     def _count(self, choice: Choice, documents: list[Document], record: Record) -> None:
         made, sentences = sum(map(tokens, documents)), sum(len(each.parts) for each in documents)
         record.figures |= {"tokens": made, "sentences": sentences}
         self.metrics.tokens.labels(choice.model.name).inc(made)
         self.metrics.sentences.labels(choice.model.name).inc(sentences)
+
+
+def _sentences(text: str) -> int:
+    """About how many sentences a text has, before it is cut: one for each line and for each 40 characters."""
+    return max(text.count("\n") + 1, -(-len(text) // CHARACTERS))
 
 
 def _members(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, Any]:

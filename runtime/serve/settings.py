@@ -19,6 +19,8 @@ class Settings:
         memory: bytes of weights that are loaded at the same time; None for all bundles.
         generation: as in `txport.runtime.options.Options`.
         origins: of web pages that may ask; "*" for all.
+        hosts: names by which clients may call the server; none or "*" for any.
+        most_connections: open at the same time; a request on another one is refused.
     """
 
     most_bytes: int = 1 << 20
@@ -32,3 +34,5 @@ class Settings:
     memory: int | None = None
     generation: str = "greedy"
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    most_connections: int = 1024

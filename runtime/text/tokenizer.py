@@ -1,6 +1,7 @@
 """Text to ids and back: SentencePiece, the `tokenizers` library, or nothing at all for models that work on ids."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +17,12 @@ from txport.runtime.bundle.tokenizer_schema import (
     Vocabularies,
     plain,
 )
-from txport.runtime.errors import BundleError, InputError
+from txport.runtime.errors import BundleError, EngineError, InputError, is_failure
 from txport.runtime.libraries import needs
 from txport.runtime.text.added_tokens import Normalised, WithAdded
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
+from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.unknown import located, shortened
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
@@ -201,7 +203,9 @@ class FromTokenizers(Side):
             self._tokenizer: Any = tokenizers.Tokenizer.from_str(model.read_bytes().decode("utf-8"))
         except OSError as error:
             raise BundleError(f"{model} is missing or cannot be read: copy or export the bundle again") from error
-        except Exception as error:  # the library raises nothing more special
+        except BaseException as error:  # the library raises nothing more special, or panics
+            if not is_failure(error):
+                raise
             raise BundleError(f"{model} is not a tokenizer.json ({error}): copy or export the bundle again") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -211,12 +215,14 @@ class FromTokenizers(Side):
         return self.locate(text)[0]
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        encoding = self._tokenizer.encode(_valid(text), add_special_tokens=False)
+        with _panics("encode a text"):
+            encoding = self._tokenizer.encode(_valid(text), add_special_tokens=False)
         return list(encoding.ids), list(encoding.offsets)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special ones."""
-        return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
+        with _panics("decode ids"):
+            return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
 
     def piece(self, token: int) -> str | None:
         piece: str | None = self._tokenizer.id_to_token(token)
@@ -458,12 +464,28 @@ class TextStream:
 def _load(path: File) -> sentencepiece.SentencePieceProcessor:
     processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(path.read_bytes())
+        model = path.read_bytes()
+        check_sentencepiece(model)
+        processor.LoadFromSerializedProto(model)
     except OSError as error:
         raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
+    except ValueError as error:
+        raise BundleError(f"{path} {error}: copy or export the bundle again") from error
     except RuntimeError as error:
         raise BundleError(f"{path} is not a SentencePiece model: copy or export the bundle again") from error
     return processor
+
+
+@contextmanager
+def _panics(what: str) -> Iterator[None]:
+    """Turn what `tokenizers` raises into an error; a panic, as by a damaged tokenizer.json, is not an `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise EngineError(f"tokenizers failed to {what} ({reason}): copy or export the bundle again") from error
 
 
 def _valid(text: str) -> str:

@@ -24,7 +24,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Generation, Limits
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
-from txport.runtime.engines.directories import best, directories
+from txport.runtime.engines.directories import best, directories, own_engines
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed, InputError
@@ -47,6 +47,11 @@ def tx_build(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def engines_of(bundle: Path) -> list[Path]:
+    """Directories of the engines that tx-build made of a bundle."""
+    return directories(own_engines(Manifest.load(bundle)))
+
+
 @pytest.fixture(scope="module")
 def built(target: Path) -> BuildRecord:
     done = tx_build(target, *SMALL, "--json")
@@ -57,7 +62,7 @@ def built(target: Path) -> BuildRecord:
 def test_engines_are_built_and_chosen(target: Path, built: BuildRecord) -> None:
     manifest = Manifest.load(target)
     here = best(target, manifest, L4, built.library)
-    assert here.record == built and here.directory.parent == target / "engines"
+    assert here.record == built and here.directory.parent == own_engines(manifest) and not (target / "engines").exists()
     here.record.check_files(here.directory)
     assert built.lowering == "tensorscatter" and built.id_type == "int64"
     assert built.precision.type == manifest.precision.type and set(built.precision.layers) == {"float32"}
@@ -129,38 +134,38 @@ def test_a_directory_is_not_built_over_unless_forced(target: Path, built: BuildR
     gpu = find_gpu()
     if isinstance(gpu, str) or gpu.compute_capability != "8.9":
         assert "the engines have not been tried (" in forced.stderr and "run tx-verify --engine trt" in forced.stderr
-    assert len(directories(target)) == 1
+    assert len(engines_of(target)) == 1
 
 
 def test_one_engine_for_all_buckets_where_the_cache_length_is_free(target: Path, built: BuildRecord) -> None:
     done = tx_build(target, *SMALL, "--lowering", "scatter", "--json")
     assert done.returncode == 0, done.stderr
     record = BuildRecord.parse(done.stdout.encode())
-    shutil.rmtree(next(path for path in directories(target) if BuildRecord.load(path) == record))
+    shutil.rmtree(next(path for path in engines_of(target) if BuildRecord.load(path) == record))
     (step,) = record.of_role("decoder_step")
     assert record.lowering == "scatter" and len(step.profiles) == 4
 
 
 def test_a_second_build_at_the_same_time_is_refused(target: Path, built: BuildRecord) -> None:
-    with (target / "engines" / ".lock").open("w") as lock:
+    with (own_engines(Manifest.load(target)) / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = tx_build(target, *SMALL, "--force")
     assert done.returncode == 2 and "another tx-build" in done.stderr
 
 
 def test_a_build_that_is_killed_leaves_nothing_that_is_loaded(target: Path, built: BuildRecord) -> None:
-    before = directories(target)
+    before = engines_of(target)
     command = [str(Path(sys.executable).with_name("tx-build")), str(target), *SMALL, "--force"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list((target / "engines").glob(".sm*/*.plan")) and time.monotonic() < deadline:
+    while not list(own_engines(Manifest.load(target)).glob(".sm*/*.plan")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
     process.wait()
-    assert list((target / "engines").glob(".sm*/*.plan")), "it was killed while it built"
-    assert directories(target) == before and BuildRecord.load(before[0]) is not None
+    assert list(own_engines(Manifest.load(target)).glob(".sm*/*.plan")), "it was killed while it built"
+    assert engines_of(target) == before and BuildRecord.load(before[0]) is not None
     assert tx_build(target, *SMALL, "--force").returncode == 0
-    assert not list((target / "engines").glob(".sm*")), "the next build removes what the killed one left"
+    assert not list(own_engines(Manifest.load(target)).glob(".sm*")), "the next build removes what the killed one left"
 
 
 def test_a_build_that_takes_too_long_is_stopped(target: Path) -> None:
@@ -188,7 +193,7 @@ def test_bad_options_are_refused_in_one_sentence(target: Path, arguments: list[s
 
 
 def test_a_changed_weights_file_is_not_built(target: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(target, tmp_path / "bundle", ignore=shutil.ignore_patterns("engines")))
+    copy = Path(shutil.copytree(target, tmp_path / "bundle"))
     weights = bytearray((copy / "onnx" / "weights.bin").read_bytes())
     weights[1000] ^= 1
     (copy / "onnx" / "weights.bin").write_bytes(weights)
@@ -242,7 +247,7 @@ def test_work_in_another_process_answers_fails_and_dies_in_words(capfd: pytest.C
 
 
 def test_the_record_is_plain_json(target: Path, built: BuildRecord) -> None:
-    (directory,) = directories(target)
+    (directory,) = engines_of(target)
     value = json.loads((directory / "build.json").read_text())
     assert list(value)[:3] == ["format_version", "made_by", "library"]
 
@@ -251,7 +256,7 @@ def test_engines_that_answer_wrongly_do_not_appear(
     target: Path, built: BuildRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on the GPU that they are for: here another engine stands for them, and the build runs in this process."""
-    manifest, before = Manifest.load(target), directories(target)
+    manifest, before = Manifest.load(target), engines_of(target)
     tensorrt = find_tensorrt("tensorrt_rtx")
     plan = directory.BuildPlan(
         bundle=target,
@@ -274,7 +279,7 @@ def test_engines_that_answer_wrongly_do_not_appear(
     monkeypatch.setattr(check, "open_engine", lambda *arguments: MemoryEngine(Limits(2, 512, 100)))
     with pytest.raises(CheckFailed, match=r"do not give what the bundle's golden.json says: case \d+ in a batch of 1"):
         build()
-    assert directories(target) == before and not list((target / "engines").glob(".sm*"))
+    assert engines_of(target) == before and not list(own_engines(Manifest.load(target)).glob(".sm*"))
     right = OrtEngine(target, manifest, ["scatter"])
     monkeypatch.setattr(check, "open_engine", lambda *arguments: right)
     made = build()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from txport.exporter.engines.inspector import engine_layers
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.engines.directories import directories
+from txport.runtime.engines.directories import directories, own_engines
 from txport.runtime.engines.tensorrt import TensorRt
 
 COMMAND = "import sys; sys.argv[0] = 'tx-build'; from txport.exporter.entry import build; build()"
@@ -26,6 +26,11 @@ def sizes(manifest: Manifest) -> list[str]:
     lengths = (64,) if manifest.files[WEIGHTS].bytes > LARGE else (32, 128)
     targets = [str(length) for length in lengths if length <= manifest.limits.target] or [str(manifest.limits.target)]
     return ["--batch-buckets", ",".join(rows), "--max-batch", rows[-1], "--target-buckets", ",".join(targets)]
+
+
+def engines_of(bundle: Path) -> list[Path]:
+    """Directories of the engines that tx-build made of a bundle for this user."""
+    return directories(own_engines(Manifest.load(bundle)))
 
 
 def tx_build(bundle: Path, *more: str) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def tx_build(bundle: Path, *more: str) -> dict[str, Any]:
 def keep_inspector(tensorrt: TensorRt, bundle: Path, kept: Path) -> list[Path]:
     """What the inspector says of each engine of a bundle: names, types and tactics of its layers, as JSON in gzip."""
     files = []
-    for plan in (plan for directory in directories(bundle) for plan in sorted(directory.glob("*.plan"))):
+    for plan in (plan for directory in engines_of(bundle) for plan in sorted(directory.glob("*.plan"))):
         held = tensorrt.open_engine(plan.read_bytes(), False)
         files.append(kept / f"{bundle.name}.{plan.stem}.json.gz")
         with gzip.open(files[-1], "wt") as file:

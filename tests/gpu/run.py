@@ -23,7 +23,7 @@ from pathlib import Path
 
 from page import findings, page, passed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.engines.directories import directories
+from txport.runtime.engines.directories import directories, own_engines
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import make_directory, write_atomically
 from txport.runtime.libraries import cuda_provider
@@ -88,7 +88,7 @@ def bench_commands(bundles: list[Path], results: Path, programs: Path | None, re
         (f"{device}-{lowering}", ["--device", device, "--engine", "ort", "--lowering", lowering])
         for lowering in lowerings
     ]
-    runs += [("trt", ["--engine", "trt"])] if directories(first) else []
+    runs += [("trt", ["--engine", "trt"])] if directories(own_engines(manifests[first])) else []
     tools = ["--cpp", str(programs / "txport-bench")] if programs else []
     alike = [bundle for bundle in bundles if manifests[bundle].precision == manifests[first].precision]
     texts = [(bundle, runs[0]) for bundle in alike[::-1] if runs and manifests[bundle].tokenizer.kind != "none"]
@@ -126,6 +126,7 @@ class Run:
             "TXPORT_GPU_FINDINGS": str(self.file),
             "TXPORT_GPU_KEEP": str(results),
             "TXPORT_NEEDS_GPU": "1",
+            "TXPORT_CACHE": str(results.resolve().parent / "cache"),
         }
         if driver is not None:
             paths = [str(driver), *filter(None, [self.environment.get("LD_LIBRARY_PATH")])]

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from gpu_builds import engines_of
 from gpu_engines import COMPUTES, REHEARSAL, WHERE
-from txport.runtime.engines.directories import directories
 from txport.runtime.golden import load_golden
 
 pytestmark = [
@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("engine", ["ort", "trt"])
 def test_golden_cases(plain: Path, engine: str) -> None:
-    if engine == "trt" and not directories(plain):
+    if engine == "trt" and not engines_of(plain):
         pytest.skip("needs TensorRT engines: test_tensorrt.py builds them")
     cases = [case for case in load_golden(plain).cases if case.source]
     if not cases:

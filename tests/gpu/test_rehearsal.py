@@ -26,6 +26,7 @@ from page import findings, page, passed
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import FileEntry, Island
+from txport.runtime.engines.directories import own_engines
 from txport.runtime.errors import InputError
 from txport.runtime.files import sha256
 
@@ -238,17 +239,19 @@ def test_a_large_bundle_is_built_for_one_cache_length(float16_bundle: Path) -> N
     assert gpu_builds.sizes(dataclasses.replace(manifest, files=files))[-1] == "64"
 
 
-def test_the_inspector_is_asked_about_every_engine(tmp_path: Path) -> None:
+def test_the_inspector_is_asked_about_every_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = (ROOT / "tests/data/inspector/tensorrt_8_6.json").read_text()
     inspector = SimpleNamespace(get_engine_information=lambda form: said)
     engine = SimpleNamespace(create_engine_inspector=lambda: inspector)
     module = SimpleNamespace(LayerInformationFormat=SimpleNamespace(JSON="JSON"))
     tensorrt: Any = SimpleNamespace(module=module, library="TensorRT 8.6.1", open_engine=lambda data, _: (None, engine))
-    directory = tmp_path / "toy/engines/sm90-trt8.6.1-0"
+    monkeypatch.setenv("TXPORT_CACHE", str(tmp_path / "cache"))
+    bundle = Path(shutil.copytree(BUNDLE, tmp_path / "toy"))
+    directory = own_engines(Manifest.load(bundle)) / "sm90-trt8.6.1-0"
     directory.mkdir(parents=True)
     for name in ("build.json", "encoder.plan", "decoder_step.plan", "timing.cache"):
         (directory / name).touch()
-    kept = gpu_builds.keep_inspector(tensorrt, tmp_path / "toy", tmp_path)
+    kept = gpu_builds.keep_inspector(tensorrt, bundle, tmp_path)
     assert [file.name for file in kept] == ["toy.decoder_step.json.gz", "toy.encoder.json.gz"]
     with gzip.open(kept[0]) as file:
         assert json.load(file) == json.loads(said)["Layers"]

@@ -1,9 +1,11 @@
 """Files and directories appear whole or not at all."""
 
+import errno
 import hashlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -260,6 +262,45 @@ def test_new_files_replace_old_ones_at_once(tmp_path: Path) -> None:
         raise ValueError("mine")
     assert path.read_text() == "new"
     assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(not POSIX, reason="needs locks and modes of POSIX")
+@pytest.mark.parametrize("code", [errno.EBADF, errno.ENOLCK, errno.ENOTSUP])
+def test_files_are_written_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """As NFSv4's client refuses an exclusive lock on a file that is open for reading only, or has no lock server."""
+
+    def flock(descriptor: int, operation: int) -> None:
+        readable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        if code != errno.EBADF or (readable and not stat.S_ISDIR(os.fstat(descriptor).st_mode)):
+            raise OSError(code, os.strerror(code))
+        real(descriptor, operation)
+
+    import fcntl
+
+    real = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for text in (b"one", b"two"):
+        write_atomically(tmp_path / "file", text)
+        assert (tmp_path / "file").read_bytes() == text
+        with new_directory(tmp_path / "directory", replace=True) as directory:
+            (directory / "file").write_bytes(text)
+    assert names(tmp_path) == ["directory", "file"] and (tmp_path / "directory/file").read_bytes() == b"two"
+
+
+@pytest.mark.skipif(not POSIX, reason="needs modes of POSIX")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_what_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    file, directory = tmp_path / "file", tmp_path / "directory"
+    file.write_bytes(b"secret")
+    file.chmod(mode)
+    directory.mkdir(0o700)
+    with new_file(file) as written:
+        assert os.fstat(written.fileno()).st_mode & 0o777 == mode, "from the first byte on"
+        written.write(b"new")
+    with new_directory(directory, replace=True):
+        pass
+    assert (file.stat().st_mode & 0o777, directory.stat().st_mode & 0o777) == (mode, 0o700)
+    assert file.read_bytes() == b"new"
 
 
 def test_special_files_are_not_replaced(tmp_path: Path) -> None:

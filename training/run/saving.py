@@ -1,10 +1,13 @@
 """The state of a run on disk: at each validation, every few minutes, at the last step, and when a signal comes."""
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from txport.runtime.errors import InputError
 from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import check_weights
 from txport.training.run.interruption import Interruption
@@ -69,3 +72,29 @@ def _last(trainer: Trainer) -> bool:
     loop = trainer.fit_loop
     whole = loop.epoch_loop.batch_progress.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
     return trainer.should_stop or trainer.global_step == trainer.max_steps or whole
+
+
+class StatePaths(Callback):
+    """Refuses a state whose checkpoints are outside of the folder that it names for them."""
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Check all callbacks' states, which are not loaded yet.
+
+        Raises:
+            InputError: a path is outside.
+        """
+        for state in checkpoint.get("callbacks", {}).values():
+            if not isinstance(state, dict) or not isinstance(state.get("dirpath"), str):
+                continue
+            folder = Path(state["dirpath"]).resolve()
+            for path in _paths(state):
+                if not Path(path).resolve().is_relative_to(folder):
+                    raise InputError(
+                        f"the state of the run names {path}, outside of {folder}: start again with --force"
+                    )
+
+
+def _paths(state: dict[str, Any]) -> Iterator[str]:
+    names = ("best_model_path", "kth_best_model_path", "last_model_path")
+    yield from (path for name in names if (path := state.get(name)))
+    yield from state.get("best_k_models") or ()

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import sentencepiece
 from txport.runtime.bundle.protobuf import field, fields
 from txport.runtime.errors import CheckpointError
+from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 
 _UNUSED = 5  # ModelProto.SentencePiece.Type
 _NORMALIZER_SPEC, _RULE_TSV = 3, 6  # fields of ModelProto, and of NormalizerSpec
@@ -24,7 +25,10 @@ def pieces_of(model: bytes, file: object) -> list[str]:
     """
     processor = sentencepiece.SentencePieceProcessor()
     try:
+        check_sentencepiece(model)
         processor.LoadFromSerializedProto(model)
+    except ValueError as error:
+        raise CheckpointError(f"{file} {error}: copy it again, or give --no-tokenizer") from None
     except RuntimeError:
         raise CheckpointError(f"{file} is not a SentencePiece model: copy it again, or give --no-tokenizer") from None
     return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]

@@ -1,6 +1,7 @@
 #include "new_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,6 +48,8 @@ void NewFile::open() {
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg)
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
   if (descriptor_ < 0) fail(errno);
+  struct stat old {};  // which the same users may read as before
+  if (::stat(path_.c_str(), &old) == 0 && ::fchmod(descriptor_, old.st_mode & 07777U) != 0) fail(errno);
 }
 
 NewFile::~NewFile() {

@@ -424,6 +424,9 @@ void declare(CLI::App& app, Arguments& arguments) {
 #undef TXPORT_OPTION
   app.add_option("--device", opening.where.device, "Where to run: auto, cpu or cuda. [default: auto]");
   app.add_option("--engine", opening.where.engine, "What runs it there: auto, fused, ort or trt. [default: auto]");
+  app.add_flag(
+      "--trust-engines", opening.where.trust_engines,
+      "Run TensorRT engines that are in a bundle: native code by whoever made it. [default: only those of tx-build]");
   app.add_option("--lowering", opening.where.lowering,
                  "For experts: the graph of the decoder step: ort, scatter or tensorscatter. [default: the best here]");
   at_least(app.add_option("--threads", opening.threads, "Threads of a batch. [default: the cores, shared]"), 0);

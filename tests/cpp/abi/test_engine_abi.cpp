@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <string>
 
 #include "abi/described_model.hpp"
@@ -245,6 +246,69 @@ TEST_CASE("the C ABI of an engine scores tokens of any row") {
   const Ids wrong{40, 0};
   CHECK(refused(txport_state_log_probabilities(state.get(), 2, rows.data(), wrong.data(), found.data()), "is 40"));
   CHECK(refused(txport_state_log_probabilities(state.get(), 1, rows.data(), ids.data(), nullptr), "is NULL"));
+}
+
+TEST_CASE("rows are restricted before their first step only") {
+  constexpr std::int64_t kWords = 300;
+  random_model::Options options;
+  options.source_vocabulary = options.target_vocabulary = kWords;
+  const random_model::RandomModel model(options, 1);
+  const auto engine = handle_of(model);
+  const MemoryPointer memory = encoded(engine);
+  for (const bool stored : {true, false}) {
+    const StatePointer state = allocated(engine, 8, stored);
+    const Ids limits{8, 8};
+    const auto place = [&] {
+      return txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data());
+    };
+    Ids many(kWords);
+    std::iota(many.begin(), many.end(), 0);
+    const auto restrict = [&](std::int64_t count) {
+      return txport_state_restrict(state.get(), 1, kBoth.data(), &count, many.data());
+    };
+    REQUIRE(place() == TXPORT_OK);
+    REQUIRE(restrict(1) == TXPORT_OK);
+    REQUIRE(restrict(kWords) == TXPORT_OK);
+    REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+    Ids tokens(2);
+    std::array<std::uint8_t, 2> finished{};
+    std::int64_t steps = 0;
+    REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+    CHECK(refused(restrict(1), "row 0 was stepped since it was placed: restrict rows before a step"));
+    std::vector<float> logits(kWords);
+    CHECK(txport_state_logits(state.get(), 1, kBoth.data(), logits.data()) == TXPORT_OK);
+    CHECK(std::none_of(logits.begin(), logits.end(), [](float each) { return std::isinf(each); }));
+    double probability = 0;
+    CHECK(txport_state_log_probabilities(state.get(), 1, kBoth.data(), &many.back(), &probability) == TXPORT_OK);
+    CHECK(std::isfinite(probability));
+    REQUIRE(place() == TXPORT_OK);
+    CHECK(restrict(1) == TXPORT_OK);
+  }
+}
+
+TEST_CASE("a row with fewer words than candidates, beside one of all words, has ids of the vocabulary only") {
+  random_model::Options options;
+  options.source_vocabulary = options.target_vocabulary = 300;
+  const random_model::RandomModel model(options, 1);
+  const auto engine = handle_of(model);
+  const MemoryPointer memory = encoded(engine);
+  const StatePointer state = allocated(engine, 8, false, 4);
+  const Ids limits{8, 8};
+  REQUIRE(txport_state_place(state.get(), 2, kBoth.data(), memory.get(), kBoth.data(), limits.data()) == TXPORT_OK);
+  const Ids word{7};
+  const std::int64_t end = 1;
+  REQUIRE(txport_state_restrict(state.get(), 1, kBoth.data(), &end, word.data()) == TXPORT_OK);
+  REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+  Ids tokens(8);
+  std::array<std::uint8_t, 2> finished{};
+  std::int64_t steps = 0;
+  REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+  std::vector<float> logits(8);
+  std::array<double, 2> normaliser{};
+  REQUIRE(txport_state_top(state.get(), 4, tokens.data(), logits.data(), normaliser.data()) == TXPORT_OK);
+  CHECK(tokens[0] == 7);
+  CHECK(std::all_of(tokens.begin(), tokens.end(), [](std::int64_t id) { return 0 <= id && id < 300; }));
+  CHECK(std::isinf(logits[1]));
 }
 
 TEST_CASE("the C ABI of an engine gives the best candidates of each row") {

@@ -67,14 +67,15 @@ TEST_CASE("the choice among engines") {
     for (const auto& file : choices["files"].items()) manifest.files[file.key()] = {1, file.value()};
     const Gpu gpu{item["gpu"]["name"], item["gpu"]["compute_capability"], item["gpu"]["multiprocessors"]};
     const LibraryVersion library{item["library"]["name"], item["library"]["version"]};
-    const auto refused = candidates(scratch.path(), manifest, gpu, library).refused;
+    const auto refused = candidates(scratch.path(), manifest, gpu, library, true).refused;
     const auto reasons = item["reasons"].get<std::map<std::string, std::string>>();
     CHECK(std::map<std::string, std::string>(refused.begin(), refused.end()) == reasons);
     if (!item["chosen"].is_null()) {
-      CHECK(best(scratch.path(), manifest, gpu, library).directory.filename() == item["chosen"].get<std::string>());
+      CHECK(best(scratch.path(), manifest, gpu, library, true).directory.filename() ==
+            item["chosen"].get<std::string>());
       continue;
     }
-    const std::string fault = fault_of<BundleError>([&] { best(scratch.path(), manifest, gpu, library); });
+    const std::string fault = fault_of<BundleError>([&] { best(scratch.path(), manifest, gpu, library, true); });
     CHECK(contains(fault, gpu.name + ", compute capability " + gpu.compute_capability));
     CHECK(contains(fault, "run tx-build " + scratch.path().string() + " here"));
     CHECK(contains(fault, "there is none") == reasons.empty());
@@ -86,10 +87,38 @@ TEST_CASE("a folder that cannot be a record") {
   const Scratch scratch;
   std::filesystem::create_directories(scratch.path() / kEnginesName / "a" / kBuildName);
   write(scratch.path() / kEnginesName / "no directory", "");
-  const auto found = candidates(scratch.path(), Manifest::load(kToyBundle), {"", "9.0"}, {"tensorrt", "8.6.0"});
+  const auto found = candidates(scratch.path(), Manifest::load(kToyBundle), {"", "9.0"}, {"tensorrt", "8.6.0"}, true);
   REQUIRE(found.refused.size() == 1);
   CHECK(contains(found.refused[0].second, "build.json cannot be read"));
   CHECK(contains(fault_of<BundleError>([&] { BuildRecord::parse(std::string((1 << 20) + 1, ' ')); }), "larger than"));
+}
+
+TEST_CASE("engines of a bundle run only if they are trusted, and this user's if nobody else writes them") {
+  const Scratch scratch;
+  const auto bundle = scratch.bundle();
+  Manifest manifest = Manifest::load(bundle);
+  auto value = nlohmann::json::parse(record_of_tensorrt());
+  value["bundle"] = nlohmann::json::object();
+  for (const auto& [name, entry] : manifest.files) {
+    if (name.rfind("onnx/", 0) == 0) value["bundle"][name] = entry.sha256;
+  }
+  write(bundle / kEnginesName / "made" / kBuildName, value.dump());
+  const BuildRecord record = BuildRecord::parse(value.dump());
+  const Gpu gpu{*record.gpu.name, record.gpu.compute_capabilities[0], record.gpu.multiprocessors.value_or(0)};
+  CHECK(candidates(bundle, manifest, gpu, record.library, false).fitting.empty());
+  const std::string fault = fault_of<BundleError>([&] { best(bundle, manifest, gpu, record.library, false); });
+  CHECK(contains(fault, "there is none; run tx-build " + bundle.string() + " here; " + untrusted(bundle)));
+  CHECK(best(bundle, manifest, gpu, record.library, true).directory == bundle / kEnginesName / "made");
+  ::setenv("TXPORT_CACHE", (scratch.path() / "cache").c_str(), 1);
+  const auto own = own_engines(manifest);
+  CHECK(own.parent_path() == scratch.path() / "cache" / "engines");
+  write(own / "made" / kBuildName, value.dump());
+  std::filesystem::permissions(own, std::filesystem::perms::owner_all);
+  CHECK(best(bundle, manifest, gpu, record.library, false).directory == own / "made");
+  std::filesystem::permissions(own, std::filesystem::perms::group_write, std::filesystem::perm_options::add);
+  CHECK(contains(fault_of<BundleError>([&] { best(bundle, manifest, gpu, record.library, false); }),
+                 "other users can write the TensorRT engines in " + own.string()));
+  ::unsetenv("TXPORT_CACHE");
 }
 
 TEST_CASE("an engine file that was changed is refused") {

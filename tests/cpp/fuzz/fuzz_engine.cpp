@@ -19,7 +19,8 @@ namespace {
 
 using txport::core::Ids;
 
-constexpr std::int64_t kVocabulary = 40;
+// Lists of words as long as this are longer than what fills up a block.
+constexpr std::int64_t kVocabulary = 300;
 
 // Two engines, which share nothing.
 const txport_engine_handle& engine(std::size_t choice) {
@@ -221,9 +222,10 @@ bool restrict_rows(const Session& session, Choices& choices, std::size_t slot) {
   Ids words;
   for (std::int64_t i = 0; i < few(count); ++i) {                            // mostly ascending
     std::uint64_t word = static_cast<std::uint64_t>(choices.number(1)) - 1;  // any number: sums may pass the last one
-    for (std::size_t more = choices.below(6); more > 0; --more) {
+    const bool is_long = choices.below(4) == 0;
+    for (std::size_t more = is_long ? choices.below(kVocabulary) : choices.below(6); more > 0; --more) {
       words.push_back(static_cast<std::int64_t>(word));
-      word += 1 + choices.below(9);
+      word += 1 + (is_long ? 0 : choices.below(9));
     }
     ends.push_back(choices.below(16) == 0 ? -1 : static_cast<std::int64_t>(words.size()));
   }

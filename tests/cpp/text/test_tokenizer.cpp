@@ -8,6 +8,7 @@
 #include "errors.hpp"
 #include "repository.hpp"
 #include "text/affixes.hpp"
+#include "text/sentencepiece_rules.hpp"
 #include "text/tokenizer.hpp"
 
 using namespace txport::core;
@@ -93,6 +94,31 @@ TEST_CASE("shared cases of tokenizers") {
   for (const json& item : index["decode"]) {
     CAPTURE(item.dump());
     CHECK(tokenizers[item["tokenizer"]]->decode(item["ids"].get<Ids>()) == item["text"].get<std::string>());
+  }
+}
+
+TEST_CASE("SentencePiece models that pass and that do not, in the words of Python") {
+  const json shared = json::parse(contents(kTests / "data" / "hostile_pieces.json"));
+  const auto bytes = [](const std::string& digits) {
+    std::string result;
+    for (std::size_t i = 0; i < digits.size(); i += 2) {
+      result.push_back(static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16)));
+    }
+    return result;
+  };
+  for (const auto& [name, each] : shared["cases"].items()) {
+    const std::string model = bytes(shared["model"]) + bytes(each["added"]);
+    const std::string words = each["words"];
+    std::string fault;
+    try {
+      check_sentencepiece(model);
+    } catch (const BundleError& error) {
+      fault = error.what();
+    }
+    CAPTURE(name);
+    CAPTURE(fault);
+    CHECK(fault.empty() == words.empty());
+    CHECK(fault.find(words) != std::string::npos);
   }
 }
 

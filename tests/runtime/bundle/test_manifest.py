@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -188,3 +189,12 @@ def test_numbers_that_are_not_finite_are_null() -> None:
     value = {"a": [1.5, math.nan, (2, -math.inf)], "b": {"c": math.inf, "d": True, "e": None, "f": "x"}}
     assert finite(value) == {"a": [1.5, None, [2, None]], "b": {"c": None, "d": True, "e": None, "f": "x"}}
     assert finite([b"x", math.nan], other=len) == [1, None]
+
+
+def test_many_tensors_are_checked_in_linear_time() -> None:
+    """Each was compared with all before it: 20,000 took 7 s, and a manifest of 16 MB a quarter of an hour."""
+    from txport.runtime.bundle.rules import _repeated
+
+    start = time.thread_time()
+    assert _repeated([*range(200_000), 7]) == 7 and _repeated(range(200_000)) is None
+    assert time.thread_time() - start < 2

@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,11 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu
+from txport.runtime.engines import choice
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
-from txport.runtime.engines.directories import best, candidates
+from txport.runtime.engines.directories import best, candidates, own_engines, untrusted
 from txport.runtime.errors import BundleError
+from txport.runtime.system import POSIX
 
 CHOICES = json.loads((DATA / "engines" / "choices.json").read_bytes())
 
@@ -40,16 +44,77 @@ def test_the_choice_among_engines(case: Value, tmp_path: Path) -> None:
     files = {name: FileEntry(1, digest) for name, digest in CHOICES["files"].items()}
     manifest = dataclasses.replace(Manifest.load(BUNDLE), files=files)
     where = tmp_path, manifest, Gpu(**case["gpu"], driver="13.0"), LibraryVersion(**case["library"])
-    assert dict(candidates(*where).refused) == case["reasons"]
+    assert dict(candidates(*where, trust_engines=True).refused) == case["reasons"]
     if case["chosen"] is not None:
-        assert best(*where).directory.name == case["chosen"]
+        assert best(*where, trust_engines=True).directory.name == case["chosen"]
         return
     with pytest.raises(BundleError) as caught:
-        best(*where)
+        best(*where, trust_engines=True)
     message = str(caught.value)
     assert f"run tx-build {tmp_path} here" in message and case["gpu"]["name"] in message and "\n" not in message
     assert all(f"engines/{name}: {reason}" in message for name, reason in case["reasons"].items())
     assert ("there is none" in message) == (not case["reasons"])
+
+
+H200 = Gpu("NVIDIA H200", "9.0", 132, "13.0")
+LIBRARY = LibraryVersion("tensorrt", "8.6.0")
+
+
+def _fitting(folder: Path, manifest: Manifest, **changes: object) -> BuildRecord:
+    """The record of engines for `H200`, written into a folder of engines."""
+    files = {name: entry.sha256 for name, entry in manifest.files.items() if name.startswith("onnx/")}
+    record = BuildRecord.parse(records().data("tensorrt_8_6"))
+    record = dataclasses.replace(record, bundle=files, library=LIBRARY, **changes)  # type: ignore[arg-type]
+    (folder / "made").mkdir(parents=True)
+    record.write(folder / "made")
+    return record
+
+
+def test_engines_of_a_bundle_run_only_if_they_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their author writes their record, so it says what he likes: that they fit, and that they run code of the host."""
+    bundle = Path(shutil.copytree(BUNDLE, tmp_path / "bundle"))
+    manifest = Manifest.load(bundle)
+    _fitting(bundle / "engines", manifest, version_compatible=True)
+    assert candidates(bundle, manifest, H200, LIBRARY).fitting == ()
+    words = re.escape(f"{bundle / 'engines'} are native code by whoever made the bundle and are not used: run tx-build")
+    with pytest.raises(BundleError, match=f"there is none.*{words}.*or trust them with --trust-engines"):
+        best(bundle, manifest, H200, LIBRARY)
+    assert best(bundle, manifest, H200, LIBRARY, trust_engines=True).directory == bundle / "engines/made"
+    monkeypatch.setattr(choice, "find_gpu", lambda: H200)
+    monkeypatch.setattr(choice, "cuda_provider", lambda: None)
+    chosen = choice.choose(manifest, bundle=bundle)
+    assert chosen.engine == "ort" and "are not used: run tx-build" in chosen.reason
+    assert [record.getMessage() for record in caplog.records] == [untrusted(bundle)]
+
+
+def test_engines_of_this_user_run_if_nobody_else_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXPORT_CACHE", str(tmp_path / "cache"))
+    manifest = Manifest.load(BUNDLE)
+    folder = own_engines(manifest)
+    assert folder.is_relative_to(tmp_path / "cache/engines")
+    record = _fitting(folder, manifest)
+    folder.chmod(0o700)
+    assert best(BUNDLE, manifest, H200, LIBRARY).record == record
+    if POSIX:
+        folder.chmod(0o770)
+        with pytest.raises(BundleError, match="other users can write the TensorRT engines in .*: remove it, and run"):
+            best(BUNDLE, manifest, H200, LIBRARY)
+
+
+def test_the_folder_is_of_the_graphs_and_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a bundle that tx-verify wrote a report into keeps its engines, and C++ finds the same ones."""
+    monkeypatch.setenv("TXPORT_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    manifest = Manifest.load(BUNDLE)
+    lines = [f"{name} {entry.sha256}\n" for name, entry in manifest.files.items() if name.split("/")[0] == "onnx"]
+    digest = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+    assert own_engines(manifest) == Path("/cache/txport/engines", digest)
+    other = {**manifest.files, "verification.json": FileEntry(1, "0" * 64)}
+    assert own_engines(dataclasses.replace(manifest, files=other)) == own_engines(manifest)
+    other = {**manifest.files, "onnx/weights.bin": FileEntry(1, "0" * 64)}
+    assert own_engines(dataclasses.replace(manifest, files=other)) != own_engines(manifest)
 
 
 def test_an_engine_file_that_was_changed_is_refused(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_the_deployment_asks_routes_that_exist() -> None:
     deployment, service = yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text())
     pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
     options_of(container["args"])
     port = container["ports"][0]["containerPort"]
     probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]

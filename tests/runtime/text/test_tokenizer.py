@@ -1,17 +1,19 @@
 """SentencePiece models trained on the spot, and what a runtime meets: padding ids, odd text, half characters."""
 
 import io
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
-from txport.runtime.errors import BundleError, InputError
-from txport.runtime.text.tokenizer import IdsOnly, Pieces, SentencePieceTokenizer, TextStream
+from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
+from txport.runtime.text.tokenizer import FromTokenizers, IdsOnly, Pieces, SentencePieceTokenizer, TextStream
 
 EOS = 3
 LINES = [f"number {i} of the café is {i * i} — naïve, isn't it? (ok)" for i in range(300)]
@@ -175,3 +177,25 @@ def test_a_long_run_of_unknown_characters_takes_linear_time(directory: Path) -> 
     start = time.process_time()
     assert Pieces(directory / "words.model").encode("漢字" * 500_000 + " ok")[1] == 1
     assert time.process_time() - start < 20
+
+
+# As tokenizer.json: a table that cannot be parsed, a merge longer than its pieces, and an expression that backtracks.
+PANICS: dict[str, tuple[dict[str, Any], type[TxportError]]] = {
+    "table": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////f2FiY2Q="}}, BundleError),
+    "merge": ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["ab a"]}}, BundleError),
+    "expression": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}},
+        EngineError,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_a_panic_of_tokenizers_is_an_error_of_ours(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[tokenizers]'")
+    changes, kind = PANICS[name]
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **changes}))
+    with pytest.raises(kind, match="copy or export the bundle again"):
+        FromTokenizers(file).encode("x" * 40)

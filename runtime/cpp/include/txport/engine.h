@@ -132,10 +132,10 @@ TXPORT_API txport_code txport_state_place(txport_engine_state* state, int64_t co
                                           const txport_engine_memory* memory, const int64_t* memory_rows,
                                           const int64_t* target_limits) TXPORT_NOEXCEPT;
 
-/* Let these rows, which were just placed, choose among words of their own only: `words` has those of one row after the
- * other, ascending ids, at least one, and `ends` [count] says where each row's end. Other words' logits are -INFINITY,
- * and all probabilities are over a row's words. Copies of a row have its words, until it is placed again. For engines
- * that can do so, as the fused one. */
+/* Let these rows, which were placed and not stepped since, choose among words of their own only: `words` has those of
+ * one row after the other, ascending ids, at least one, and `ends` [count] says where each row's end. Other words'
+ * logits are -INFINITY, and all probabilities are over a row's words. Copies of a row have its words, until it is
+ * placed again. For engines that can do so, as the fused one. */
 TXPORT_API txport_code txport_state_restrict(txport_engine_state* state, int64_t count, const int64_t* rows,
                                              const int64_t* ends, const int64_t* words) TXPORT_NOEXCEPT;
 

@@ -70,8 +70,9 @@ typedef struct txport_translator_options {
   int32_t batch_tokens; /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
   void* warning_user;     /* passed to `warning` */
-  int32_t workers;    /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
-  const char* engine; /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
+  int32_t workers;       /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
+  const char* engine;    /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
+  int32_t trust_engines; /* not 0: TensorRT engines in the bundle, native code by whoever made it, may run */
 } txport_translator_options;
 
 /* Ids that an application gives. */
@@ -133,7 +134,7 @@ typedef struct txport_options {
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
-  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT                                                                                           \
   {                                                                                                                   \
     sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0}, {0, 0}, \

@@ -94,7 +94,8 @@ struct TranslatorOptions {
   std::int32_t batch = 0;         // the most sentences that run together; 0: the most that the bundle takes
   std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096
   std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
-  std::int32_t workers = 1;  // batches side by side on the CPU, each with a share of the cores; 0: by the cores
+  std::int32_t workers = 1;    // batches side by side on the CPU, each with a share of the cores; 0: by the cores
+  bool trust_engines = false;  // whether TensorRT engines in the bundle, native code by whoever made it, may run
 };
 
 // Options for every sentence of a call.
@@ -673,6 +674,7 @@ class Translator {
     asked.batch = options.batch;
     asked.batch_tokens = options.batch_tokens;
     asked.workers = options.workers == 0 ? -1 : options.workers;
+    asked.trust_engines = options.trust_engines ? 1 : 0;
     if (options.warning) {
       asked.warning = [](void* user, const char* message) { (*static_cast<Warning*>(user))(message); };
       asked.warning_user = warning_.get();

@@ -24,7 +24,7 @@ txport_code txport_engine_open(const char* bundle, const txport_engine_options* 
     auto choice =
         txport::core::choose(files, manifest,
                              {unless_null(fields.device).value_or("auto"), unless_null(fields.engine).value_or("auto"),
-                              unless_null(fields.lowering).value_or("")});
+                              unless_null(fields.lowering).value_or(""), false});
     auto opened = txport::core::open_engine(files, manifest, choice, {fields.threads, fields.many != 0},
                                             txport::abi::listener(fields.warning, fields.warning_user));
     *engine = std::make_unique<txport_engine_handle>(txport_engine_handle{std::move(opened), manifest.model}).release();

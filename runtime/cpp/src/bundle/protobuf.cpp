@@ -25,7 +25,7 @@ std::optional<Field> Fields::next() {
   if (rest_.empty()) return std::nullopt;
   const std::string_view before = rest_;
   const std::uint64_t key = varint();
-  Field field{key >> 3U, 0, {}, {}};
+  Field field{key, key >> 3U, 0, {}, {}};
   switch (key & 7U) {
     case kVarint:
       field.value = varint();

@@ -8,8 +8,10 @@
 
 namespace txport::core {
 
-// One field of a message: its number, its value as a number or as bytes, and all of its bytes.
+// One field of a message: its tag (the number times 8 plus the wire type), its number, its value as a number or as
+// bytes, and all of its bytes.
 struct Field {
+  std::uint64_t tag = 0;
   std::uint64_t number = 0;
   std::uint64_t value = 0;
   std::string_view bytes;

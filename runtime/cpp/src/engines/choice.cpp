@@ -29,6 +29,7 @@ constexpr std::array kDevices{"auto", "cpu", "cuda"};
 constexpr std::array kEngines{"auto", kFused, kOrt, kTrt};
 constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
 constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
+constexpr const char* kNoEngines = "the bundle has no TensorRT engines";
 constexpr const char* kNoFloat32 = "lowering ort has no float32 kernels on a GPU";
 
 // ONNX Runtime, and the lowerings in the order in which it runs them best there.
@@ -110,13 +111,14 @@ Choice on_cpu(const Manifest& manifest, const Asked& asked, const std::string& r
 }
 
 // The engines that fit.
-Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const std::string& lowering) {
+Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const Asked& asked) {
+  const std::string& lowering = asked.lowering;
 #ifdef TXPORT_WITH_TENSORRT
   if (!bundle.is_directory()) {
     throw BundleError(bundle.name() +
                       " has no TensorRT engines, which are in directories only: unzip it, and run tx-build");
   }
-  Built built = find_trt(bundle.directory(), manifest);
+  Built built = find_trt(bundle.directory(), manifest, asked.trust_engines);
   const std::string& has = built.record.lowering;
   if (!lowering.empty() && lowering != has) {
     throw BundleError("the TensorRT engines of " + bundle.name() + " that fit have the lowering " + has + ", not " +
@@ -134,10 +136,13 @@ Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const std::strin
 // TensorRT for the engine "auto", or why not.
 std::variant<Choice, std::string> fitting_engines(const Bundle& bundle, const Manifest& manifest, const Asked& asked) {
   if (asked.engine == kOrt) return "engine ort was requested";
-  if (!bundle.is_directory() || engine_directories(bundle.directory()).empty())
-    return "the bundle has no TensorRT engines";
+  if (!bundle.is_directory()) return kNoEngines;
   try {
-    return tensorrt(bundle, manifest, asked.lowering);
+    if (usable_directories(bundle.directory(), manifest, asked.trust_engines).empty()) {
+      if (engine_directories(bundle.directory() / kEnginesName).empty()) return kNoEngines;
+      return untrusted(bundle.directory());
+    }
+    return tensorrt(bundle, manifest, asked);
   } catch (const Error& error) {
     return error.what();
   }
@@ -224,7 +229,7 @@ Choice choose(const Bundle& bundle, const Manifest& manifest, const Asked& asked
   if (asked.engine == kTrt) {
     if (asked.device == "cpu") throw InputError("engine trt is for a GPU: leave out the device cpu");
     manifest.usable_lowerings(asked.lowering);  // refuses one that the bundle lacks
-    return tensorrt(bundle, manifest, asked.lowering);
+    return tensorrt(bundle, manifest, asked);
   }
   if (asked.device == "auto") return fastest(bundle, manifest, asked, machine);
   const std::string reason = "device " + asked.device + " was requested";

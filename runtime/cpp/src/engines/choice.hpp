@@ -21,6 +21,7 @@ struct Asked {
   std::string device = "auto";  // auto, cpu or cuda
   std::string engine = "auto";  // auto, fused (our own for CPUs), ort (ONNX Runtime) or trt (TensorRT)
   std::string lowering;         // of the decoder step; empty for the best one
+  bool trust_engines = false;   // whether TensorRT engines in the bundle, which are native code, may run
 };
 
 // What will run a bundle.

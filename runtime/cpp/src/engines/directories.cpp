@@ -1,11 +1,16 @@
 #include "engines/directories.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <optional>
 #include <system_error>
 #include <tuple>
 
+#include "bundle/hash.hpp"
 #include "errors.hpp"
+#include "system/system.hpp"
 
 namespace txport::core {
 
@@ -79,13 +84,54 @@ auto rank(const Built& built) {
                     built.directory.filename().string());
 }
 
+// This user's cache, as Python's txport.runtime.bundle.names has it.
+fs::path cache_directory() {
+  if (const std::string named = variable("TXPORT_CACHE"); !named.empty()) return named;
+  const std::string caches = variable("XDG_CACHE_HOME");
+  return (caches.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(caches)) / "txport";
+}
+
+// Whether nobody but this user and root can put files into a folder.
+bool is_own(const fs::path& folder) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0) return false;
+  return (status.st_uid == 0 || status.st_uid == ::geteuid()) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 }  // namespace
 
-std::vector<fs::path> engine_directories(const fs::path& bundle) {
+fs::path own_engines(const Manifest& manifest) {
+  const std::string folder = fs::path(kWeightsName).parent_path().string() + "/";
+  std::string listed;
+  for (const auto& [name, entry] : manifest.files) {
+    if (name.rfind(folder, 0) == 0) listed += name + " " + entry.sha256 + "\n";
+  }
+  return cache_directory() / kEnginesName / sha256(listed);
+}
+
+std::string untrusted(const fs::path& bundle) {
+  return "the engines in " + (bundle / kEnginesName).string() +
+         " are native code by whoever made the bundle and are not used: run tx-build " + bundle.string() +
+         ", or trust them with --trust-engines (trust_engines)";
+}
+
+std::vector<fs::path> usable_directories(const fs::path& bundle, const Manifest& manifest, bool trust_engines) {
+  const fs::path own = own_engines(manifest);
+  std::vector<fs::path> found = engine_directories(own);
+  if (!found.empty() && !is_own(own)) {
+    throw BundleError("other users can write the TensorRT engines in " + own.string() +
+                      ": remove it, and run tx-build " + bundle.string());
+  }
+  if (trust_engines) {
+    for (fs::path& each : engine_directories(bundle / kEnginesName)) found.push_back(std::move(each));
+  }
+  return found;
+}
+
+std::vector<fs::path> engine_directories(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code fault;
-  for (fs::directory_iterator entry(bundle / kEnginesName, fault), end; !fault && entry != end;
-       entry.increment(fault)) {
+  for (fs::directory_iterator entry(folder, fault), end; !fault && entry != end; entry.increment(fault)) {
     std::error_code ignored;
     const bool hidden = entry->path().filename().string().front() == '.';
     if (!hidden && fs::exists(entry->path() / kBuildName, ignored)) found.push_back(entry->path());
@@ -94,9 +140,10 @@ std::vector<fs::path> engine_directories(const fs::path& bundle) {
   return found;
 }
 
-Candidates candidates(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library) {
+Candidates candidates(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
+                      bool trust_engines) {
   Candidates result;
-  for (const fs::path& directory : engine_directories(bundle)) {
+  for (const fs::path& directory : usable_directories(bundle, manifest, trust_engines)) {
     const std::string name = directory.filename().string();
     try {
       BuildRecord record = BuildRecord::load(directory);
@@ -116,17 +163,19 @@ Candidates candidates(const fs::path& bundle, const Manifest& manifest, const Gp
   return result;
 }
 
-Built best(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library) {
-  Candidates found = candidates(bundle, manifest, gpu, library);
+Built best(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
+           bool trust_engines) {
+  Candidates found = candidates(bundle, manifest, gpu, library, trust_engines);
   if (!found.fitting.empty()) return std::move(found.fitting.front());
   std::string reasons;
   for (const auto& [name, reason] : found.refused) {
     reasons += (reasons.empty() ? "" : "; ") + std::string(kEnginesName) + "/" + name + ": " + reason;
   }
   if (reasons.empty()) reasons = "there is none";
-  throw BundleError("no TensorRT engine of " + bundle.string() + " fits this machine (" + gpu.name +
-                    ", compute capability " + gpu.compute_capability + ", " + library.title() + "): " + reasons +
-                    "; run tx-build " + bundle.string() + " here");
+  throw BundleError(
+      "no TensorRT engine of " + bundle.string() + " fits this machine (" + gpu.name + ", compute capability " +
+      gpu.compute_capability + ", " + library.title() + "): " + reasons + "; run tx-build " + bundle.string() +
+      " here" + (trust_engines || engine_directories(bundle / kEnginesName).empty() ? "" : "; " + untrusted(bundle)));
 }
 
 }  // namespace txport::core

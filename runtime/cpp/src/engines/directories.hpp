@@ -1,4 +1,6 @@
-// Which of a bundle's TensorRT engines fits this machine, and for each that does not, why.
+// Which of a bundle's TensorRT engines fits this machine, and for each that does not, why. An engine is native code,
+// and a bundle may come from a stranger: engines are in this user's cache, where tx-build writes them. Those in a
+// bundle, where earlier versions wrote them, run only if the caller trusts them.
 #pragma once
 
 #include <filesystem>
@@ -26,16 +28,27 @@ struct Candidates {
   std::vector<std::pair<std::string, std::string>> refused;
 };
 
-// Look at every directory of bundle/engines, for this GPU and this installed library; no engine file is opened.
+// The folder of this user's engines for a bundle, by the hashes of its graphs and weights.
+std::filesystem::path own_engines(const Manifest& manifest);
+
+// Directories of engines that may run: this user's, then those of the bundle if the caller trusts them. Throws
+// BundleError: others can write this user's engines.
+std::vector<std::filesystem::path> usable_directories(const std::filesystem::path& bundle, const Manifest& manifest,
+                                                      bool trust_engines);
+
+// Why the engines of a bundle do not run, and what to do.
+std::string untrusted(const std::filesystem::path& bundle);
+
+// Look at every directory of engines that may run, for this GPU and this installed library; no engine file is opened.
 Candidates candidates(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu,
-                      const LibraryVersion& library);
+                      const LibraryVersion& library, bool trust_engines);
 
 // The engines to run. Throws BundleError: none fits; the message lists what was found and what is here, and how to
 // build them.
-Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu,
-           const LibraryVersion& library);
+Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
+           bool trust_engines);
 
 // Directories of engines, sorted by name; without those that a build is still writing, whose names begin with a dot.
-std::vector<std::filesystem::path> engine_directories(const std::filesystem::path& bundle);
+std::vector<std::filesystem::path> engine_directories(const std::filesystem::path& folder);
 
 }  // namespace txport::core

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "errors.hpp"
+#include "system/system.hpp"
 
 namespace txport::core {
 
@@ -14,9 +15,8 @@ namespace {
 constexpr const char* kVariable = "TXPORT_ONNXRUNTIME";
 
 std::string library_name() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): as dlopen itself reads the environment
-  if (const char* named = std::getenv(kVariable); named != nullptr && *named != '\0') return named;
-  return "libonnxruntime.so.1";
+  const std::string named = variable(kVariable);
+  return named.empty() ? "libonnxruntime.so.1" : named;
 }
 
 const OrtApiBase* load() {

@@ -20,6 +20,7 @@
 #endif
 
 #include "bundle/external_data.hpp"
+#include "bundle/graph_rules.hpp"
 #include "bundle/interface.hpp"
 #include "cores.hpp"
 #include "device/capture.hpp"
@@ -177,6 +178,7 @@ Ort::SessionOptions session_options(const How& how) {
     // memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
     options.DisableMemPattern();
   }
+  options.AddConfigEntry("session.load_model_format", "ONNX");  // never its own, whatever a name says
   // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
   // this would only cost the time that it and AMX save.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");
@@ -222,6 +224,7 @@ void check_version(const Bundle& bundle, const Graph& graph) {
 
 Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& how) {
   const std::string path = bundle.name(graph.file);
+  check_graph(bundle, graph.file);
   check_version(bundle, graph);
   std::shared_lock<std::shared_mutex> uncaptured;
   if (how.device != "cpu") uncaptured = std::shared_lock(whole_device());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "system/system.hpp"
 
 namespace txport::core {
 
@@ -30,9 +31,8 @@ Function* symbol(void* library, const char* name) {
 }
 
 void* open_library() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): as dlopen itself reads the environment
-  if (const char* named = std::getenv(kVariable); named != nullptr && *named != '\0') {
-    if (void* found = ::dlopen(named, RTLD_NOW | RTLD_LOCAL)) return found;
+  if (const std::string named = variable(kVariable); !named.empty()) {
+    if (void* found = ::dlopen(named.c_str(), RTLD_NOW | RTLD_LOCAL)) return found;
   } else {
     const std::string major = "libnvinfer.so." + std::to_string(NV_TENSORRT_MAJOR);
     for (const std::string& name : {major, std::string("libnvinfer.so")}) {

@@ -282,12 +282,12 @@ Limits limits_of(const BuildRecord& record) {
 
 }  // namespace
 
-Built find_trt(const fs::path& directory, const Manifest& manifest) {
+Built find_trt(const fs::path& directory, const Manifest& manifest, bool trust_engines) {
   const auto gpu = find_gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) {
     throw MissingLibrary("device trt cannot be used here: " + *why + "; use device cpu");
   }
-  return best(directory, manifest, std::get<Gpu>(gpu), tensorrt_version());
+  return best(directory, manifest, std::get<Gpu>(gpu), tensorrt_version(), trust_engines);
 }
 
 std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,

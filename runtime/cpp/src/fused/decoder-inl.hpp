@@ -100,7 +100,8 @@ class Decoder {
     for (std::size_t rank = 0; rank < member_.size; ++rank) all.offer(OfThread(rank, i));
     for (std::size_t c = 0; c < job_.top; ++c) {
       Best& each = job_.candidates[row * job_.top + c];
-      each.index = Id(each.index);
+      // A row with fewer words than candidates has the first id, of -infinity, for those that are missing.
+      each.index = each.index == std::numeric_limits<std::int32_t>::max() ? 0 : Id(each.index);
     }
     const std::size_t chunks = ColumnsOf(i).all() ? Chunks() : SumListed(i);
     double sum = 0;

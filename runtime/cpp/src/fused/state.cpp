@@ -1,6 +1,7 @@
 #include "fused/state.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -99,8 +100,14 @@ class FusedState : public DecoderState {
 
   void restrict_rows(const std::vector<std::size_t>& rows,
                      const std::vector<std::shared_ptr<const Ids>>& words) override {
+    for (const std::size_t row : rows) {
+      if (rows_.at(row).progress.position() == 0) continue;
+      throw InputError("row " + std::to_string(row) + " was stepped since it was placed: restrict rows before a step");
+    }
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      rows_.at(rows[i]).words = std::make_shared<const std::vector<std::int32_t>>(words[i]->begin(), words[i]->end());
+      Row& row = rows_[rows[i]];
+      row.words = std::make_shared<const std::vector<std::int32_t>>(words[i]->begin(), words[i]->end());
+      row.columns = {};  // those of a step that failed are of other words
     }
   }
 
@@ -369,8 +376,9 @@ class FusedState : public DecoderState {
     if (columns.all()) {
       std::copy_n(first, count, floats(listed));
     } else {
+      assert(columns.size() == count);
       const auto logit = [first](std::int32_t column) { return first[column]; };
-      std::transform(columns.begin, columns.end, floats(listed), logit);
+      std::transform(columns.begin, columns.begin + std::min(columns.size(), count), floats(listed), logit);
     }
     return listed;
   }

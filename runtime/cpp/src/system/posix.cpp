@@ -112,6 +112,16 @@ bool has_smmla() {
 #endif
 }
 
+std::string variable(const char* name) {
+#ifdef __GLIBC__
+  const char* value = ::secure_getenv(name);  // NOLINT(concurrency-mt-unsafe): as dlopen itself reads the environment
+#else
+  const bool same = ::geteuid() == ::getuid() && ::getegid() == ::getgid();
+  const char* value = same ? std::getenv(name) : nullptr;
+#endif
+  return value == nullptr ? "" : value;
+}
+
 std::filesystem::path path_of(const std::string& text) { return text; }
 
 std::string text_of(const std::filesystem::path& path) { return path.string(); }

@@ -45,6 +45,10 @@ void release(void* memory);
 bool has_sdot();
 bool has_smmla();
 
+// A variable of the environment; empty if it is not set, and in a program that runs with more rights than its caller
+// (setuid), who must not choose what it loads.
+std::string variable(const char* name);
+
 // A path as the C ABI takes it and as messages show it: UTF-8 on every system.
 std::filesystem::path path_of(const std::string& text);
 std::string text_of(const std::filesystem::path& path);

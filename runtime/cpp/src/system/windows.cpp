@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cfenv>
+#include <cstdlib>
 #include <system_error>
 #include <thread>
 
@@ -59,6 +60,11 @@ void release(void* memory) { ::_aligned_free(memory); }
 bool has_sdot() { return false; }
 
 bool has_smmla() { return false; }
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 std::filesystem::path path_of(const std::string& text) { return std::filesystem::u8path(text); }
 

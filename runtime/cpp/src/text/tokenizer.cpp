@@ -10,6 +10,7 @@
 #include "errors.hpp"
 #include "text/byte_level.hpp"
 #include "text/pieces.hpp"
+#include "text/sentencepiece_rules.hpp"
 #include "text/side.hpp"
 #include "text/unknown.hpp"
 #include "text/utf8.hpp"
@@ -26,6 +27,11 @@ constexpr std::size_t kLargestModel = std::size_t{256} << 20;
 
 std::unique_ptr<SentencePieceProcessor> load_model(const std::string& data, const std::string& name) {
   auto processor = std::make_unique<SentencePieceProcessor>();
+  try {
+    check_sentencepiece(data);
+  } catch (const BundleError& error) {
+    throw BundleError(name + " " + error.what() + ": copy or export the bundle again");
+  }
   if (!processor->LoadFromSerializedProto(data).ok()) {
     throw BundleError(name + " is not a SentencePiece model: copy or export the bundle again");
   }

@@ -1,0 +1,244 @@
+"""Rules for graphs of a bundle, checked before a library parses them. The C++ runtime checks the same.
+
+A bundle's hashes prove a complete copy, not an honest author, and the libraries that parse graphs read any file or
+address that external data names. So only what tx-export writes passes: standard operators of a fixed list without
+subgraphs, and weights whose data is in the graph itself or in a range of `weights.bin` (onnx.proto; Protocol Buffers
+encoding).
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple, NoReturn
+
+from txport.runtime.bundle.archive import File, Files, files_of, size_of
+from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.protobuf import tagged
+from txport.runtime.errors import BundleError
+
+CONTRIB = "com.microsoft"
+# Operators that tx-export has written in any version, those of the tests' bundles included.
+OPERATORS: Mapping[str, frozenset[str]] = {
+    "": frozenset(
+        "Abs Add ArgMax Attention Cast Concat Div Equal Erf Exp Expand Gather GatherElements Gelu Gemm Greater "
+        "GreaterOrEqual Identity LayerNormalization Less LessOrEqual Log MatMul Max Min Mod Mul Neg Not Or Pad Pow "
+        "QuantizeLinear RMSNormalization Range Reciprocal ReduceMax ReduceMean ReduceSum Relu Reshape ScatterElements "
+        "Shape Sigmoid Slice Softmax Softplus Split Sqrt Squeeze Sub Tanh TensorScatter TopK Transpose Unsqueeze "
+        "Where".split()
+    ),
+    CONTRIB: frozenset(
+        "FusedGemm GroupQueryAttention MatMulIntegerToFloat MultiHeadAttention QGemm SkipLayerNormalization "
+        "SkipSimplifiedLayerNormalization".split()
+    ),
+}
+LARGEST_GRAPH = 64 << 20  # bytes; the base preset's have some 100 kB
+
+_NUMBER, _BYTES, _FIXED32 = 0, 2, 5  # wire types
+# TensorProto.DataType: bytes of an element.
+_ELEMENTS = {1: 4, 2: 1, 3: 1, 6: 4, 7: 8, 9: 1, 10: 2}
+_MOST_DIMENSIONS = 8
+_FILE = PurePosixPath(WEIGHTS).name
+
+
+def _tags(kind: int, *numbers: int) -> set[int]:
+    return {number << 3 | kind for number in numbers}
+
+
+class _Fields(NamedTuple):
+    """Fields that a message may have.
+
+    Attributes:
+        part: of a model that it is, for messages.
+        allowed: their tags.
+    """
+
+    part: str
+    allowed: set[int]
+
+
+_GRAPH, _OPSET = 7 << 3 | _BYTES, 8 << 3 | _BYTES
+_MODEL = _Fields("the model", _tags(_BYTES, 2, 3, 4, 6, 14) | _tags(_NUMBER, 1, 5) | {_GRAPH, _OPSET})
+_NODE, _INITIALIZER = 1 << 3 | _BYTES, 5 << 3 | _BYTES
+_PARTS = _Fields("the graph", _tags(_BYTES, 2, 10, 11, 12, 13, 16) | {_NODE, _INITIALIZER})
+_KIND, _ATTRIBUTE, _DOMAIN = (number << 3 | _BYTES for number in (4, 5, 7))
+_NODES = _Fields("a node", _tags(_BYTES, 1, 2, 3, 6, 9) | {_KIND, _ATTRIBUTE, _DOMAIN})
+# No tensor, graph, sparse tensor or type, no list of them, and no reference: numbers and strings only.
+_ATTRIBUTES = _Fields(
+    "an attribute", _tags(_BYTES, 1, 4, 7, 8, 9, 13) | _tags(_NUMBER, 3, 8, 20) | _tags(_FIXED32, 2, 7)
+)
+_DIMENSION, _TYPE, _LOCATION = (number << 3 | _NUMBER for number in (1, 2, 14))
+_RAW, _EXTERNAL = 9 << 3 | _BYTES, 13 << 3 | _BYTES
+_TENSORS = _Fields(
+    "a weight",
+    _tags(_BYTES, 4, 5, 7, 8, 12, 16)
+    | _tags(_NUMBER, 5, 7)
+    | _tags(_FIXED32, 4)
+    | {_DIMENSION, _TYPE, _LOCATION, _RAW, _EXTERNAL},
+)
+_OPSETS = _Fields("an opset", _tags(_BYTES, 1) | _tags(_NUMBER, 2))
+_KEY, _VALUE = 1 << 3 | _BYTES, 2 << 3 | _BYTES
+_PAIRS = _Fields("external data", {_KEY, _VALUE})
+
+
+def checked_graph(bundle: Files, name: str) -> bytes:
+    """The bytes of a graph, by its name in the bundle, that a library may parse.
+
+    Raises:
+        BundleError: it contains more than tx-export writes, or is no ONNX model.
+        OSError: it cannot be read.
+    """
+    files = files_of(bundle)
+    path: File = files / name
+    if PurePosixPath(name).parent != PurePosixPath(WEIGHTS).parent or not name.endswith(".onnx"):
+        raise _refusal(path, f"is not a file {PurePosixPath(WEIGHTS).parent}/*.onnx")
+    if size_of(path) > LARGEST_GRAPH:
+        raise _refusal(path, f"is larger than {LARGEST_GRAPH} bytes")
+    try:
+        weights = size_of(files / WEIGHTS)
+    except OSError:
+        weights = 0  # no range of it is inside
+    model = path.read_bytes()
+    try:
+        check_graph(model, weights)
+    except ValueError as error:
+        raise _refusal(path, str(error)) from error
+    return model
+
+
+def _refusal(path: File, reason: str) -> BundleError:
+    return BundleError(f"txport does not load {path}, which {reason}: export the bundle again with tx-export")
+
+
+def check_graph(model: bytes, weights: int) -> None:
+    """Refuse what tx-export does not write.
+
+    Args:
+        model: a serialised ModelProto.
+        weights: the size of weights.bin, in bytes.
+
+    Raises:
+        ValueError: what the graph contains, as the rest of a sentence that begins with its name.
+    """
+    try:
+        _check_model(model, weights)
+    except _Refusal:
+        raise
+    except ValueError as error:
+        raise ValueError(f"is not an ONNX model ({error})") from error
+
+
+class _Refusal(ValueError):
+    """Content that tx-export does not write."""
+
+
+def _check_model(model: bytes, weights: int) -> None:
+    graphs = 0
+    for tag, value in _fields(model, _MODEL):
+        if tag == _OPSET:
+            for key, domain in _fields(value, _OPSETS):
+                if key == _KEY and _text(domain) not in OPERATORS:
+                    raise _Refusal(f"uses operators of the domain {_text(domain)!r}, which tx-export does not use")
+        elif tag == _GRAPH:
+            graphs += 1
+            _check_graph(value, weights)
+    if graphs != 1:
+        raise _Refusal(f"contains {graphs} graphs instead of one")
+
+
+def _check_graph(message: bytes, weights: int) -> None:
+    for tag, value in _fields(message, _PARTS):
+        if tag == _NODE:
+            _check_node(value)
+        elif tag == _INITIALIZER:
+            _check_tensor(value, weights)
+
+
+def _check_node(message: bytes) -> None:
+    kinds: list[bytes] = []
+    domains: list[bytes] = []
+    for tag, value in _fields(message, _NODES):
+        if tag == _ATTRIBUTE:
+            _check_attribute(value)
+        elif tag == _KIND:
+            kinds.append(value)
+        elif tag == _DOMAIN:
+            domains.append(value)
+    if len(kinds) != 1 or len(domains) > 1:
+        raise _Refusal("contains a node without exactly one operator")
+    _check_operator(kinds[0], domains[0] if domains else b"")
+
+
+@lru_cache(maxsize=1024)
+def _check_operator(kind: bytes, domain: bytes) -> None:
+    if _text(kind) not in OPERATORS.get(_text(domain), ()):
+        name = ".".join(filter(None, (_text(domain), _text(kind))))
+        raise _Refusal(f"contains the operator {name!r}, which tx-export does not write")
+
+
+@lru_cache(maxsize=4096)
+def _check_attribute(message: bytes) -> None:
+    _fields(message, _ATTRIBUTES)
+
+
+def _check_tensor(message: bytes, weights: int) -> None:
+    found: dict[int, list[Any]] = {_DIMENSION: [], _TYPE: [], _LOCATION: [], _RAW: [], _EXTERNAL: []}
+    for tag, value in _fields(message, _TENSORS):
+        if tag in found:
+            found[tag].append(value)
+    dimensions, types, locations, raw, pairs = found.values()
+    if locations not in ([], [0], [1]) or (locations == [1]) != bool(pairs) or len(raw) + bool(pairs) > 1:
+        _refuse_weight("is neither in the graph nor in a file")
+    if len(types) != 1 or types[0] not in _ELEMENTS:
+        _refuse_weight("has a type that tx-export does not write")
+    if len(dimensions) > _MOST_DIMENSIONS:
+        _refuse_weight(f"has {len(dimensions)} dimensions")
+    size = prod(dimensions) * _ELEMENTS[types[0]]
+    if raw and len(raw[0]) != size:
+        _refuse_weight(f"has {len(raw[0])} bytes instead of {size}")
+    if pairs:
+        _check_place([_pair(pair) for pair in pairs], size, weights)
+
+
+def _check_place(pairs: list[tuple[str, str]], size: int, weights: int) -> None:
+    """The external data of a weight of so many bytes must lie in weights.bin."""
+    place = dict(pairs)
+    if len(place) != len(pairs) or not place.keys() <= {"location", "offset", "length"}:
+        _refuse_weight("has more than one location, offset or length")
+    location = place.get("location")
+    if location != _FILE:
+        _refuse_weight(f"is in the file {location!r} instead of {_FILE!r}")
+    offset, length = (_number(place.get(key, default)) for key, default in (("offset", "0"), ("length", str(size))))
+    if length != size or offset + size > weights:
+        _refuse_weight(f"is not a range of {size} bytes inside {_FILE}")
+
+
+@lru_cache(maxsize=4096)
+def _pair(message: bytes) -> tuple[str, str]:
+    parts = [(tag, _text(value)) for tag, value in _fields(message, _PAIRS)]
+    if [tag for tag, _ in parts] != [_KEY, _VALUE]:
+        _refuse_weight("has external data without one key and one value")
+    return parts[0][1], parts[1][1]
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        _refuse_weight(f"has the offset or length {text[:40]!r}")
+    return int(text)
+
+
+def _refuse_weight(reason: str) -> NoReturn:
+    raise _Refusal(f"contains a weight that {reason}")
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
+def _fields(message: bytes, fields: _Fields) -> list[tuple[int, Any]]:
+    """Tag and value of all fields, bytes or a number by the tag."""
+    found = tagged(message)
+    if not fields.allowed.issuperset([tag for tag, _ in found]):
+        other = next(tag >> 3 for tag, _ in found if tag not in fields.allowed)
+        raise _Refusal(f"contains {fields.part} with the field {other}, which tx-export does not write")
+    return found

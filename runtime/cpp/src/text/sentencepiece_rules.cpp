@@ -1,0 +1,149 @@
+#include "text/sentencepiece_rules.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bundle/protobuf.hpp"
+#include "errors.hpp"
+#include "text/utf8.hpp"
+
+namespace txport::core {
+
+namespace {
+
+constexpr const char* kFault = "is not a SentencePiece model";
+constexpr std::size_t kMostPieceBytes = 1024;
+// Pieces that a user defined, each of which begins with the one before: the library's buffer for its matches.
+constexpr std::size_t kMostNested = 64;
+// Rules of the table that match at one place, likewise; its keys and its size.
+constexpr std::uint32_t kMostRules = 32;
+constexpr std::size_t kMostKeyBytes = 256;
+constexpr std::size_t kMostTableBytes = std::size_t{4} << 20U;
+constexpr std::size_t kMostVisits = 4;  // of a unit of the table, on average: paths may share their ends
+// Tags of sentencepiece_model.proto.
+constexpr std::uint64_t kPiece = 1U << 3U | 2U;
+constexpr std::uint64_t kNormalizer = 3U << 3U | 2U;
+constexpr std::uint64_t kDenormalizer = 5U << 3U | 2U;
+constexpr std::uint64_t kText = 1U << 3U | 2U;
+constexpr std::uint64_t kTable = 2U << 3U | 2U;
+constexpr std::uint64_t kType = 3U << 3U;
+constexpr std::uint64_t kUserDefined = 4;
+
+[[noreturn]] void refuse(const std::string& reason) { throw BundleError("has " + reason); }
+[[noreturn]] void leads_out() { refuse("a normalisation table that leads out of itself"); }
+
+// A double array (Aoe 1989, by Darts-clone): from a place, byte c leads to unit place ^ c if it has that label.
+class Table {
+ public:
+  Table(std::vector<std::uint32_t> units, std::size_t text) : units_(std::move(units)), text_(text) {}
+
+  // Follow all paths, byte by byte, with the most rules that match on one to each place.
+  void check() const {
+    std::map<std::size_t, std::uint32_t> places{{offset(units_[0]), 0}};
+    std::size_t visits = 0;
+    for (std::size_t bytes = 0; bytes < kMostKeyBytes; ++bytes) {
+      std::map<std::size_t, std::uint32_t> next;
+      for (const auto& [place, rules] : places) visits += follow(place, rules, next);
+      if (next.empty()) return;
+      if (visits > kMostVisits * units_.size()) break;
+      places = std::move(next);
+    }
+    refuse("a normalisation table whose rules have no end");
+  }
+
+ private:
+  std::vector<std::uint32_t> units_;
+  std::size_t text_;  // bytes of what the table writes, the last of them NUL
+
+  static std::size_t offset(std::uint32_t unit) {
+    return static_cast<std::size_t>(unit >> 10U) << ((unit & 0x200U) >> 6U);
+  }
+
+  // The places behind those that a place leads to, and their number.
+  std::size_t follow(std::size_t place, std::uint32_t rules, std::map<std::size_t, std::uint32_t>& next) const {
+    if ((place | 255U) >= units_.size()) leads_out();
+    std::size_t count = 0;
+    for (std::uint32_t byte = 0; byte < 256; ++byte) {
+      const std::size_t reached = place ^ byte;
+      const std::uint32_t unit = units_[reached];
+      if ((unit & 0x800000FFU) != byte) continue;
+      ++count;
+      const std::size_t behind = reached ^ offset(unit);
+      const std::uint32_t matches = rules + (unit >> 8U & 1U);
+      if (matches != rules && (behind >= units_.size() || (units_[behind] & 0x7FFFFFFFU) >= text_)) leads_out();
+      if (matches > kMostRules) {
+        refuse("a normalisation table with more than " + std::to_string(kMostRules) + " rules for one place");
+      }
+      std::uint32_t& most = next[behind];
+      most = std::max(most, matches);
+    }
+    return count;
+  }
+};
+
+void check_table(std::string_view table) {
+  if (table.empty()) return;
+  std::uint32_t size = 0;
+  for (std::size_t i = 0; i < std::min<std::size_t>(table.size(), 4); ++i) {
+    size |= static_cast<std::uint32_t>(static_cast<unsigned char>(table[i])) << 8U * i;
+  }
+  if (table.size() > kMostTableBytes || table.size() < 4 || size == 0 || size > table.size() - 4 || size % 4 != 0) {
+    refuse("a normalisation table of a wrong size");
+  }
+  std::vector<std::uint32_t> units(size / 4);
+  for (std::size_t i = 0; i < size; ++i) {
+    units[i / 4] |= static_cast<std::uint32_t>(static_cast<unsigned char>(table[4 + i])) << 8U * (i % 4);
+  }
+  const std::string_view text = table.substr(4 + size);
+  if (utf8_fault(text)) refuse("a normalisation table that writes no UTF-8");
+  Table(std::move(units), !text.empty() && text.back() == '\0' ? text.size() : 0).check();
+}
+
+void check_piece(std::string_view message, std::vector<std::string_view>& defined) {
+  std::vector<std::string_view> texts;
+  bool is_defined = false;
+  for (Fields fields(message, kFault); const auto field = fields.next();) {
+    if (field->tag == kText) texts.push_back(field->bytes);
+    if (field->tag == kType) is_defined = is_defined || field->value == kUserDefined;
+  }
+  for (const std::string_view text : texts) {
+    if (text.size() > kMostPieceBytes || text.find('\0') != std::string_view::npos) {
+      refuse("a piece of more than " + std::to_string(kMostPieceBytes) + " bytes, or with the character NUL");
+    }
+  }
+  if (is_defined) defined.insert(defined.end(), texts.begin(), texts.end());
+}
+
+void check_nesting(std::vector<std::string_view> defined) {
+  std::sort(defined.begin(), defined.end());
+  defined.erase(std::unique(defined.begin(), defined.end()), defined.end());
+  std::vector<std::string_view> nested;
+  for (const std::string_view text : defined) {
+    while (!nested.empty() && text.substr(0, nested.back().size()) != nested.back()) nested.pop_back();
+    nested.push_back(text);
+    if (nested.size() > kMostNested) {
+      refuse("more than " + std::to_string(kMostNested) + " user-defined pieces that begin with each other");
+    }
+  }
+}
+
+}  // namespace
+
+void check_sentencepiece(std::string_view model) {
+  std::vector<std::string_view> defined;
+  for (Fields fields(model, kFault); const auto field = fields.next();) {
+    if (field->tag >> 32U != 0) refuse("fields that no trainer writes");
+    if (field->tag == kPiece) check_piece(field->bytes, defined);
+    if (field->tag != kNormalizer && field->tag != kDenormalizer) continue;
+    for (Fields inner(field->bytes, kFault); const auto each = inner.next();) {
+      if (each->tag == kTable) check_table(each->bytes);
+    }
+  }
+  check_nesting(std::move(defined));
+}
+
+}  // namespace txport::core

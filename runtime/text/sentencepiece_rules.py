@@ -1,0 +1,183 @@
+"""Rules for SentencePiece models, checked before the library loads them. The C++ runtime checks the same.
+
+The library follows a model's normalisation table, a double array of Darts (sentencepiece_model.proto, normalizer.cc),
+without checking where it leads; it searches pieces by recursion over their bytes; and it writes matches of one place
+into buffers of fixed size (sentencepiece#1263, #1265, #1267, #1269; CVE-2026-1260). Versions up to 0.2.1, and so those
+of Debian and Ubuntu, do all of that.
+"""
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+from txport.runtime.bundle.protobuf import field_at, tagged
+
+MOST_PIECE_BYTES = 1024
+# Pieces that a user defined, each of which begins with the one before: the library's buffer for its matches.
+MOST_NESTED = 64
+# Rules of the table that match at one place, likewise; its keys, its size and the text that it writes.
+MOST_RULES = 32
+MOST_KEY_BYTES = 256
+MOST_TABLE_BYTES = 4 << 20
+MOST_BYTES = 256 << 20  # of a model
+MOST_SPECIAL = 1 << 18  # fields that are not plain pieces
+_MOST_VISITS = 4  # of a unit of the table, on average: paths may share their ends
+
+_PIECE, _NORMALIZER, _DENORMALIZER = (number << 3 | 2 for number in (1, 3, 5))
+_TEXT, _TABLE, _TYPE = 1 << 3 | 2, 2 << 3 | 2, 3 << 3
+_USER_DEFINED = 4
+_LABELS, _LEAF, _VALUES = 0x800000FF, 0x100, 0x7FFFFFFF
+Units = npt.NDArray[np.int64]
+
+
+def _plain_pieces() -> "re.Pattern[bytes]":
+    """Pieces as the library's trainer writes them: a short text without NUL, a score, a type that is not special here.
+
+    C code reads a hundred times as many of these in the same time.
+    """
+
+    def byte(value: int) -> bytes:
+        return re.escape(bytes([value]))
+
+    tails = {0: b"", 2: rb"\x18[\1\2\3\5\6]", 5: rb"\x15[\0-\xff]{4}", 7: rb"\x15[\0-\xff]{4}\x18[\1\2\3\5\6]"}
+    kinds = []
+    for size in range(2, 128):
+        texts = ((size - 2 - extra, tail) for extra, tail in tails.items())
+        inner = b"|".join(byte(length) + rb"[^\0]{%d}" % length + tail for length, tail in texts if length >= 0)
+        kinds.append(byte(size) + b"\n(?:" + inner + b")")
+    return re.compile(b"(?:\n(?:" + b"|".join(kinds) + b")){0,10000}")
+
+
+_PLAIN = _plain_pieces()
+
+
+class _Refusal(ValueError):
+    """Fault of a model."""
+
+
+def check_sentencepiece(model: bytes) -> None:
+    """Refuse a model that the library may not survive.
+
+    Raises:
+        ValueError: what is wrong with it, as the rest of a sentence that begins with its name.
+    """
+    try:
+        _check_model(model)
+    except _Refusal:
+        raise
+    except ValueError as error:
+        raise ValueError(f"is not a SentencePiece model ({error})") from error
+
+
+def _check_model(model: bytes) -> None:
+    if len(model) > MOST_BYTES:
+        raise _Refusal(f"has more than {MOST_BYTES} bytes")
+    defined: list[bytes] = []
+    at = special = 0
+    while at < len(model):
+        match = _PLAIN.match(model, at)
+        assert match is not None, "nothing matches as well"
+        if match.end() > at:
+            at = match.end()
+            continue
+        tag, value, at = field_at(model, at)
+        special += 1
+        if special > MOST_SPECIAL or tag >> 32:
+            raise _Refusal("has fields that no trainer writes")
+        if tag == _PIECE:
+            defined += _checked_piece(value)
+        elif tag in (_NORMALIZER, _DENORMALIZER):
+            for table in (each for inner, each in tagged(value) if inner == _TABLE):
+                _check_table(table)
+    _check_nesting(defined)
+
+
+def _checked_piece(message: bytes) -> list[bytes]:
+    """The text of a piece if a user defined it."""
+    texts: list[bytes] = []
+    kinds: list[int] = []
+    for tag, value in tagged(message):
+        if tag == _TEXT:
+            texts.append(value)
+        elif tag == _TYPE:
+            kinds.append(value)
+    for text in texts:
+        if len(text) > MOST_PIECE_BYTES or b"\0" in text:
+            raise _Refusal(f"has a piece of more than {MOST_PIECE_BYTES} bytes, or with the character NUL")
+    return texts if _USER_DEFINED in kinds else []
+
+
+def _check_nesting(defined: list[bytes]) -> None:
+    nested: list[bytes] = []
+    for text in sorted(set(defined)):
+        while nested and not text.startswith(nested[-1]):
+            nested.pop()
+        nested.append(text)
+        if len(nested) > MOST_NESTED:
+            raise _Refusal(f"has more than {MOST_NESTED} user-defined pieces that begin with each other")
+
+
+def _check_table(table: bytes) -> None:
+    """Follow every unit of a normalisation table that a text can lead to."""
+    if not table:
+        return
+    size = int.from_bytes(table[:4], "little")
+    if len(table) > MOST_TABLE_BYTES or not 0 < size <= len(table) - 4 or size % 4:
+        raise _Refusal("has a normalisation table of a wrong size")
+    units = np.frombuffer(table, "<u4", size // 4, 4).astype(np.int64)
+    text = table[4 + size :]
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        raise _Refusal("has a normalisation table that writes no UTF-8") from None
+    _Table(units, len(text) if text.endswith(b"\0") else 0).check()
+
+
+class _Table:
+    """A double array (Aoe 1989, by Darts-clone): from a place, byte c leads to unit place ^ c if it has that label.
+
+    Args:
+        units: int64 `[n]`.
+        text: bytes of what the table writes, the last of them NUL.
+    """
+
+    def __init__(self, units: Units, text: int) -> None:
+        self._units, self._text = units, text
+        labels = units & _LABELS
+        self._offsets = units >> 10 << ((units & 0x200) >> 6)
+        places = np.where(labels < 256, np.arange(units.size) ^ labels, -1)
+        self._order = np.argsort(places, kind="stable")
+        self._places = places[self._order]  # ascending: the units that are reached from a place are side by side
+
+    def check(self) -> None:
+        """Follow all paths, byte by byte, with the number of rules that match on each."""
+        places, rules = self._offsets[:1], np.zeros(1, np.int64)
+        visits = 0
+        for _ in range(MOST_KEY_BYTES):
+            if (places | 255).max() >= self._units.size:
+                raise _Refusal("has a normalisation table that leads out of itself")
+            first, last = (np.searchsorted(self._places, places, side) for side in ("left", "right"))
+            counts = last - first
+            visits += int(counts.sum())
+            if visits > _MOST_VISITS * self._units.size:
+                break
+            if not counts.any():
+                return
+            starts = np.repeat(first - np.cumsum(counts) + counts, counts)
+            places, rules = self._after(self._order[starts + np.arange(starts.size)], np.repeat(rules, counts))
+        raise _Refusal("has a normalisation table whose rules have no end")
+
+    def _after(self, reached: Units, rules: Units) -> tuple[Units, Units]:
+        """The places behind these units, each once, and the most rules on a path to them."""
+        places = reached ^ self._offsets[reached]
+        matches = self._units[reached] & _LEAF != 0
+        leaves = places[matches]
+        if (leaves >= self._units.size).any() or (self._units[leaves] & _VALUES >= self._text).any():
+            raise _Refusal("has a normalisation table that leads out of itself")
+        rules = rules + matches
+        if rules.max() > MOST_RULES:
+            raise _Refusal(f"has a normalisation table with more than {MOST_RULES} rules for one place")
+        unique, inverse = np.unique(places, return_inverse=True)
+        most = np.zeros(unique.size, np.int64)
+        np.maximum.at(most, inverse, rules)
+        return unique, most
