@@ -24,7 +24,10 @@ class Coverage:
         """A warning that names the model, if most of its answers do not end."""
         if 2 * self.cut <= self.sentences:
             return None
-        return f"most answers of {name} do not end and are cut: it has hardly learnt anything yet; train it longer"
+        return (
+            f"most translations of {name} do not end and are truncated: it has hardly learnt anything yet, or the "
+            "sentences are not of its kind; train it longer, or give sentences with --text"
+        )
 
     @property
     def notes(self) -> list[str]:

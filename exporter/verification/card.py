@@ -33,7 +33,6 @@ ONNX graphs of an encoder-decoder Transformer, by txport {manifest.made_by.versi
 ## Use
 
 ```sh
-pip install 'txport[ort]'
 echo "..." | tx-translate {name}
 tx-inspect {name} --check
 ```

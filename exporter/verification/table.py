@@ -24,15 +24,15 @@ def print_report(report: VerificationReport, console: Console) -> None:
             f"{each.padded_identical}/{each.single_sentences}",
             f"{each.max_logit_error:.1e}",
             f"{each.mean_logit_error:.1e}",
-            f"{each.max_encoder_error:.1e}",
+            f"{each.max_encoder_error:.1e}" if each.max_encoder_error else "-",
         ]
         for each in report.lowerings
     ]
     print_table(_HEADS, rows, console, left=_HEADS[:1])
     console.print(
-        "Identical ids: of every sentence, in plain batches; of so many, by the runtime's loop, alone, with padding. "
-        "Errors: of logits (largest, mean), "
-        f"of encoder outputs (largest). Arithmetic: {report.arithmetic}. On average logits differ by at most "
+        "Sentences with identical ids: in batches, by the runtime's loop, alone, with padding. "
+        "Errors: of logits (maximum, mean), of encoder outputs (maximum, - if not compared). "
+        f"Arithmetic: {report.arithmetic}. On average logits differ by at most "
         f"{max(report.rounding.ratio(each.errors) for each in report.lowerings):.2f} times the rounding error of "
         f"PyTorch in this arithmetic; {report.rounding.allowance:.3g} are allowed."
     )
