@@ -29,6 +29,7 @@ from txport.exporter.graphs.int8 import MARGIN
 from txport.exporter.reference import Batch, Logits, teacher_forcing
 from txport.models.config import Config
 from txport.models.norms import RMSNorm
+from txport.models.positions import RelativePositions
 from txport.models.transformer import Transformer
 
 _HALF_MOST = torch.finfo(torch.float16).max
@@ -102,6 +103,7 @@ class _Arithmetic(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._on = True
+        self._exact = False
 
     @contextmanager
     def on(self, model: Transformer) -> Iterator[None]:
@@ -110,6 +112,10 @@ class _Arithmetic(TorchFunctionMode):
             if model.copying is not None:
                 stack.callback(model.copying.register_forward_pre_hook(lambda *_: self._switch(False)).remove)
                 stack.callback(model.copying.register_forward_hook(lambda *_: self._switch(True)).remove)
+            for table in (module for module in model.modules() if isinstance(module, RelativePositions)):
+                # On instances, which hides the method until it is deleted.
+                stack.callback(delattr, table, "buckets")
+                table.buckets = self._exactly(table.buckets)  # type: ignore[method-assign]
             for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm | RMSNorm)):
                 stack.callback(norm.register_forward_hook(_mark_normalised).remove)
             stack.enter_context(self)
@@ -122,7 +128,21 @@ class _Arithmetic(TorchFunctionMode):
         self, function: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         options = kwargs or {}
-        return self.call(function, args, options) if self._on else function(*args, **options)
+        if self._exact or not self._on:
+            return function(*args, **options)
+        return self.call(function, args, options)
+
+    def _exactly(self, buckets: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The same as PyTorch computes it: a bundle has tables of the buckets, and rounding would change whole ones."""
+
+        def compute(distances: Tensor) -> Tensor:
+            self._exact = True
+            try:
+                return buckets(distances)
+            finally:
+                self._exact = False
+
+        return compute
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Call a function in this arithmetic."""

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy_runner import OPTIONS, random_model
 from txport.exporter.reference import Answer, answers
 from txport.exporter.sample import Sample, choose_sample
 from txport.exporter.verification.arithmetic import RoundedReference
-from txport.exporter.verification.errors import LogitErrors
+from txport.exporter.verification.errors import LogitErrors, centred_errors
 from txport.exporter.verification.examination import Examination, Suspect
 from txport.exporter.verification.report import Divergence, Rounding, suspects
 from txport.models.checkpoint import load_checkpoint
@@ -81,3 +82,26 @@ def test_only_errors_larger_than_expected_are_examined(
     assert suspect.excess == pytest.approx(1.1)
     larger = {**sizes, 2: [*sizes[2][:-1], float("nan")]}
     assert [(each.sentence, each.pair) for each in suspects(larger, [], sizes, rounding)] == [(2, None)]
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_random_rounding_is_as_large_as_rounding_for_every_kind_of_model(kind: str, weights: str) -> None:
+    """Far from the bound of 4, and not so large that it would excuse everything, as rounded buckets of positions would.
+
+    Measured: 0.7 to 1.6 for the position with the largest ratio.
+    """
+    model, random = random_model(**OPTIONS[kind]), np.random.default_rng(0)
+    sources = [[*random.integers(4, 60, size=length).tolist(), 3] for length in (3, 9)]
+    reference = RoundedReference(model, weights)
+    for answer in answers(model, sources, 8):
+        nearest = reference.logits(answer.batch)
+        draws = [reference.random_logits(answer.batch, seed) for seed in range(4)]
+        sizes, squares = [], []
+        for row, target in enumerate(answer.batch.targets):
+            steps = slice(len(target))
+            errors = [centred_errors(each[row, steps], answer.logits[row, steps])[0] for each in (nearest, *draws)]
+            sizes += np.sqrt(np.square(errors[0]).mean(-1)).tolist()
+            squares += np.mean([np.square(each).mean(-1) for each in errors[1:]], axis=0).tolist()
+        ratios = np.array(sizes) / np.sqrt(squares)
+        assert 0.2 < ratios.max() < 3
