@@ -40,7 +40,7 @@ DOT = "\N{MIDDLE DOT}"
 
 
 def blank(match: re.Match[str]) -> str:
-    """As many lines, without text."""
+    """The same number of lines, without text."""
     return "\n" * match[0].count("\n")
 
 

@@ -195,7 +195,7 @@ def _check(files: Sequence[str], output: Path | None, unseen: Sequence[str]) -> 
     """Refuse what could only fail after the work was done."""
     for name in unseen:
         flag = name.replace("_", "-")
-        raise InputError(f"--{flag} needs --json: lines of text have no place for {name}")
+        raise InputError(f"--{flag} needs --json: lines of text have no place for it")
     for file in files:
         if file == STANDARD_INPUT:
             _descriptor(sys.stdin, "input")

@@ -28,8 +28,12 @@ def insert(graph: ir.Graph, before: ir.Node, operator: str, *inputs: ir.Value | 
 
 
 def constant(graph: ir.Graph, before: ir.Node, value: np.ndarray) -> ir.Value:
-    """Add a constant to a graph, before a node."""
-    return insert(graph, before, "Constant", value=ir.tensor(value))
+    """Add a constant to a graph; its name is that of the node that reads it."""
+    result = ir.Value(name=f"{before.name}.fault.{len(graph.initializers)}")
+    result.const_value = ir.tensor(value, name=result.name)
+    result.shape, result.dtype = result.const_value.shape, result.const_value.dtype
+    graph.register_initializer(result)
+    return result
 
 
 def padding_let_through(graph: ir.Graph, node: ir.Node) -> None:

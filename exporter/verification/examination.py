@@ -1,4 +1,4 @@
-"""How far rounding can move single logits: sentences computed again under many independent random roundings.
+"""Bounds of single rounding errors: sentences computed again under many independent random roundings.
 
 The largest error of a bundle and the largest error of the reference's rounding are maxima of two heavy-tailed samples:
 their ratio varies from model to model, and both grow with the number of sentences. So an error that is larger than

@@ -109,7 +109,7 @@ class Rounding:
     allowance: float
 
     def ratio(self, errors: ErrorSizes) -> float:
-        """How many times larger than these the errors of a bundle are on average."""
+        """The average error of a bundle as a multiple of these."""
         return _ratio(errors.rms, self.errors.rms)
 
 

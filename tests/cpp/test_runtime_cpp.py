@@ -404,7 +404,7 @@ def test_a_folder_of_the_project_and_a_static_library(tmp_path: Path, bundle: Pa
 def test_fetched(tmp_path: Path, bundle: Path) -> None:
     here = f"-DFETCHCONTENT_SOURCE_DIR_TXPORT={SOURCE.parents[1]}"  # in place of a repository that is cloned
     # Kernels take most of the time, and are in the library above.
-    options = [QUICKLY, "-DTXPORT_UNITY=ON", "-DTXPORT_WITH_FUSED=OFF"]
+    options = [QUICKLY, "-DTXPORT_UNITY=ON", "-DTXPORT_WITH_FUSED=OFF", "-DTXPORT_GIT=unused"]
     assert translates(consumer(tmp_path / "app", here, *options), bundle)
 
 

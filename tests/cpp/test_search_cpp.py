@@ -134,9 +134,9 @@ def test_python_and_cpp_refuse_alike(search: str) -> None:
         ({"beam": 4, "unsupported": ("num_beam_groups = 2", "top_h = 0.3")}, b"num_beam_groups = 2, top_h = 0.3"),
         ({"beam": 0}, b"beam 0 is not 1 or more"),
         ({"temperature": 0.0}, b"temperature 0.0 is not a number above 0"),
-        ({"top_p": 1e16}, b"top_p 1e+16 is not a number above 0, at most 1"),
+        ({"top_p": 1e16}, b"--top-p 1e+16 is not a number above 0, at most 1"),
         ({"beam": 2, "sample": True}, b"three ways to search"),
-        ({"bad_words": ((),)}, b"bad_words has"),
+        ({"bad_words": ((),)}, b"--bad-words has"),
     ],
 )
 def test_settings_of_a_model_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, Any], words: bytes) -> None:

@@ -30,7 +30,7 @@ def answer(
     """The ids that must come out for one source, and their log-probabilities."""
     ids: list[int] = []
     scores: list[float] = []
-    while len(ids) < limit and TOKENS.eos not in ids:
+    while len(ids) < limit and TOKENS.eos not in ids[len(prefix) :]:
         given = logits(source, [TOKENS.bos, *ids])
         allowed = given.copy()
         if len(ids) < minimum:

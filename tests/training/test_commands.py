@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from toy import BUNDLE as TOY
 from txport.runtime.console.progress import Stages
 from txport.runtime.errors import InputError
 from txport.training import evaluate_command
@@ -294,6 +295,6 @@ def test_bad_use_of_evaluate(command: Command, arguments: tuple[str, ...], texts
 
 @pytest.mark.parametrize(("name", "library"), [("train", "lightning"), ("evaluate", "sacrebleu"), ("train", "click")])
 def test_a_missing_library_is_one_sentence(command: Command, name: str, library: str) -> None:
-    arguments = ("--recipe", "tiny", *(("-o",) if name == "train" else ()), "x")
+    arguments = ("--recipe", "tiny", *(("-o", "x") if name == "train" else (str(TOY),)))
     done = command(name, *arguments, before=f"sys.modules['{library}'] = None")
     assert_says(done, 2, f"{library} is not installed: pip install 'txport[train]'")

@@ -70,7 +70,7 @@ def test_table_columns(write: Write) -> None:
 
 
 def test_table_with_too_few_columns(write: Write) -> None:
-    with pytest.raises(InputError, match=r"t\.tsv, line 2 has 1 tab-separated columns, but column 2"):
+    with pytest.raises(InputError, match=r"t\.tsv, line 2 has 1 tab-separated column, but column 2"):
         read_table(write("t.tsv", "a\tb\nc\n"))
 
 

@@ -48,7 +48,7 @@ def test_nothing_stays_open_and_all_of_it_is_valid(
     again = from_table(fitted.to_json(), "fitted")
     assert again == fitted and fit(again, pairs(7, 10)) == (fitted, {})
     optional = {"max_steps", "max_epochs", "max_minutes", "validate_every", "batch_pairs", "sampling_steps"}
-    optional.add("from_checkpoint")
+    optional |= {"from_checkpoint", "stop_at"}
     for field in fields(TrainingOptions):
         assert field.name in optional or getattr(fitted.training, field.name) is not None
     assert {"tokenizer.vocabulary", "model.preset", "training.warmup_steps"} <= choices.keys()

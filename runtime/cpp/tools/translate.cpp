@@ -236,7 +236,7 @@ std::string with_flags(const std::string& message) {
 void check(const Arguments& arguments) {
   const auto needs_json = [&](bool asked, const std::string& name) {
     if (asked && !arguments.json) {
-      throw InputError(flag_of(name) + " needs --json: lines of text have no place for " + name);
+      throw InputError(flag_of(name) + " needs --json: lines of text have no place for it");
     }
   };
   needs_json(arguments.options.scores, "scores");

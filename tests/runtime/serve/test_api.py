@@ -14,6 +14,7 @@ from serving import PAIR, Served, events, serving
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages
+from txport.runtime.files import sha256
 
 pytest.importorskip("uvicorn", reason="needs a server: pip install 'txport[serve]'")
 pytest.importorskip("starlette", reason="needs a server: pip install 'txport[serve]'")
@@ -280,7 +281,7 @@ def test_models_are_loaded_and_unloaded_by_memory(tmp_path: Path, toy: "Translat
         manifest = Manifest.load(tmp_path / name)
         half = (1 << 20) // 2 - 8
         weights.write_bytes(weights.read_bytes().ljust(half, b"\0"))
-        manifest.files[WEIGHTS] = replace(manifest.files[WEIGHTS], bytes=half)
+        manifest.files[WEIGHTS] = replace(manifest.files[WEIGHTS], bytes=half, sha256=sha256(weights))
         manifest.write(tmp_path / name)
         names.append(str(tmp_path / name))
     (cat,) = direct(toy, "the cat")

@@ -118,7 +118,7 @@ def test_a_client_without_a_key_sends_little(tmp_path: Path) -> None:
     file.write_text(f"{key}\n")
     file.chmod(0o600)
     with serving(PAIR, "--api-keys", str(file)) as server:
-        large = json.dumps({**ASK, "q": ["the cat"] * 200, "unused": "x" * 70_000}).encode()
+        large = json.dumps({**ASK, "q": ["the cat"] * 200, "secret": "x" * 70_000}).encode()
         status, answer, _ = server.post(large)
         assert status == 413 and "give the API key in the header Authorization" in answer["error"]
         assert server.post(large, Authorization=f"Bearer {key}")[0] == 200
