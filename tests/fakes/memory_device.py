@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from memory_engine import TOKENS, VOCABULARY, logits_after
-from txport.runtime.bundle.interface import ANCESTORS, MASKED, STATE, TOP_OUTPUTS
+from txport.runtime.bundle.interface import ANCESTORS, STATE, TOP_OUTPUTS, masked
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits, Tensor
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes
@@ -221,7 +221,7 @@ class HashProgram:
                 if name.startswith(("cross_key", "cross_value", "cross_ids")):
                     view[:] = ids[:, None, :, None]
             valid = np.arange(width) < lengths[:, None]
-            views["cross_bias"][:] = np.where(valid, 0.0, MASKED)[:, None, None]
+            views["cross_bias"][:] = np.where(valid, 0.0, masked(views["cross_bias"].itemsize))[:, None, None]
 
         self.device.enqueue(work)
 
@@ -308,7 +308,8 @@ class HashProgram:
         """What the model says after these tokens of the sentence of an entry."""
         cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value", "cross_ids"))]
         seen = bound["cross_bias"][entry, 0, 0] == 0
-        assert ((bound["cross_bias"][entry] == 0) | (bound["cross_bias"][entry] == np.float32(MASKED))).all()
+        bias = bound["cross_bias"][entry]
+        assert ((bias == 0) | (bias == bias.dtype.type(masked(bias.itemsize)))).all()
         source = _agreed([value[entry][:, seen] for value in cross])
         assert not any(value[entry][:, ~seen].any() for value in cross), "something is behind the mask"
         return logits_after(source, fed, self.eos_weight)
