@@ -43,7 +43,10 @@ class HuggingFaceModel(Settings):
         self.generation_file = str(file if file.is_file() else self.file)
         self.directory = directory
         tensors = read_directory(directory)
-        self.plan = ImportPlan(tensors if adapter is None else with_adapter(tensors, adapter), directory)
+        self._untied = False
+        if adapter is not None:
+            tensors, self._untied = with_adapter(tensors, adapter)
+        self.plan = ImportPlan(tensors, directory)
         self.prefix = "model." if any(name.startswith("model.") for name in self.plan.theirs) else ""
         self.notes: list[str] = []
 
@@ -154,7 +157,7 @@ class HuggingFaceModel(Settings):
             f"{stack}.embed_tokens.weight" for stack in stacks or (f"{self.prefix}encoder", f"{self.prefix}decoder")
         ]
         source, target = (side if plan.has(side) else common for side in sides)
-        tied = bool(self.fields.get("tie_word_embeddings", True))
+        tied = bool(self.fields.get("tie_word_embeddings", True)) and not self._untied
         projection = head if plan.has(head) else target
         if not tied and projection != head:
             raise CheckpointError(f"{plan.source} lacks {head}, although {self.file} says tie_word_embeddings = false")
