@@ -6,7 +6,13 @@ from typing import Any
 import torch
 from txport.models.config import BANNED, LARGEST, Config
 from txport.models.importers.adapters import with_adapter
-from txport.models.importers.generation import generation_notes, generation_settings, id_list, word_lists
+from txport.models.importers.generation import (
+    check_vocabulary,
+    generation_notes,
+    generation_settings,
+    id_list,
+    word_lists,
+)
 from txport.models.importers.layers import FAIRSEQ, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, read_json
@@ -203,7 +209,9 @@ class HuggingFaceModel(Settings):
         banned = self._banned()
         for token in banned:
             if not 0 <= token < vocabulary:
-                raise CheckpointError(f"{self.file} bans the id {token}, outside the vocabulary of {vocabulary}")
+                raise CheckpointError(
+                    f"{self.generation_file} bans the id {token}, outside the vocabulary of {vocabulary}"
+                )
             bias[token] = BANNED
         if banned:
             ids = ", ".join(map(str, banned))
@@ -218,14 +226,15 @@ class HuggingFaceModel(Settings):
         suppressed = id_list(self.generation("suppress_tokens"), "suppress_tokens", self.generation_file)
         return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
-    def generation_settings(self) -> Generation:
+    def generation_settings(self, vocabulary: int) -> Generation:
         """The settings of `generate` as a bundle keeps them, of which the user is told.
 
         Raises:
-            CheckpointError: a setting is of another type.
+            CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.
         """
         file, banned = self.generation_file, set(self._banned())
         generation = generation_settings(self.generation, tuple(self._ends()[1:]), banned, file)
+        check_vocabulary(generation, vocabulary, file)
         self.notes += generation_notes(generation)
         return generation
 
