@@ -29,6 +29,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "trainable_token_indices": (None,),
     "use_qalora": (False, None),
     "alora_invocation_tokens": (None,),
+    # Others change the base's weights before the training (PiSSA, OLoRA, CorDA, LoftQ).
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
 
 
@@ -62,8 +64,11 @@ def describe_adapter(directory: Path) -> str:
     )
 
 
-def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> dict[str, Stored]:
-    """The tensors of a base model with an adapter merged into them.
+def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[str, Stored], bool]:
+    """The tensors of a base model with an adapter merged into them, and whether its embeddings are no longer tied.
+
+    An adapter of one of several tied tables changes that one alone, as in peft's model. (peft's merge changes all of
+    them, and warns.)
 
     Raises:
         CheckpointError: the adapter is damaged, of another kind than LoRA, or of another model.
@@ -79,13 +84,37 @@ def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> dict[str, Sto
     if weights is None:
         raise CheckpointError(f"{directory} has neither {' nor '.join(_WEIGHTS)}: copy its weights too")
     pairs, replaced = _parts(read_tensors(weights), settings, weights)
-    result = dict(theirs)
-    for module, pair in pairs.items():
-        name = _base_name(f"{module}.weight", theirs, weights)
-        result[name] = _merged(theirs[name], pair, name, weights)
+    tables = _tables(theirs)
+    whole = {**theirs, **tables}
+    result = dict(whole)
     for name, tensor in replaced.items():
-        result[_base_name(name, theirs, weights)] = tensor
-    return result
+        result[_base_name(name, whole, weights)] = tensor
+    for module, pair in pairs.items():
+        name = _base_name(f"{module}.weight", whole, weights)
+        result[name] = _merged(result[name], pair, name, weights)
+    if any(result[name] is not table for name, table in tables.items()):
+        return result, True
+    return {name: result[name] for name in theirs}, False
+
+
+def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The base's embeddings and projection by all their names, also where it ties them and stores one."""
+    prefix = "model." if any(name.startswith("model.") for name in theirs) else ""
+    text = "text_" if any(name.startswith("text_encoder.") for name in theirs) else ""
+    shared = f"{prefix}shared.weight"
+    encoder, decoder = (f"{prefix}{text}{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    head = "lm_head.weight"
+    # The order in which a missing one is another.
+    others = {
+        shared: (decoder, encoder),
+        encoder: (shared, decoder),
+        decoder: (shared, encoder),
+        head: (decoder, shared, encoder),
+    }
+    found = {
+        name: next((theirs[each] for each in (name, *rest) if each in theirs), None) for name, rest in others.items()
+    }
+    return {name: table for name, table in found.items() if table is not None}
 
 
 def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tuple[dict[str, _Pair], dict[str, Stored]]:
@@ -106,9 +135,8 @@ def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tupl
             replaced[name.replace(".modules_to_save.default", "").replace(".base_layer.", ".")] = tensor
     if lacking := sorted(module for module, pair in matrices.items() if pair.keys() != {"A", "B"}):
         raise CheckpointError(f"{file} has one of the two matrices only of {some(lacking)}: copy it again")
-    transposed = settings.get("fan_in_fan_out", False) is True
     pairs = {
-        module: _Pair(pair["A"], pair["B"], _scale(module, pair, settings), transposed or module in embeddings)
+        module: _Pair(pair["A"], pair["B"], _scale(module, pair, settings), module in embeddings)
         for module, pair in matrices.items()
     }
     return pairs, replaced

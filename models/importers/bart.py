@@ -76,7 +76,7 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
         ours, tokenizer = _languages(model, ours, options)
     else:
         tokenizer = _byte_level(model, ours, options)
-    return Imported("bart", ours, plan, tokenizer, model.notes, model.generation_settings())
+    return Imported("bart", ours, plan, tokenizer, model.notes, model.generation_settings(ours.target_vocabulary))
 
 
 def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:

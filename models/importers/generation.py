@@ -10,6 +10,7 @@ from txport.runtime.errors import CheckpointError
 
 # No id, length or factor comes near; JSON has larger numbers than a bundle may.
 _LARGEST = 1 << 53
+_POSITIVE = math.ulp(0.0)
 # What `generate` draws among where its settings do not say it (transformers 5, GenerationConfig).
 _TOP_K = 50
 # Settings that txport has no search for, and the values that change nothing.
@@ -60,8 +61,8 @@ def generation_settings(
         beam=None if beam == 1 else beam,
         length_penalty=read.of("length_penalty", float, 1.0),
         early_stopping=_early(setting("early_stopping"), file),
-        repetition_penalty=read.of("repetition_penalty", float, 1.0),
-        no_repeat_ngram=read.of("no_repeat_ngram_size", int, 0),
+        repetition_penalty=read.of("repetition_penalty", float, 1.0, _POSITIVE),
+        no_repeat_ngram=read.of("no_repeat_ngram_size", int, 0, 0),
         bad_words=words or None,
         suppress=tuple(token for token in suppressed if token not in banned) or None,
         begin_suppress=id_list(setting("begin_suppress_tokens"), "begin_suppress_tokens", file) or None,
@@ -69,14 +70,34 @@ def generation_settings(
         forced_end=_one(setting("forced_eos_token_id"), file),
         renormalize=read.of("renormalize_logits", bool, False),
         sample=sample,
-        temperature=read.of("temperature", float, 1.0) if sample else None,
+        temperature=read.of("temperature", float, 1.0, _POSITIVE) if sample else None,
         top_k=_TOP_K if sample and setting("top_k") is None else top_k,
-        top_p=read.of("top_p", float, 1.0) if sample else None,
-        min_p=read.of("min_p", float, 0.0) if sample else None,
+        top_p=read.of("top_p", float, 1.0, 0, 1) if sample else None,
+        min_p=read.of("min_p", float, 0.0, 0, 1) if sample else None,
         min_length=_least(read),
         max_length=_most(read),
         unsupported=tuple(_unsupported(setting, bool(sample) and beam is not None)),
     )
+
+
+def check_vocabulary(generation: Generation, vocabulary: int, file: str) -> None:
+    """Check that all ids of the settings are of the vocabulary.
+
+    Raises:
+        CheckpointError: one is not.
+    """
+    words = generation.bad_words or ()
+    ids = {
+        "bad_words_ids": [token for word in words for token in word],
+        "suppress_tokens": generation.suppress or (),
+        "begin_suppress_tokens": generation.begin_suppress or (),
+        "eos_token_id": generation.end_ids or (),
+        "forced_eos_token_id": () if generation.forced_end is None else (generation.forced_end,),
+    }
+    for name, stated in ids.items():
+        for token in stated:
+            if token >= vocabulary:
+                raise CheckpointError(f"{file}: {name} has the id {token}, outside the vocabulary of {vocabulary}")
 
 
 def generation_notes(generation: Generation) -> list[str]:
@@ -99,14 +120,14 @@ class SettingReader:
         self._setting = setting
         self._file = file
 
-    def of(self, name: str, kind: type, nothing: Any, least: float = -math.inf) -> Any:
+    def of(self, name: str, kind: type, nothing: Any, least: float = -math.inf, most: float = _LARGEST) -> Any:
         value = self._setting(name)
         if value is None:
             return None
         fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
         if not fits or (isinstance(value, bool) and kind is not bool):
             raise CheckpointError(f"{self._file}: {name} must be of type {kind.__name__}, not {value!r:.80}")
-        if not abs(value) <= _LARGEST or value < least:  # NaN as well
+        if not abs(value) <= _LARGEST or not least <= value <= most:  # NaN as well
             raise CheckpointError(f"{self._file}: {name} must be a number that `generate` takes, not {value!r:.80}")
         return None if value == nothing else kind(value)
 

@@ -6,7 +6,13 @@ from typing import Any
 import torch
 from txport.models.config import BANNED, LARGEST, Config
 from txport.models.importers.adapters import with_adapter
-from txport.models.importers.generation import generation_notes, generation_settings, id_list, word_lists
+from txport.models.importers.generation import (
+    check_vocabulary,
+    generation_notes,
+    generation_settings,
+    id_list,
+    word_lists,
+)
 from txport.models.importers.layers import FAIRSEQ, map_layers
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, read_json
@@ -43,7 +49,10 @@ class HuggingFaceModel(Settings):
         self.generation_file = str(file if file.is_file() else self.file)
         self.directory = directory
         tensors = read_directory(directory)
-        self.plan = ImportPlan(tensors if adapter is None else with_adapter(tensors, adapter), directory)
+        self._untied = False
+        if adapter is not None:
+            tensors, self._untied = with_adapter(tensors, adapter)
+        self.plan = ImportPlan(tensors, directory)
         self.prefix = "model." if any(name.startswith("model.") for name in self.plan.theirs) else ""
         self.notes: list[str] = []
 
@@ -154,7 +163,7 @@ class HuggingFaceModel(Settings):
             f"{stack}.embed_tokens.weight" for stack in stacks or (f"{self.prefix}encoder", f"{self.prefix}decoder")
         ]
         source, target = (side if plan.has(side) else common for side in sides)
-        tied = bool(self.fields.get("tie_word_embeddings", True))
+        tied = bool(self.fields.get("tie_word_embeddings", True)) and not self._untied
         projection = head if plan.has(head) else target
         if not tied and projection != head:
             raise CheckpointError(f"{plan.source} lacks {head}, although {self.file} says tie_word_embeddings = false")
@@ -200,7 +209,9 @@ class HuggingFaceModel(Settings):
         banned = self._banned()
         for token in banned:
             if not 0 <= token < vocabulary:
-                raise CheckpointError(f"{self.file} bans the id {token}, outside the vocabulary of {vocabulary}")
+                raise CheckpointError(
+                    f"{self.generation_file} bans the id {token}, outside the vocabulary of {vocabulary}"
+                )
             bias[token] = BANNED
         if banned:
             ids = ", ".join(map(str, banned))
@@ -215,14 +226,15 @@ class HuggingFaceModel(Settings):
         suppressed = id_list(self.generation("suppress_tokens"), "suppress_tokens", self.generation_file)
         return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
-    def generation_settings(self) -> Generation:
+    def generation_settings(self, vocabulary: int) -> Generation:
         """The settings of `generate` as a bundle keeps them, of which the user is told.
 
         Raises:
-            CheckpointError: a setting is of another type.
+            CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.
         """
         file, banned = self.generation_file, set(self._banned())
         generation = generation_settings(self.generation, tuple(self._ends()[1:]), banned, file)
+        check_vocabulary(generation, vocabulary, file)
         self.notes += generation_notes(generation)
         return generation
 

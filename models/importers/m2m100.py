@@ -117,7 +117,7 @@ def _imported(
     tokenizer: Callable[[HuggingFaceModel, Config, ImportOptions], TokenizerParts],
 ) -> Imported:
     parts = tokenizer(model, ours, options)
-    return Imported("m2m100", ours, model.plan, parts, model.notes, model.generation_settings())
+    return Imported("m2m100", ours, model.plan, parts, model.notes, model.generation_settings(ours.target_vocabulary))
 
 
 def _codes(directory: Path) -> str:

@@ -56,7 +56,9 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
         tokenizer, unk = _tokenizer(directory, ours, options)
         ours = replace(ours, unk_id=unk)
     tokenizer = tokenizer.beginning_with(model.forced_start(ours.target_vocabulary))
-    return Imported("marian", ours, model.plan, tokenizer, model.notes, model.generation_settings())
+    return Imported(
+        "marian", ours, model.plan, tokenizer, model.notes, model.generation_settings(ours.target_vocabulary)
+    )
 
 
 def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:

@@ -36,4 +36,6 @@ def import_pegasus(directory: Path, options: ImportOptions) -> Imported:
     model.layers(ours)
     model.plan.check(ours)
     tokenizer = pegasus_tokenizer(model, ours, options).beginning_with(model.forced_start(ours.target_vocabulary))
-    return Imported("pegasus", ours, model.plan, tokenizer, model.notes, model.generation_settings())
+    return Imported(
+        "pegasus", ours, model.plan, tokenizer, model.notes, model.generation_settings(ours.target_vocabulary)
+    )

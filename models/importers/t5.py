@@ -34,7 +34,7 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
     model.plan.check(ours)
     ours, tokenizer = t5_tokenizer(model, ours, options)
     tokenizer = tokenizer.beginning_with(model.forced_start(ours.target_vocabulary))
-    return Imported("t5", ours, model.plan, tokenizer, model.notes, model.generation_settings())
+    return Imported("t5", ours, model.plan, tokenizer, model.notes, model.generation_settings(ours.target_vocabulary))
 
 
 def _fields(model: HuggingFaceModel) -> dict[str, Any]:

@@ -27,6 +27,49 @@ _DICTIONARIES = [
 _SAFETENSORS, _TORCH = "model.safetensors", "pytorch_model.bin"
 
 
+class _Ignored:
+    """A value beside the weights that is not read: nothing of its class is loaded or run."""
+
+    def __init__(self, *_: object) -> None:
+        """Drop the arguments."""
+
+    def __setstate__(self, _: object) -> None:
+        """Drop the state."""
+
+
+def _dictionary(*_: object) -> dict[object, object]:
+    return {}
+
+
+def _list(*_: object) -> list[object]:
+    return []
+
+
+# What training loops keep beside the weights: scores and epochs of NumPy, paths, times, and collections.
+_BESIDE = [
+    *(
+        (_Ignored, f"numpy.{core}.multiarray.{name}")
+        for core in ("_core", "core")
+        for name in ("scalar", "_reconstruct")
+    ),
+    *((_Ignored, f"numpy.{name}") for name in ("dtype", "ndarray")),
+    *(
+        (_Ignored, f"pathlib{part}.{name}Path")
+        for part in ("", "._local")
+        for name in ("Posix", "PurePosix", "Windows", "PureWindows")
+    ),
+    *((_Ignored, f"datetime.{name}") for name in ("datetime", "date", "time", "timedelta", "timezone")),
+    *(
+        (_Ignored, f"{module}.{name}")
+        for module in ("builtins", "__builtin__")
+        for name in ("list", "dict", "int", "float")
+    ),
+    (_Ignored, "types.SimpleNamespace"),
+    (_dictionary, "collections.defaultdict"),
+    (_list, "collections.deque"),
+]
+
+
 @dataclass(frozen=True)
 class Stored:
     """A tensor in a file.
@@ -193,10 +236,20 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
         raise CheckpointError(
             f"{file} holds several state dicts ({', '.join(members)}): save the one of the model alone"
         )
+    inner = [
+        member for member in value.values() if isinstance(member, Mapping) and any(map(_is_state_dict, _known(member)))
+    ]
+    if len(inner) == 1:
+        return _member(inner[0], file)
     name = next(name for name, tensor in value.items() if not isinstance(name, str) or not isinstance(tensor, Tensor))
     raise CheckpointError(
         f"{file} has {str(name)[:60]!r} among its weights, which is no tensor, and no state dict inside"
     )
+
+
+def _known(value: Mapping[Any, Any]) -> list[object]:
+    """The members that have the names of state dicts."""
+    return [value[name] for name in _MEMBERS if name in value]
 
 
 def _loaded(tensor: Tensor) -> Stored:
@@ -211,6 +264,8 @@ def _loaded(tensor: Tensor) -> Stored:
 def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
     """A PyTorch file, in PyTorch's restricted unpickler: plain values, tensors and namespaces, and nothing that runs.
 
+    Values of NumPy, paths, times and other collections may be beside the weights; they are not read.
+
     The tensors of a file in today's format stay on the disk until they are used.
 
     Args:
@@ -222,7 +277,7 @@ def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
     """
     if not file.is_file():
         raise CheckpointError(f"{file} is missing: give the file that was saved, or the directory that holds it")
-    with _reported(file), torch.serialization.safe_globals([argparse.Namespace, *_DICTIONARIES, *stand_ins]):
+    with _reported(file), torch.serialization.safe_globals([argparse.Namespace, *_DICTIONARIES, *_BESIDE, *stand_ins]):
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
 
 

@@ -4,7 +4,7 @@ import io
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,22 +132,23 @@ TARGETS = {"m2m100": "fr", "nllb": "fra_Latn", "mbart": "fr_XX", "mbart50": "fr_
 KEPT = {"t5": "spiece.model", "pegasus": "spiece.model"}
 
 
-def saved(family: str, directory: Path, beside: bool = True) -> Any:
+def saved(family: str, directory: Path, beside: bool = True, tokens: Sequence[Any] = ADDED) -> Any:
     """Write a model with random weights and its tokenizer; the tokenizer as Hugging Face reads it again.
 
     Args:
         family: a key of `FAMILIES`.
         directory: where to.
         beside: keep the SentencePiece model beside the tokenizer.json.
+        tokens: what is added.
     """
     make, name, fields = FAMILIES[family]
     scratch = directory.with_name(f"{directory.name}.files")
     scratch.mkdir()
     tokenizer = make(scratch)
-    tokenizer.add_tokens(ADDED)
+    tokenizer.add_tokens(list(tokens))
     tokenizer.save_pretrained(directory)
     if family == "bart":  # as saved by transformers 4: no tokenizer.json
-        added = {token.content: tokenizer.convert_tokens_to_ids(token.content) for token in ADDED}
+        added = {token.content: tokenizer.convert_tokens_to_ids(token.content) for token in tokens}
         write_json(directory / "added_tokens.json", added)
         listed = {i: tokenizer.added_tokens_decoder[i].__getstate__() for i in tokenizer.added_tokens_decoder}
         config = json.loads((directory / "tokenizer_config.json").read_text())

@@ -79,9 +79,10 @@ def added_tokens(
     listed = {content: replace(token, id=vocabulary[content]) for content, token in named.items()}
     listed |= listed_tokens(directory)
     own = _OWN_CONTENTS | {token.content for token in _named(directory, _OWN)}
+    masks = str(read_json(directory / "config.json", optional=True).get("model_type")).endswith("t5")
     tokens = []
     for token in listed.values():
-        if token.content in own or _SENTINEL.fullmatch(token.content) or not token.content:
+        if token.content in own or not token.content or (masks and _SENTINEL.fullmatch(token.content)):
             continue
         if token.id < rows:
             hidden, normalized = token.special or token.id in languages, token.normalized and around.normalises
@@ -118,7 +119,9 @@ def with_added(
         if token.content in pieces:
             pieces[pieces.index(token.content)] = None
         normal = str(processor.normalize(token.content)).replace("\u2581", " ").strip() if token.normalized else ""
-        pieces[token.id] = None if token.special else normal or token.content
+        # A piece that is a token only as a whole word is still a part of other words.
+        hidden = token.special and not (token.single_word and token.content in table[token.id : token.id + 1])
+        pieces[token.id] = None if hidden else token.content if normal in ("", *pieces) else normal
     while pieces and pieces[-1] is None and len(pieces) > len(table):
         pieces.pop()
     return pieces

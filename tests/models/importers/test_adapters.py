@@ -74,6 +74,29 @@ def test_other_families(family: str, modules: list[str], tmp_path: Path) -> None
     assert_same_numbers(checkpoint, merged, random_sources(range(5, 60), [checkpoint.config.eos_id]))
 
 
+TABLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "saved head": ("marian", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}),
+    "saved tables": ("nllb", {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
+    "saved shared table": ("t5", {"target_modules": ["q"], "modules_to_save": ["shared"]}),
+    "adapted head": ("t5", {"target_modules": ["q", "lm_head"]}),
+    "adapted embeddings": ("marian", {"target_modules": ["embed_tokens"]}),
+    "adapted head, saved embeddings": ("bart", {"target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]}),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_one_of_several_tied_tables(kind: str, tmp_path: Path) -> None:
+    """Numbers as of peft's model before it merges: its merge would change all tables that are tied."""
+    peft = pytest.importorskip("peft", reason="needs peft: pip install peft")
+    family, options = TABLES[kind]
+    saved(family, tmp_path / "theirs")
+    trained(tmp_path / "theirs", family, tmp_path / "adapter", r=2, **options)
+    adapted = peft.PeftModel.from_pretrained(model_of(tmp_path / "theirs", family), tmp_path / "adapter").eval()
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "out", tokenizer=False, adapter=tmp_path / "adapter")
+    sources = random_sources(range(5, 60), [checkpoint.config.eos_id])
+    assert_same_numbers(checkpoint, adapted.base_model.model, sources)
+
+
 def hand_made(directory: Path, base: Path, **fields: Any) -> dict[str, torch.Tensor]:
     """An adapter of rank 1 of one module, as peft writes it, without peft."""
     directory.mkdir()
@@ -89,7 +112,10 @@ def hand_made(directory: Path, base: Path, **fields: Any) -> dict[str, torch.Ten
     return pair
 
 
-@pytest.mark.parametrize(("fields", "scale"), [({}, 3.0), ({"use_rslora": True}, 3.0), ({"lora_alpha": 0.5}, 0.5)])
+@pytest.mark.parametrize(
+    ("fields", "scale"),
+    [({}, 3.0), ({"use_rslora": True}, 3.0), ({"lora_alpha": 0.5}, 0.5), ({"fan_in_fan_out": True}, 3.0)],
+)
 def test_the_sum_by_hand(base: Path, fields: dict[str, Any], scale: float, tmp_path: Path) -> None:
     hand_made(tmp_path / "adapter", base, **fields)
     plain, adapted = (
@@ -113,6 +139,7 @@ def test_the_sum_by_hand(base: Path, fields: dict[str, Any], scale: float, tmp_p
         ({"rank_pattern": [3]}, "rank_pattern must be an object"),
         ({"alpha_pattern": {"(": 3}}, "alpha_pattern has a pattern that cannot be read"),
         ({"trainable_token_indices": [5]}, "trainable_token_indices"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa' is not supported"),
     ],
 )
 def test_other_adapters_are_refused(base: Path, fields: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from foreign_models import import_here
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 
-from added_tokens import ADDED, FAMILIES, TARGETS, saved, texts  # noqa: E402
+from added_tokens import ADDED, FAMILIES, TARGETS, TOKEN, saved, texts  # noqa: E402
 from txport.models.checkpoint import Checkpoint  # noqa: E402
 from txport.runtime.text.tokenizer import open_tokenizer  # noqa: E402
 
@@ -37,3 +37,14 @@ def test_ids_and_texts(family: str, beside: bool, tmp_path: Path) -> None:
         assert ours.decode(known).strip() == theirs.decode(known, skip_special_tokens=True).strip(), text
         met |= added & set(ids)
     assert met == added
+
+
+@pytest.mark.parametrize("family", ["marian", "nllb", "t5", "pegasus"])
+def test_tokens_like_pieces(family: str, tmp_path: Path) -> None:
+    """A piece that is special as a whole word, a token that is a piece without its spaces, and a mask of T5's."""
+    tokens = [TOKEN("s", single_word=True, special=True), TOKEN(" x "), *[TOKEN("<extra_id_3>")] * (family != "t5")]
+    theirs = saved(family, tmp_path / "theirs", tokens=tokens)
+    ours = opened(import_here(tmp_path / "theirs", tmp_path / "out", target_language=TARGETS.get(family)))
+    texts = ["s", "a s b", "as cats", "a x b", "x", "ss", "the<extra_id_3> cat"]
+    for text in texts[: len(texts) - (family == "t5")]:
+        assert ours.encode_source(text)[0] == list(theirs(text, add_special_tokens=False).input_ids), text

@@ -180,3 +180,23 @@ def test_any_value_in_any_field(marian: Path, file: str, fields: dict[str, Any])
     finally:
         (marian / file).write_text(before)
     assert decode(Generation, parse(json.dumps(found).encode(), "it"), "it") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("forced_eos_token_id", 10**6),
+        ("begin_suppress_tokens", [10**6]),
+        ("bad_words_ids", [[5, 10**6]]),
+        ("eos_token_id", [EOS, 10**6]),
+        ("repetition_penalty", 0.0),
+        ("temperature", 0),
+        ("top_p", 1.5),
+        ("min_p", -0.5),
+        ("no_repeat_ngram_size", -1),
+    ],
+)
+def test_values_that_generate_does_not_take(marian: Path, name: str, value: Any, tmp_path: Path) -> None:
+    directory = copied(marian, tmp_path / "theirs", {}, {**IDS, "do_sample": True, name: value})
+    with pytest.raises(TxportError, match=f"generation_config.json: {name} (has the id|must be a number)"):
+        understood(directory)

@@ -1,11 +1,15 @@
 """Imports of state dicts around torch.nn.Transformer, against that module itself."""
 
+import collections
+import datetime
 import json
 import re
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from foreign_models import (
@@ -254,14 +258,19 @@ def wrapped(state: dict[str, Tensor], layout: str) -> tuple[dict[str, Any], dict
         }
     if layout == "lightning, short names":
         return {"state_dict": {f"model.{name}": tensor for name, tensor in state.items()}, "global_step": 5}, {}
-    prefix = {"ddp": "module.", "compiled": "_orig_mod.", "both": "_orig_mod.module."}[layout]
+    prefix = {
+        "ddp": "module.",
+        "compiled": "_orig_mod.",
+        "both": "_orig_mod.module.",
+        "compiled first": "module._orig_mod.",
+    }[layout]
     return {"model": {prefix + name: tensor for name, tensor in state.items()}, **around}, {}
 
 
 @pytest.mark.parametrize(
     "layout",
     ["model_state_dict", "state_dict", "model", "net", "anything", "with a criterion", "lightning"]
-    + ["lightning, short names", "ddp", "compiled", "both"],
+    + ["lightning, short names", "ddp", "compiled", "both", "compiled first"],
 )
 def test_a_checkpoint_of_a_training_loop(layout: str, tmp_path: Path) -> None:
     """The one member that is a state dict, whatever else is there, and names without what wrappers add."""
@@ -278,6 +287,43 @@ def test_a_checkpoint_of_a_training_loop(layout: str, tmp_path: Path) -> None:
     if changes:
         changed_json(tmp_path / "theirs" / "torch.json", **changes)
     assert_same(import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False), model)
+
+
+@pytest.mark.parametrize("member", ["checkpoint", "state"])
+def test_values_beside_the_weights(member: str, tmp_path: Path) -> None:
+    """Values of NumPy and of the standard library as training loops write them, also one level up."""
+    model = make(tmp_path / "theirs")
+    state = torch.load(tmp_path / "theirs" / "model.pt")
+    around = {
+        "epoch": numpy.int64(3),
+        "best_loss": numpy.float64(0.5),
+        "losses": [numpy.float32(0.5), numpy.bool_(True), numpy.str_("x")],
+        "history": numpy.array([1.0, 2.0]),
+        "names": numpy.array(["a", "b"]),
+        "random": numpy.random.RandomState(0).get_state(),
+        "output": Path("runs"),
+        "times": (datetime.datetime(2026, 1, 1), datetime.timedelta(1)),
+        "by name": collections.defaultdict(list, a=[numpy.int32(1)]),
+        "last": collections.deque([1, 2], maxlen=3),
+        "options": types.SimpleNamespace(rate=0.1),
+    }
+    for value in ({"model_state_dict": state, **around}, {member: {"model_state_dict": state, **around}, "step": 4}):
+        torch.save(value, tmp_path / "theirs" / "model.pt")
+        assert_same(import_here(tmp_path / "theirs", tmp_path / f"checkpoint{len(value)}", tokenizer=False), model)
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, ("raise SystemExit",)
+
+
+def test_code_beside_the_weights_is_not_run(tmp_path: Path) -> None:
+    make(tmp_path / "theirs")
+    state = torch.load(tmp_path / "theirs" / "model.pt")
+    for trap in (_Trap(), numpy.array([_Trap()], dtype=object)):
+        torch.save({"model_state_dict": state, "epoch": trap}, tmp_path / "theirs" / "model.pt")
+        with pytest.raises(CheckpointError, match="holds more than weights"):
+            import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
 
 
 def test_a_buffer_that_is_no_sinusoid_is_not_left_out(tmp_path: Path) -> None:
