@@ -1,7 +1,7 @@
 // The tokenizers for tests/cpp/text/test_tokenizers_cpp.py: KIND FILE VOCABULARY as arguments, where FILE is "" for
 // bytes; or DESCRIPTION DIRECTORY VOCABULARY UNK, where DESCRIPTION is a file with the field `tokenizer` of a manifest,
-// whose files are in DIRECTORY. Each line of standard input is JSON, a text or a list of ids; what is written for it is [ids, spans] or a
-// text.
+// whose files are in DIRECTORY. Each line of standard input is JSON, a text or a list of ids; what is written for it is
+// [ids, spans] or a text.
 
 #include <fstream>
 #include <iostream>

@@ -141,8 +141,8 @@ std::optional<Languages> decode_languages(const Value& value) {
 AddedToken decode_added_token(const Value& value) {
   value.fields({"content", "id"}, {"special", "lstrip", "rstrip", "single_word", "normalized"});
   const auto flag = [&](const char* name) { return value.has(name) && value[name].boolean(); };
-  return {value["content"].text(), value["id"].integer(), flag("special"), flag("lstrip"), flag("rstrip"),
-          flag("single_word"),     flag("normalized")};
+  return {value["content"].text(), value["id"].integer(), flag("special"),   flag("lstrip"),
+          flag("rstrip"),          flag("single_word"),   flag("normalized")};
 }
 
 std::optional<AddedTokens> decode_added(const Value& value) {

@@ -193,7 +193,8 @@ std::unique_ptr<Engine> open_untried(const Bundle& bundle, const Manifest& manif
   return open_ort(bundle, manifest, choice, share, warn);
 #else
   (void)bundle, (void)manifest, (void)choice, (void)share, (void)warn;
-  throw MissingLibrary("this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON, or choose another engine");
+  throw MissingLibrary(
+      "this build of txport has no ONNX Runtime: configure it with -DTXPORT_WITH_ORT=ON, or choose another engine");
 #endif
 }
 

@@ -115,7 +115,7 @@ ProcessQueue::~ProcessQueue() {
 }
 
 std::shared_ptr<Ticket> ProcessQueue::submit(Request request, Listener<Result, Token> listener,
-                                      std::optional<double> seconds) {
+                                             std::optional<double> seconds) {
   request.check(engine_.limits());
   auto ticket = std::make_shared<Ticket>();
   ticket->deadline_ = deadline_of(seconds);

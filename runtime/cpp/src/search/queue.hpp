@@ -1,8 +1,8 @@
 // Requests of many threads, which join the batch that runs.
 //
 // A request takes the next free row of the running batch. Requests of one search share a batch; batches of several
-// searches take turns, step by step, in the queue's thread. A forked process has none of its parent's threads: its queue
-// starts one of its own, and requests of the parent stay the parent's.
+// searches take turns, step by step, in the queue's thread. A forked process has none of its parent's threads: its
+// queue starts one of its own, and requests of the parent stay the parent's.
 #pragma once
 
 #include <atomic>

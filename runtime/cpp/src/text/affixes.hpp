@@ -30,8 +30,8 @@ struct Affixes {
 Affixes affixes(const TokenizerDescription& description, const LanguageChoice& choice);
 
 // As `affixes`, for one text, which may choose its target language itself if the bundle allows that: >>name<< at its
-// very start, which is then removed. An unknown name becomes `unk`. With another marker, such as MADLAD's <2name>, white
-// space may stand before it, and a text with an unknown name is left alone.
+// very start, which is then removed. An unknown name becomes `unk`. With another marker, such as MADLAD's <2name>,
+// white space may stand before it, and a text with an unknown name is left alone.
 Affixes affixes_of(std::string_view& text, const TokenizerDescription& description, const LanguageChoice& choice,
                    std::int64_t unk);
 

@@ -13,8 +13,8 @@ namespace txport::core {
 // has a setting that this search does not have.
 Options with_settings(Options options, const Generation& generation, const Limits& limits);
 
-// Refuse options that change nothing: `asked` are those of the call, `filled` those with the model's own settings. Throws
-// InputError.
+// Refuse options that change nothing: `asked` are those of the call, `filled` those with the model's own settings.
+// Throws InputError.
 void check_effect(const Options& asked, const Options& filled);
 
 // The search that options ask for. Throws InputError: options contradict one another, an id is outside the vocabulary,

@@ -103,9 +103,7 @@ class SentencePieces : public Inner {
     return vocabulary_->ids(pieces);
   }
 
-  Ids locate(std::string_view text, std::vector<Span>& spans) const override {
-    return located(*model_, text, spans);
-  }
+  Ids locate(std::string_view text, std::vector<Span>& spans) const override { return located(*model_, text, spans); }
 
   Ids locate_inside(std::string_view text, std::vector<Span>& spans) const override {
     return located(inside_ ? *inside_ : *model_, text, spans);

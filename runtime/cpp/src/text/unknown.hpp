@@ -26,8 +26,8 @@ struct Shortened {
   void locate(std::vector<Span>& spans) const;
 };
 
-// Leave out the middle of long runs of unknown characters. `is_unknown`: whether the model makes nothing but one unknown
-// piece of some characters.
+// Leave out the middle of long runs of unknown characters. `is_unknown`: whether the model makes nothing but one
+// unknown piece of some characters.
 Shortened shortened(std::string_view text, const std::function<bool(std::string_view)>& is_unknown);
 
 }  // namespace txport::core

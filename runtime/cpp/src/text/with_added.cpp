@@ -175,8 +175,7 @@ class WithAdded : public Side {
     }
     const bool inside = added_.prefix == "first" && part.places.front() > 0 && after_space(text, 0) == 0;
     Ids ids = inside ? inner_->locate_inside(text, spans) : inner_->locate(text, spans);
-    const bool keeps =
-        next != nullptr && (added_.spaces == "kept" || (added_.spaces != "dropped" && next->normalized));
+    const bool keeps = next != nullptr && (added_.spaces == "kept" || (added_.spaces != "dropped" && next->normalized));
     if (keeps && (normalises_ ? ends_with_space(text) : text.back() == ' ')) {
       for (const std::int64_t id : inner_->space()) {
         ids.push_back(id);
