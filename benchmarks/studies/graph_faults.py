@@ -31,7 +31,7 @@ def constant(graph: ir.Graph, before: ir.Node, value: np.ndarray) -> ir.Value:
     """Add a constant to a graph; its name is that of the node that reads it."""
     result = ir.Value(name=f"{before.name}.fault.{len(graph.initializers)}")
     result.const_value = ir.tensor(value, name=result.name)
-    result.shape, result.dtype = result.const_value.shape, result.const_value.dtype
+    result.shape, result.dtype = ir.Shape(value.shape), result.const_value.dtype
     graph.register_initializer(result)
     return result
 

@@ -115,7 +115,7 @@ class _Arithmetic(TorchFunctionMode):
             for table in (module for module in model.modules() if isinstance(module, RelativePositions)):
                 # On instances, which hides the method until it is deleted.
                 stack.callback(delattr, table, "buckets")
-                table.buckets = self._exactly(table.buckets)  # type: ignore[method-assign]
+                table.buckets = self._exactly(table.buckets)  # type: ignore[method-assign, assignment]
             for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm | RMSNorm)):
                 stack.callback(norm.register_forward_hook(_mark_normalised).remove)
             stack.enter_context(self)
