@@ -22,7 +22,7 @@ from txport.models.transformer import Transformer
 # Random roundings of a sentence: passes, and rows of each.
 PASSES, ROWS = 8, 8
 # An error at one position may be this many times larger than those of these roundings, times the factor for averages.
-# Over 24 bundles of 1,000 sentences, errors of good bundles were at most 1.6 times as large.
+# Measured: at most 1.6 times as large, in 40 sentences of one good bundle in each format, by two engines.
 SPREAD = 2.0
 # Sentences with the largest errors that are examined for one lowering.
 SENTENCES = 16
