@@ -82,10 +82,11 @@ class RoundedReference:
 def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> float:
     """Return how many times larger than this reference's the average errors of a bundle may be.
 
-    Rounding errors are nearly independent, so they grow with the square root of their number. A lowering may have four
-    operators where PyTorch has one: a factor of 2. Float32 has a factor of `_FLOAT32`, chosen
-    from measured ratios: engines approximate functions and sum in other orders, but the cause was not profiled. A sum of n terms in the format itself rounds n times (Higham,
-    "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4); PyTorch sums in many parts, and rounds less.
+    Rounding errors are nearly independent, so they grow with the square root of their number. A lowering may have
+    four operators where PyTorch has one: a factor of 2. Float32 has a factor of `_FLOAT32`, chosen from measured
+    ratios: engines approximate functions and sum in other orders, but the cause was not profiled. A sum of n terms in
+    the format itself rounds n times (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4);
+    PyTorch sums in many parts, and rounds less.
 
     Args:
         weights: the format, as in a manifest's precision.
