@@ -106,7 +106,9 @@ def flat_settings(file: Path, value: object) -> Settings:
     """
     fields = vars(value) if isinstance(value, argparse.Namespace) else value
     if not isinstance(fields, Mapping):
-        raise CheckpointError(f"{file} keeps its options as {type(value).__name__}, which is not supported")
+        raise CheckpointError(
+            f"{file} does not keep its options as a dictionary or a namespace: give the file that the toolkit saved"
+        )
     flat: dict[str, Any] = {}
     for name, item in fields.items():
         flat |= {f"{name}_{inner}": deep for inner, deep in item.items()} if isinstance(item, Mapping) else {name: item}

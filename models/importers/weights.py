@@ -37,6 +37,11 @@ class _Ignored:
         """Drop the state."""
 
 
+def _kind(value: object) -> str:
+    """A value's type, in the words of a message."""
+    return "a value that is not read" if isinstance(value, _Ignored) else type(value).__name__
+
+
 def _dictionary(*_: object) -> dict[object, object]:
     return {}
 
@@ -204,7 +209,7 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
         CheckpointError: there is none, or there are several.
     """
     if not isinstance(value, Mapping) or not value:
-        raise CheckpointError(f"{file} holds no state dict but {type(value).__name__}: save model.state_dict()")
+        raise CheckpointError(f"{file} holds no state dict but {_kind(value)}: save model.state_dict()")
     found = value if _is_state_dict(value) else _member(value, file)
     names = {name: plain_name(name) for name in found}
     while all(name.startswith("module.") for name in names.values()):

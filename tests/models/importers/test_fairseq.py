@@ -231,8 +231,9 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
         ({"model": {"a": torch.zeros(1)}}, "neither of fairseq nor of OpenNMT-py, of the annotated"),
         ([1], "neither"),
         ({"args": argparse.Namespace(arch="transformer"), "model": 5}, "no state dict"),
-        ({"args": 5, "model": {"a": torch.zeros(1)}}, "keeps its options as int"),
-        ({"args": np.float64(1.5), "model": {"a": torch.zeros(1)}}, "may run code"),
+        ({"args": 5, "model": {"a": torch.zeros(1)}}, "does not keep its options as a dictionary"),
+        ({"args": np.float64(1.5), "model": {"a": torch.zeros(1)}}, "does not keep its options as a dictionary"),
+        ({"args": print, "model": {"a": torch.zeros(1)}}, "may run code"),
     ):
         torch.save(value, file)
         with pytest.raises(CheckpointError, match=words):

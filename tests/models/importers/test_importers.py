@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -251,9 +252,10 @@ def test_a_pickle_with_code_is_refused_and_not_run(marian: Path, tmp_path: Path,
         ({"model.shared.weight": 5}, "'model.shared.weight' among its weights, which is no tensor"),
         ({1: torch.zeros(2)}, "'1' among its weights, which is no tensor"),
         ({}, "no state dict but dict"),
+        (np.float64(1.5), "no state dict but a value that is not read"),
         (torch.zeros(3), "no state dict but Tensor"),
     ],
-    ids=["list", "number", "numbered", "empty", "tensor"],
+    ids=["list", "number", "numbered", "empty", "scalar", "tensor"],
 )
 def test_a_pickle_of_something_else(marian: Path, value: Any, words: str) -> None:
     (marian / "model.safetensors").unlink()
