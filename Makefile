@@ -50,7 +50,8 @@ else
 FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /dev/null)
 endif
 
-.PHONY: help venv constraints docs demo bench fused test test-cuda-provider test-onnxruntime test-gpu gpu-bundles gpu-kit lint types unit unit-runtime
+.PHONY: help venv constraints docs demo bench fused check test test-all test-cuda-provider test-onnxruntime test-gpu gpu-bundles
+.PHONY: gpu-kit lint types fixtures unit unit-runtime importer-grid
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
@@ -60,7 +61,9 @@ endif
 help:
 	@echo 'make demo      train a small Transformer, export it, verify it, translate with it (build/demo)'
 	@echo 'make bench     measure that bundle, and random ones, next to peers, greedy and with beams, and put the figures into the READMEs'
-	@echo 'make test      lint, types, import layers and all tests'
+	@echo 'make check     under a minute: lint, types, and the tests of changed files'
+	@echo 'make test      what a change must pass: lint, types and all tests, in minutes'
+	@echo 'make test-all  before a release: also every importer through a bundle, sanitizers, fuzzers, ARM64, other processors, CUDA stand-ins'
 	@echo 'make lint      only style and import layers'
 	@echo 'make docs      the documentation site (build/site)'
 	@echo 'make venv      only the virtual environment, build/venv'
@@ -107,19 +110,36 @@ bench: $(VENV)/.ready fused
 	@$(VENV)/bin/python -m txport.benchmarks.report.readme_figures --readme benchmarks/README.md \
 	  $(foreach model,demo small base,$(model)=build/bench/$(model)-beams)
 
-test: lint types unit unit-runtime
+# $(call stage,NAME,COMMAND): one line with its time. Its output is build/NAME.log, and is shown if it fails.
+stage = mkdir -p build; started=$$(date +%s); { $(2) ; } > build/$(1).log 2>&1 \
+  || { tail -n 400 build/$(1).log; echo "== $(1) failed, the whole log is build/$(1).log"; exit 2; }; \
+  echo "== $(1): $$(($$(date +%s) - started)) s. $$(grep -ohE '[0-9]+ passed.* in |^Success.*' build/$(1).log | sed 's/ in $$//' | tail -n 1)"
+
+# Under a minute: lint, types, and the tests of changed files, against this folder.
+check: lint $(VENV)/.ready
+	@$(call stage,types,$(VENV)/bin/mypy --num-workers $(WORKERS) --python-executable $(VENV)/bin/python --cache-dir build/mypy-check)
+	@tests=$$($(VENV)/bin/python .ci/changed.py); test -z "$$tests" || { \
+	  $(call stage,tests,PATH=$(CURDIR)/$(VENV)/bin:$$PATH python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' $$tests); }
+
+# What a change must pass.
+test: lint types fixtures unit-runtime unit
 ifndef TXPORT_CPP_BUILD
 	@echo "The C++ runtime was not tested: make cpp does it, with the packages $$(grep -v '^#' runtime/cpp/packages.txt | xargs)"
 endif
-	@echo '== make test: all passed'
+	@echo '== make test: all passed. What was skipped, and what it needs:'
+	@grep -h '^SKIPPED' build/unit.log || echo 'nothing'
+
+# Before a release: what takes longer than a change can wait for.
+test-all: test importer-grid cpp-ctest cpp-sanitize cpp-fuzz test-cuda-provider test-onnxruntime demo test-processors arm64
+
+# Every importer through a bundle, not one model of each.
+importer-grid: $(VENV)/.ready fused
+	@$(call stage,importer-grid,PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_WHOLE_GRID=1 python -m pytest $(SIDE_BY_SIDE) tests/models/importers)
 
 lint: $(VENV)/.ready
-	@echo '== Style (ruff) and import layers (import-linter)'
-	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/ruff format --check .
-	@if test -x $(VENV)/bin/lint-imports; then $(VENV)/bin/lint-imports; \
-	  else echo 'import-linter needs Python 3.11: layers are not checked'; fi
-	@$(VENV)/bin/python .ci/pages.py
+	@$(call stage,lint,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/python .ci/pages.py \
+	  && if test -x $(VENV)/bin/lint-imports; then $(VENV)/bin/lint-imports; \
+	  else echo 'import-linter needs Python 3.11: layers are not checked'; fi)
 
 # Every link, anchor and reference must exist (--strict). mkdocs serve, in the same environment, shows pages while they change.
 docs: $(VENV)/.docs
@@ -131,26 +151,31 @@ $(VENV)/.docs: $(VENV)/.ready
 	@touch $@
 
 types: wheel
-	@echo '== Types (mypy --strict), against the installed wheel'
-	@$(VENV)/bin/mypy --num-workers $(WORKERS) --python-executable $(WHEEL_VENV)/bin/python --cache-dir build/mypy
+	@$(call stage,types,$(VENV)/bin/mypy --num-workers $(WORKERS) --python-executable $(WHEEL_VENV)/bin/python --cache-dir build/mypy)
+
+# The bundles to test with, made anew.
+fixtures: wheel
+	@rm -rf build/test && mkdir -p build/test
+	@$(call stage,fixtures,$(WHEEL_VENV)/bin/python tests/helpers/bundles.py $(TEST_BUNDLE))
+
+with_fixtures = test -e $(TEST_BUNDLE)/manifest.json || $(MAKE) --no-print-directory fixtures
+
+# The tests of the runtime run once: where there is no PyTorch, on the oldest Python. What is skipped there runs in `unit`.
+SKIPPED := build/test/skipped.txt
+# What files, processes and cores are for, in which alone systems differ (runtime/system.py, tests/test_layout.py).
+PORTABLE_TESTS = tests/runtime/test_files.py tests/runtime/test_system.py tests/runtime/bundle/test_archive.py tests/runtime/corpus/test_resume.py
+unit-runtime: $(RUNTIME_VENV)/.ready wheel
+	@$(with_fixtures)
+	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL)
+	@$(call stage,unit-runtime,TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) \
+	  -m 'not gpu' --write-skipped $(SKIPPED) tests/runtime tests/gpu)
+	@$(call stage,unit-portable,TXPORT_SYSTEM=portable TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest \
+	  $(SIDE_BY_SIDE) -m 'not gpu' $(PORTABLE_TESTS))
 
 unit: wheel
-	@echo '== Tests, with the wheel installed'
-	@rm -rf build/test
-	@PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) python -m pytest $(SIDE_BY_SIDE) -m 'not gpu'
-
-# What files, processes and cores are for, in which alone systems differ (runtime/system.py, tests/test_layout.py).
-PORTABLE_TESTS = $(wildcard tests/runtime/test_*.py) tests/runtime/bundle tests/runtime/corpus tests/runtime/serve/test_triton.py
-
-unit-runtime: $(RUNTIME_VENV)/.ready wheel
-	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL)
-	@test -e $(TEST_BUNDLE)/manifest.json || { echo 'Run `make unit` first: it exports the bundle to test with.'; exit 2; }
-	@echo "== Tests of the runtime where there is no PyTorch, on $$($(RUNTIME_VENV)/bin/python --version)"
-	@TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
-	  tests/runtime tests/gpu tests/test_layout.py
-	@echo '== Tests of the runtime as on a system without locks of directories'
-	@TXPORT_SYSTEM=portable TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' \
-	  $(PORTABLE_TESTS)
+	@$(with_fixtures)
+	@$(call stage,unit,PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) python -m pytest $(SIDE_BY_SIDE) \
+	  -m 'not gpu' $$(test ! -e $(SKIPPED) || echo --only-skipped $(SKIPPED)))
 
 # ONNX Runtime's own CUDA provider, without a GPU, over stand-ins for CUDA's libraries: the newest version, and the last
 # one for Python 3.10. Not the extra ort-gpu, which brings CUDA itself. Kernels compute nothing there.
@@ -173,19 +198,18 @@ cuda_provider_tests = $(1)/bin/python $(INSTALL) -q --no-deps --force-reinstall 
   $(if $(wildcard $(CPP)/release/txport-translate),TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release) \
   $(1)/bin/python -m pytest -p no:cacheprovider tests/cuda_provider
 
-# Export what is not there of the tests' bundles: in float32, in float16, and with islands.
-test_bundles = TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(VENV)/bin/python -m pytest -q -p no:cacheprovider \
-  tests/gpu/test_rehearsal.py -k bundles_of_the_tests
+# Export what is missing of the tests' bundles.
+test_bundles = $(VENV)/bin/python tests/helpers/bundles.py $(TEST_BUNDLE)
 
 test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
-	@test -e $(TEST_BUNDLE)-islands/manifest.json -a -e $(TEST_BUNDLE)-float16/manifest.json || $(test_bundles)
+	@$(test_bundles)
 	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the last onnxruntime-gpu for it is not tested.'
 	@$(foreach venv,$(patsubst %/.ready,%,$(CUDA_PROVIDER_VENVS)),echo "== ONNX Runtime's CUDA provider without a GPU: \
 	  $$($(venv)/bin/python -c 'import onnxruntime as o; print(o.__version__)')" && $(call cuda_provider_tests,$(venv)) &&) true
 
 # Each minor version of ONNX Runtime, 20 MB each, on the bundle of the tests.
 test-onnxruntime: $(VENV)/.ready
-	@test -e $(TEST_BUNDLE)/manifest.json || $(test_bundles)
+	@$(test_bundles)
 	@$(VENV)/bin/python -m txport.benchmarks.studies.onnxruntime_versions $(TEST_BUNDLE)
 
 # The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
@@ -279,10 +303,6 @@ $(RELEASE_VENV)/.ready: .ci/release.txt
 	@$(RELEASE_VENV)/bin/python $(INSTALL) -q --require-hashes -r .ci/release.txt
 	@touch $@
 
-# $(call logged,NAME): after a command; its output goes to build/NAME.log and is shown if it fails, otherwise its time.
-logged = > build/$(1).log 2>&1 || { tail -n 30 build/$(1).log; echo 'The whole log is build/$(1).log.'; exit 2; }; \
-  echo "   $$(($$(date +%s) - started)) s, log in build/$(1).log"
-
 # What `make demo` takes; the rest of what development takes is as much again.
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -291,12 +311,12 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	  echo "$(PYTHON) has no venv; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo '== Set up $(VENV) (once; PyTorch makes it 1 GB or, where pip chooses the CUDA build, several)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@started=$$(date +%s); $(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[train,export,bench]' $(call logged,pip-demo)
+	@$(call stage,pip-demo,$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[train$(comma)export$(comma)bench]')
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.demo
 	@echo '== Add what development and tests take to $(VENV) (once, 1 GB)'
-	@started=$$(date +%s); $(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]' $(call logged,pip-dev)
+	@$(call stage,pip-dev,$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]')
 	@touch $@
 
 # Versions that stand there already stay, if they fit: those of a green run. To have newer ones, delete their lines.

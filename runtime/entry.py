@@ -96,7 +96,8 @@ def _run(module: str, extra: str) -> int:
         import click
 
         command = importlib.import_module(module).main
-    command = click.version_option(package_name="txport", prog_name=program(), message="%(prog)s %(version)s")(command)
+    if not any(option.name == "version" for option in command.params):
+        click.version_option(package_name="txport", prog_name=program(), message="%(prog)s %(version)s")(command)
     # Not through click's own main, which handles a closed pipe and Ctrl-C differently.
     try:
         with command.make_context(program(), sys.argv[1:]) as context:

@@ -15,30 +15,54 @@ import fcntl
 import functools
 import gc
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import bundles
 import pytest
+from processor_times import ProcessorTimes
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
 TESTS = Path(__file__).parent
 LONG = "exporter benchmarks training cpp models test_layout.py test_documents.py test_packaging.py".split()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """One core for each of pytest-xdist's workers: libraries would else start a thread a core, in each of them."""
+    config.pluginmanager.register(ProcessorTimes())
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if worker:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker) % len(cores)]})
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-skipped", type=Path, metavar="FILE", help="write the names of skipped tests")
+    text = "of the tests of the runtime, run these alone: those that another environment skipped"
+    parser.addoption("--only-skipped", type=Path, metavar="FILE", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_when)  # a stable sort: the order within a folder stays
+    if file := config.getoption("--only-skipped"):
+        skipped = set(file.read_text(encoding="utf-8").splitlines())
+        left = [item for item in items if item.path.is_relative_to(TESTS / "runtime") and not _names(item) & skipped]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if file := config.getoption("--write-skipped"):
+        names = sorted({report.nodeid for report in terminalreporter.stats.get("skipped", [])})
+        file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+
+
+def _names(item: pytest.Item) -> set[str]:
+    """Of a test, and of its module, which may be skipped as a whole."""
+    return {item.nodeid, item.nodeid.split("::")[0]}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -141,34 +165,9 @@ def _bundle(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, kin
     directory = named.with_name(named.name + kind)
     with exclusive(directory.with_suffix(".lock")):
         if not directory.exists():
-            _export(request, directory, kind)
+            pytest.importorskip("torch", reason="needs PyTorch to export a bundle, or TXPORT_TEST_BUNDLE to name one")
+            bundles.export(request.getfixturevalue("checkpoint"), directory, kind)
     return directory
-
-
-def _export(request: pytest.FixtureRequest, directory: Path, kind: str) -> None:
-    pytest.importorskip("torch", reason="needs PyTorch to export a bundle, or TXPORT_TEST_BUNDLE to name one")
-    import onnx_ir
-    from txport.exporter import export
-    from txport.runtime.bundle.schema import Island
-
-    def islands(_scratch: Path, files: dict[str, Path], *_others: object) -> list[Island]:
-        chosen = re.compile(r"layers\.0\.(feed_forward|\w*norm)")
-        nodes = {name: [node.name or "" for node in onnx_ir.load(file).graph] for name, file in files.items()}
-        found = [Island(name, tuple(filter(chosen.match, sorted(here))), "loss") for name, here in nodes.items()]
-        return found if kind == "-islands" else []
-
-    # Half of what a model of a few seconds says is a tie: in FP16 all of it would be an island, and verification fail.
-    # The golden cases are those that survive the rounding.
-    options = export.ExportOptions(sentences=64, singles=4, float16=bool(kind), verify=not kind)
-    if kind == "-attention":
-        options = export.ExportOptions(
-            sentences=32, singles=2, lowerings=("ort", "scatter"), attention=True, beams=True
-        )
-    if kind == "-int8":
-        options = export.ExportOptions(sentences=200, int8=True, lowerings=("ort",))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "choose_islands", islands)
-        export.export_bundle(request.getfixturevalue("checkpoint"), directory, options)
 
 
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,13 +1,14 @@
 """Our commands without the imports, most of their time: in this process, or in forks of one that has imported all."""
 
 import contextlib
-import io
+import logging
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
@@ -20,23 +21,45 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["txport.training.train_command", "txport.training.loop"])
 
 
-def run(entry: ModuleType, command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(
+    entry: ModuleType, command: str, *arguments: object, stdin: bytes | str = b""
+) -> subprocess.CompletedProcess[str]:
     """In this process: `run_command` is what the console script runs.
 
     Args:
         entry: the module of the command's function.
         command: as in a shell: `tx-export`.
         arguments: of the command.
+        stdin: all of standard input.
     """
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        patch.object(sys, "argv", [command, *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        getattr(entry, command.removeprefix("tx-"))()
-    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+    name = command.removeprefix("tx-").replace("-", "_")
+    with _streams(stdin.encode() if isinstance(stdin, str) else stdin) as (folder, streams):
+        replaced = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True), argv=[command, *map(str, arguments)])
+        with patch.multiple(sys, **replaced), _new_logging(), pytest.raises(SystemExit) as ended:
+            getattr(entry, "import_" if name == "import" else name)()
+        for stream in streams:
+            stream.close()
+        out, err = ((folder / name).read_bytes().decode() for name in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out, err)
+
+
+@contextlib.contextmanager
+def _streams(stdin: bytes) -> Iterator[tuple[Path, list[TextIO]]]:
+    """Standard input, output and errors in files of a folder: with file descriptors and bytes, as in a process."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        (folder / "stdin").write_bytes(stdin)
+        modes = {"stdin": "r", "stdout": "w", "stderr": "w"}
+        yield folder, [open(folder / name, mode, encoding="utf-8", newline="\n") for name, mode in modes.items()]
+
+
+@contextlib.contextmanager
+def _new_logging() -> Iterator[None]:
+    """As it is at the start of a process: pytest's handlers would keep a command from adding its own."""
+    level = logging.root.level
+    with patch.object(logging.root, "handlers", []):
+        yield
+    logging.root.setLevel(level)
 
 
 def _train(arguments: Sequence[str], environment: Mapping[str, str], output: Connection, errors: Connection) -> None:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from toy import BUNDLE, answer
+from txport.runtime import entry
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.engines.native import missing
@@ -28,16 +30,20 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def run(command: str, *arguments: object, stdin: bytes = b"", without: str = "") -> subprocess.CompletedProcess[bytes]:
-    code = WITHOUT.format(without) + RUN.format(command)
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], input=stdin, capture_output=True, timeout=120
-    )
+def run(command: str, *arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    """In this process."""
+    return commands.run(entry, f"tx-{command}", *arguments, stdin=stdin)
 
 
-def assert_one_sentence(done: subprocess.CompletedProcess[bytes], code: int, *words: str) -> None:
+def run_without(libraries: str, command: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """In a process where some libraries are not installed."""
+    code = [sys.executable, "-c", WITHOUT.format(libraries) + RUN.format(command), *map(str, arguments)]
+    return subprocess.run(code, input=stdin, capture_output=True, timeout=120, text=True)
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
     """It failed with this code and one line on standard error that has all these words."""
-    error = done.stderr.decode()
+    error = done.stderr
     assert done.returncode == code, error
     assert error.startswith("tx-") and error.count("\n") == 1, error
     assert all(word in error for word in words), error
@@ -46,14 +52,14 @@ def assert_one_sentence(done: subprocess.CompletedProcess[bytes], code: int, *wo
 def test_lines_in_lines_out(toy: Translator) -> None:
     texts = ["the cat sees a bird", "", "  ", "one", "a\rb", "🙂", "two\0three"]
     done = run("translate", BUNDLE, stdin="\n".join(texts).encode())
-    assert done.returncode == 0 and done.stderr == b""
-    lines = done.stdout.decode().split("\n")
+    assert done.returncode == 0 and done.stderr == ""
+    lines = done.stdout.split("\n")
     assert lines[:-1] == [result.text for result in toy.translate(texts)] and lines[-1] == ""
 
 
 def test_nothing_in_nothing_out() -> None:
     done = run("translate", BUNDLE)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_json(toy: Translator) -> None:
@@ -77,7 +83,7 @@ def test_json_bytes() -> None:
     ids = answer(Translator(BUNDLE).tokenizer.encode("one"), 2)[0]
     text = Translator(BUNDLE).tokenizer.decode(ids)
     ends = '"truncated": false, "finished": false, "looped": false'
-    assert done.stdout.decode() == f'{{"text": "{text}", "ids": [{ids[0]}, {ids[1]}], {ends}}}\n'
+    assert done.stdout == f'{{"text": "{text}", "ids": [{ids[0]}, {ids[1]}], {ends}}}\n'
 
 
 def test_an_answer_comes_before_the_next_question() -> None:
@@ -96,13 +102,13 @@ def test_an_answer_comes_before_the_next_question() -> None:
 def test_bytes_that_are_not_utf8(toy: Translator) -> None:
     done = run("translate", BUNDLE, stdin=b"one\n\ntwo\nthr\xffee\nfour\n")
     assert_one_sentence(done, 2, "line 4 is not UTF-8", "byte 4 is 0xff", "--errors replace or skip")
-    assert done.stdout.decode().split("\n")[:-1] == [r.text for r in toy.translate(["one", "", "two"])]
+    assert done.stdout.split("\n")[:-1] == [r.text for r in toy.translate(["one", "", "two"])]
 
 
 def test_long_lines() -> None:
     done = run("translate", BUNDLE, "--max-length", 3, stdin=b"one\n" + b"one two " * 40 + b"\n")
-    assert done.returncode == 0 and done.stdout.count(b"\n") == 2
-    assert done.stderr.decode().startswith("tx-translate: line 2 has ") and done.stderr.count(b"\n") == 1
+    assert done.returncode == 0 and done.stdout.count("\n") == 2
+    assert done.stderr.startswith("tx-translate: line 2 has ") and done.stderr.count("\n") == 1
     done = run("translate", BUNDLE, "--strict", stdin=b"one\n" + b"one two " * 40 + b"\n")
     assert_one_sentence(done, 2, "line 2 has", "more than the 24")
 
@@ -133,8 +139,8 @@ def test_bad_use(arguments: list[object], words: list[str]) -> None:
 def test_bad_options_are_clicks() -> None:
     for arguments in ([], [BUNDLE, "--quality", 4], [BUNDLE, "--max-length", "long"]):
         done = run("translate", *arguments)
-        assert done.returncode == 2 and done.stderr.startswith(b"Usage: tx-translate")
-    assert run("translate", "--help").stdout.startswith(b"Usage: tx-translate")
+        assert done.returncode == 2 and done.stderr.startswith("Usage: tx-translate")
+    assert run("translate", "--help").stdout.startswith("Usage: tx-translate")
 
 
 def test_a_closed_pipe_ends_it_silently() -> None:
@@ -163,9 +169,9 @@ def test_closed_streams() -> None:
     code = RUN.format("translate")
     for redirection, words in (("<&-", "standard input is closed"), (">&-", "standard output is closed")):
         shell = ["bash", "-c", f'"$0" -c "$1" "$2" {redirection}', sys.executable, code, str(BUNDLE)]
-        done = subprocess.run(shell, capture_output=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(shell, capture_output=True, stdin=subprocess.DEVNULL, text=True)
         assert done.returncode == 2
-        assert done.stderr.decode().startswith(f"tx-translate: {words}: ") and done.stderr.count(b"\n") == 1
+        assert done.stderr.startswith(f"tx-translate: {words}: ") and done.stderr.count("\n") == 1
 
 
 def test_control_c_ends_it_in_one_word() -> None:
@@ -188,35 +194,35 @@ def test_control_c_ends_it_in_one_word() -> None:
     ("library", "package"), [("onnxruntime", "'txport[ort]'"), ("sentencepiece", "txport"), ("click", "txport")]
 )
 def test_a_missing_library_is_one_sentence(library: str, package: str) -> None:
-    assert_one_sentence(run("translate", BUNDLE, without=library), 2, library, f"pip install {package}")
+    assert_one_sentence(run_without(library, "translate", BUNDLE), 2, library, f"pip install {package}")
 
 
 def test_what_is_not_needed_may_be_missing() -> None:
-    done = run("translate", BUNDLE, stdin=b"one\n", without="torch onnx rich transformers safetensors")
+    done = run_without("torch onnx rich transformers safetensors", "translate", BUNDLE, stdin="one\n")
     assert done.returncode == 0, done.stderr
-    done = run("inspect", BUNDLE, without="torch onnx rich onnxruntime sentencepiece")
+    done = run_without("torch onnx rich onnxruntime sentencepiece", "inspect", BUNDLE)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
 def test_numpy_sentencepiece_click_and_the_engine_translate(bundle: Path) -> None:
     absent = "onnxruntime torch onnx rich"
-    done = run("translate", bundle, stdin=b"See you at 5 pm.\n", without=absent)
+    done = run_without(absent, "translate", bundle, stdin="See you at 5 pm.\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout == run("translate", bundle, stdin=b"See you at 5 pm.\n").stdout
-    done = run("inspect", bundle, "--check", without=absent)
-    assert done.returncode == 0 and b"give the same ids with fused cpu" in done.stdout, done.stderr
-    done = run("translate", bundle, "--engine", "ort", stdin=b"one\n", without=absent)
+    done = run_without(absent, "inspect", bundle, "--check")
+    assert done.returncode == 0 and "give the same ids with fused cpu" in done.stdout, done.stderr
+    done = run_without(absent, "translate", bundle, "--engine", "ort", stdin="one\n")
     assert_one_sentence(done, 2, "engine ort was requested", "pip install 'txport[ort]'")
 
 
 def test_inspect() -> None:
     done = run("inspect", BUNDLE)
     assert done.returncode == 0, done.stderr
-    facts = dict(line.split(maxsplit=1) for line in done.stdout.decode().splitlines())
+    facts = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert facts["made"] == "by      toy 1 (format 1)"
     assert "1+1 layers" in facts["model"] and "96" in facts["model"]
-    assert "ONNX Runtime" in done.stdout.decode() and "lowering ort" in done.stdout.decode()
+    assert "ONNX Runtime" in done.stdout and "lowering ort" in done.stdout
 
 
 def test_one_file_is_taken_where_a_directory_is(tmp_path: Path) -> None:
@@ -225,7 +231,7 @@ def test_one_file_is_taken_where_a_directory_is(tmp_path: Path) -> None:
         found, expected = (run(command, bundle, *arguments, stdin=b"one\n") for bundle in (packed, BUNDLE))
         assert found.returncode == 0, found.stderr
         # A lowering that ONNX Runtime is too old for is named by its file.
-        assert found.stdout == expected.stdout.replace(f"{BUNDLE}/".encode(), f"{packed}/".encode()) and found.stdout
+        assert found.stdout == expected.stdout.replace(f"{BUNDLE}/", f"{packed}/") and found.stdout
     done = run("triton", packed, "-o", tmp_path / "model")
     assert done.returncode == 0 and str(packed) in (tmp_path / "model" / "config.pbtxt").read_text(), done.stderr
     again = run("pack", BUNDLE, "-o", tmp_path / "again.txb")
@@ -240,7 +246,7 @@ def test_languages(damaged: Path) -> None:
         manifest.tokenizer, source_prefix=("source_language",), target_prefix=("target_language",), languages=languages
     )
     dataclasses.replace(manifest, tokenizer=tokenizer).write(damaged)
-    shown = run("inspect", damaged).stdout.decode()
+    shown = run("inspect", damaged).stdout
     assert "2: eng (default), deu" in shown and "2: fra, ita" in shown and ">>language<<" in shown
     assert_one_sentence(run("translate", damaged, stdin=b"one\n"), 2, "--target-language", "fra, ita")
     options = ["--source-language", "deu", "--target-language", "ita", "--json", "--max-length", 4]
@@ -264,7 +270,7 @@ def test_check_finds_a_changed_byte_in_any_file(damaged: Path, name: str) -> Non
     (damaged / name).write_bytes(data)
     done = run("inspect", damaged, "--check")
     assert_one_sentence(done, 1, str(damaged / name))
-    assert done.stdout == b""
+    assert done.stdout == ""
 
 
 def test_check_finds_other_answers(damaged: Path) -> None:
@@ -311,6 +317,6 @@ def test_bad_bundles_without_check_are_bad_input(damaged: Path) -> None:
 def test_the_real_bundle_checks(bundle: Path) -> None:
     done = run("inspect", bundle, "--check", "--lowering", "ort")
     assert done.returncode == 0, done.stderr
-    assert b"identical to PyTorch" in done.stdout
-    done = run("translate", bundle, stdin=b"It cost $12.50.\n", without="torch onnx")
+    assert "identical to PyTorch" in done.stdout
+    done = run_without("torch onnx", "translate", bundle, stdin="It cost $12.50.\n")
     assert done.returncode == 0 and len(done.stdout) > 5, done.stderr

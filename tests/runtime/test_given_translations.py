@@ -3,16 +3,18 @@
 import json
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import BUNDLE as TOY
+from txport.runtime import entry
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines import teacher_forcing
 from txport.runtime.errors import BundleError, InputError
@@ -195,10 +197,10 @@ def test_a_stream_refuses_what_needs_a_whole_translation(real: Translator, optio
 
 
 def test_the_command_writes_attention(attention_bundle: Path, real: Translator) -> None:
-    command = [Path(sys.executable).with_name("tx-translate"), attention_bundle, "--device", "cpu", "--attention"]
-    refused = subprocess.run(command, input="seven\n", capture_output=True, text=True)
+    run = partial(commands.run, entry, "tx-translate", attention_bundle, "--device", "cpu", "--attention")
+    refused = run(stdin="seven\n")
     assert refused.returncode == 2 and "--attention needs --json" in refused.stderr
-    done = subprocess.run([*command, "--json"], input="seven\n\n", capture_output=True, text=True)
+    done = run("--json", stdin="seven\n\n")
     first, second = map(json.loads, done.stdout.splitlines())
     np.testing.assert_allclose(first["attention"], real.translate(["seven"], attention=True)[0].attention, atol=6e-7)
     assert "attention" not in second
@@ -208,8 +210,8 @@ def test_the_command_writes_alignments(attention_bundle: Path, real: Translator)
     """After the text as Marian does, or as a field; nothing is translated where there is no graph for it."""
 
     def run(bundle: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [Path(sys.executable).with_name("tx-translate"), bundle, "--device", "cpu", "--alignments", *options]
-        return subprocess.run(command, input="seven\n\n", capture_output=True, text=True)
+        arguments = (bundle, "--device", "cpu", "--alignments", *options)
+        return commands.run(entry, "tx-translate", *arguments, stdin="seven\n\n")
 
     (expected,) = real.translate(["seven"], alignments=True)
     assert expected.alignment is not None

@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import pytest
 from click.testing import CliRunner
 from toy import BUNDLE
+from txport.runtime import entry
 from txport.runtime.errors import InputError
 from txport.runtime.translate_command import main
 from txport.runtime.translator import Translator
@@ -19,8 +21,9 @@ RUN = "import sys; sys.argv[0] = 'tx-translate'; from txport.runtime.entry impor
 COMMAND = [sys.executable, "-c", RUN, str(BUNDLE), "--max-length", "5"]
 
 
-def run(*arguments: object, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=120)
+def run(*arguments: object, stdin: bytes = b"") -> "subprocess.CompletedProcess[str]":
+    """In this process."""
+    return commands.run(entry, "tx-translate", BUNDLE, "--max-length", "5", *arguments, stdin=stdin)
 
 
 def lines_of(toy: Translator, *texts: str) -> str:
@@ -31,8 +34,8 @@ def test_files_one_after_the_other(toy: Translator, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n\ntwo")  # no line end after the last line
     (tmp_path / "b").write_text("")
     done = run(tmp_path / "a", "-", tmp_path / "b", tmp_path / "a", stdin=b"three\n")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == lines_of(toy, "one", "", "two", "three", "one", "", "two")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == lines_of(toy, "one", "", "two", "three", "one", "", "two")
 
 
 def test_a_file_of_the_shell(toy: Translator) -> None:
@@ -50,28 +53,28 @@ def test_an_error_names_file_and_line(toy: Translator, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"one\nt\xffo\n")
     done = run(tmp_path / "a", tmp_path / "b")
     assert done.returncode == 2
-    assert done.stderr.decode().startswith(f"tx-translate: {tmp_path}/b, line 2 is not UTF-8 (byte 2 is 0xff): ")
-    assert done.stdout.decode() == lines_of(toy, "one", "two", "one")
+    assert done.stderr.startswith(f"tx-translate: {tmp_path}/b, line 2 is not UTF-8 (byte 2 is 0xff): ")
+    assert done.stdout == lines_of(toy, "one", "two", "one")
     (tmp_path / "b").write_text("one\n" + "one two " * 40)
-    assert f"{tmp_path}/b, line 2 has" in run(tmp_path / "b").stderr.decode()
+    assert f"{tmp_path}/b, line 2 has" in run(tmp_path / "b").stderr
     done = run(tmp_path / "a", tmp_path / "none")
-    assert done.returncode == 2 and done.stdout == b"", "all files are looked at first"
+    assert done.returncode == 2 and done.stdout == "", "all files are looked at first"
 
 
 @pytest.mark.parametrize(("errors", "text"), [("replace", "t\ufffdo"), ("skip", "")])
 def test_a_line_out_for_each_line_in(toy: Translator, errors: str, text: str) -> None:
     done = run("--errors", errors, stdin=b"one\nt\xffo\nthree\n\xff\xfe")
     last = "" if errors == "skip" else "\ufffd\ufffd"
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == lines_of(toy, "one", text, "three", last)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == lines_of(toy, "one", text, "three", last)
 
 
 def test_an_output_file_is_whole_or_not_there(toy: Translator, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run("-o", out, stdin=b"one\n\xff\n")
-    assert done.returncode == 2 and done.stdout == b"" and not list(tmp_path.iterdir())
+    assert done.returncode == 2 and done.stdout == "" and not list(tmp_path.iterdir())
     done = run("-o", out, stdin=b"one\ntwo\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert out.read_text() == lines_of(toy, "one", "two")
     done = run(out, "-o", out)
     assert out.read_text() == lines_of(toy, *lines_of(toy, "one", "two").splitlines()), "a file onto itself"

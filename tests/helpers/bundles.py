@@ -1,0 +1,78 @@
+"""The bundles of a session of tests, from one recorded checkpoint: `python tests/helpers/bundles.py NAME` exports all.
+
+NAME is the float32 bundle's directory; the others stand beside it. Half of the processors export at the same time.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+if TYPE_CHECKING:
+    from txport.exporter.export import ExportOptions
+    from txport.runtime.bundle.schema import Island
+
+CHECKPOINTS = Path(__file__).parents[1] / "data" / "checkpoints"
+# The ends of their names; those that take longest first.
+KINDS = ("-int8", "-attention", "", "-float16", "-islands")
+
+
+def export(checkpoint: Path, directory: Path, kind: str) -> None:
+    """Export one bundle.
+
+    Args:
+        checkpoint: of the recorded model `tiny`.
+        directory: of the bundle.
+        kind: one of `KINDS`.
+    """
+    from txport.exporter import export as exporter
+
+    with patch.object(exporter, "choose_islands", _first_layers if kind == "-islands" else _none):
+        exporter.export_bundle(checkpoint, directory, _options(kind))
+
+
+def _options(kind: str) -> "ExportOptions":
+    from txport.exporter.export import ExportOptions
+
+    if kind == "-attention":
+        return ExportOptions(sentences=32, singles=2, lowerings=("ort", "scatter"), attention=True, beams=True)
+    if kind == "-int8":
+        return ExportOptions(sentences=200, int8=True, lowerings=("ort",))
+    # Half of the answers of a model that was trained for seconds are ties: in float16 all of it would be an island, and
+    # verification fail. The golden cases are those that survive the rounding.
+    return ExportOptions(sentences=64, singles=4, float16=bool(kind), verify=not kind)
+
+
+def _none(*_: object) -> "list[Island]":
+    return []
+
+
+def _first_layers(_scratch: Path, files: dict[str, Path], *_others: object) -> "list[Island]":
+    import onnx_ir
+    from txport.runtime.bundle.schema import Island
+
+    chosen = re.compile(r"layers\.0\.(feed_forward|\w*norm)")
+    nodes = {name: [node.name or "" for node in onnx_ir.load(file).graph] for name, file in files.items()}
+    return [Island(name, tuple(filter(chosen.match, sorted(names))), "loss") for name, names in nodes.items()]
+
+
+def main(named: Path, *kinds: str) -> None:
+    """Export the bundles of these kinds that are missing, or, without a kind, all of them side by side."""
+    if not kinds:
+        command = [sys.executable, __file__, str(named)]
+        workers = [
+            subprocess.Popen([*command, *KINDS[first::2]], env=os.environ | {"OMP_NUM_THREADS": "1"})
+            for first in (0, 1)
+        ]
+        sys.exit(max(worker.wait() for worker in workers))
+    for kind in kinds:
+        directory = named.with_name(named.name + kind)
+        if not directory.exists():
+            export(CHECKPOINTS / "tiny", directory, kind)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,52 @@
+"""Where the processor time of tests goes, by file and by test, in build/test-times.txt.
+
+Seconds of the test processes and of the processes that they waited for. Unlike the duration of a test they hardly
+depend on what else the machine does.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+TIMES = Path("build", "test-times.txt")
+COSTLIEST = 40
+
+
+class ProcessorTimes:
+    """A pytest plugin that adds up the processor seconds of each test and its fixtures."""
+
+    def __init__(self) -> None:
+        self.last = _processor_seconds()
+        self.files: Counter[str] = Counter()
+        self.tests: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Write the seconds since the last report into this one, which workers send to the main process."""
+        report = yield
+        now = _processor_seconds()
+        report.processor_seconds = now - self.last
+        self.last = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up the seconds of a report."""
+        seconds = getattr(report, "processor_seconds", 0.0)
+        self.files[report.nodeid.split("::")[0]] += seconds
+        self.tests[report.nodeid] += seconds
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write all files and the costliest tests."""
+        TIMES.parent.mkdir(exist_ok=True)
+        rows = [*self.files.most_common(), *self.tests.most_common(COSTLIEST)]
+        TIMES.write_text("".join(f"{seconds:8.1f} {name}\n" for name, seconds in rows), encoding="utf-8")
+        total = sum(self.files.values())
+        terminalreporter.write_line(f"{total / 60:.1f} processor minutes; by file and test in {TIMES}")
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
