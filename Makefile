@@ -51,7 +51,7 @@ FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /de
 endif
 
 .PHONY: help venv constraints docs demo bench fused check test test-all test-cuda-provider test-onnxruntime test-gpu gpu-bundles
-.PHONY: gpu-kit lint types fixtures unit unit-runtime importer-grid
+.PHONY: gpu-kit lint types fixtures unit unit-runtime whole-grid
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
@@ -130,11 +130,12 @@ endif
 	@grep -h '^SKIPPED' build/unit.log || echo 'nothing'
 
 # Before a release: what takes longer than a change can wait for.
-test-all: test importer-grid cpp-ctest cpp-sanitize cpp-fuzz test-cuda-provider test-onnxruntime demo test-processors arm64
+test-all: test whole-grid cpp-ctest cpp-sanitize cpp-fuzz test-cuda-provider test-onnxruntime demo test-processors arm64
 
-# Every importer through a bundle, not one model of each.
-importer-grid: $(VENV)/.ready fused
-	@$(call stage,importer-grid,PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_WHOLE_GRID=1 python -m pytest $(SIDE_BY_SIDE) tests/models/importers)
+# Tests that take one combination of each kind otherwise: every importer through a bundle, a TensorRT engine of every graph.
+whole-grid: $(VENV)/.ready fused
+	@$(call stage,whole-grid,PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_WHOLE_GRID=1 python -m pytest $(SIDE_BY_SIDE) \
+	  tests/models/importers tests/exporter/engines/test_building.py)
 
 lint: $(VENV)/.ready
 	@$(call stage,lint,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/python .ci/pages.py \

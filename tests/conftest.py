@@ -15,7 +15,6 @@ import fcntl
 import functools
 import gc
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,11 +151,10 @@ def int8_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 def _checkpoint(factory: pytest.TempPathFactory, name: str) -> Path:
-    """A copy of a recorded checkpoint (`data/make_checkpoints.py`), which is the same on every processor."""
     directory = _shared(factory) / name
     with exclusive(directory.with_suffix(".lock")):
         if not directory.exists():
-            shutil.copytree(TESTS / "data" / "checkpoints" / name, directory)
+            bundles.recorded_checkpoint(name, directory)
     return directory
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from checkpoints import make_tiny_checkpoint
+from bundles import recorded_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import MemoryDevice
@@ -40,9 +40,8 @@ HEADS = ((1, 0), (1, 2))
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained for a moment."""
     directory = tmp_path_factory.mktemp("copying") / "checkpoint"
-    make_tiny_checkpoint(directory, copy_heads=HEADS)
+    recorded_checkpoint("copying", directory)
     return directory
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from checkpoints import make_tiny_checkpoint
+from bundles import recorded_checkpoint
 from numpy_runner import NumpyRunner, attention_graphs_of, graphs_of, random_model
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
@@ -23,18 +23,13 @@ from txport.runtime.errors import BundleError
 from txport.runtime.translator import Translator
 
 KINDS = ("rms", "power", "batch")
-# PowerNorm folded where a norm is left, at the end before a tied projection; and BatchNorm where none is left at all.
-MODELS = {"rms": {}, "power": {}, "batch": {"tie_projection": False, "share_embeddings": False}}
-# Int8 rounds what a folded norm would have read, the more as PowerNorm learns: after 250 steps it is refused.
-STEPS = {"rms": 150, "power": 100, "batch": 150}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pre-norm models of each kind, trained for a moment."""
-    kind = str(request.param)
-    directory = tmp_path_factory.mktemp("norms") / kind
-    make_tiny_checkpoint(directory, steps=STEPS[kind], norm_kind=kind, **MODELS[kind])
+    """Pre-norm models of each kind."""
+    directory = tmp_path_factory.mktemp("norms") / str(request.param)
+    recorded_checkpoint(request.param, directory)
     return directory
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from checkpoints import make_tiny_checkpoint
+from bundles import recorded_checkpoint
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
@@ -19,24 +19,13 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.translator import Translator
 
-T5 = {
-    **{"norm_kind": "rms", "layer_norm_epsilon": 1e-6, "head_dim": 24, "scale_embedding": False},
-    **{"positions": "relative", "position_buckets": 16, "position_distance": 40},
-    **{"attention_bias": False, "feed_forward_bias": False},
-}
-MODELS = {
-    "t5": T5,
-    "umt5": {**T5, "position_tables": "layer", "feed_forward": "gated", "activation": "gelu_tanh"},
-    "sides": {"heads": 2, "decoder_heads": 4, "head_dim": 16, "decoder_ffn": 48, "encoder_layers": 3},
-}
+MODELS = ("t5", "umt5", "sides")
 
 
 @pytest.fixture(scope="module", params=[*MODELS, "rotary"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if request.param == "rotary":
-        return Path(request.getfixturevalue("rotary_checkpoint"))
     directory = tmp_path_factory.mktemp("t5") / str(request.param)
-    make_tiny_checkpoint(directory, **MODELS[request.param])
+    recorded_checkpoint(request.param, directory)
     return directory
 
 

@@ -1,10 +1,11 @@
-"""The bundles of a session of tests, from one recorded checkpoint: `python tests/helpers/bundles.py NAME` exports all.
+"""Recorded checkpoints, and the bundles of a session of tests, which are exported from one of them.
 
-NAME is the float32 bundle's directory; the others stand beside it. Half of the processors export at the same time.
+`python tests/helpers/bundles.py NAME` exports all. NAME is the float32 bundle's directory; the others stand beside it.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,20 @@ if TYPE_CHECKING:
     from txport.exporter.export import ExportOptions
     from txport.runtime.bundle.schema import Island
 
-CHECKPOINTS = Path(__file__).parents[1] / "data" / "checkpoints"
+RECORDED = Path(__file__).parents[1] / "data" / "checkpoints"
 # The ends of their names; those that take longest first.
 KINDS = ("-int8", "-attention", "", "-float16", "-islands")
+
+
+def recorded_checkpoint(name: str, directory: Path) -> None:
+    """Copy a recorded checkpoint (`data/make_checkpoints.py`), which is the same on every processor.
+
+    Args:
+        name: of the model. All have the tokenizer and the sentences of `tiny`.
+        directory: must not exist.
+    """
+    shutil.copytree(RECORDED / "tiny", directory)
+    shutil.copytree(RECORDED / name, directory, dirs_exist_ok=True)
 
 
 def export(checkpoint: Path, directory: Path, kind: str) -> None:
@@ -71,7 +83,7 @@ def main(named: Path, *kinds: str) -> None:
     for kind in kinds:
         directory = named.with_name(named.name + kind)
         if not directory.exists():
-            export(CHECKPOINTS / "tiny", directory, kind)
+            export(RECORDED / "tiny", directory, kind)
 
 
 if __name__ == "__main__":
