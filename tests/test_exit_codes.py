@@ -1,6 +1,8 @@
-"""How every command ends when it is interrupted, or when nobody reads what it says: real processes of each."""
+"""How commands end when they are interrupted, and when their output cannot be written: in real processes."""
 
+import ast
 import errno
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -11,36 +13,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# The entry of each command, and the file of its argument that it reads first; tx-train ends in a way of its own.
+PACKAGES = ("runtime", "models", "training", "exporter", "benchmarks")
+# The entry of a command of each kind, the file of its argument that it reads first, and more arguments: without a
+# heavy library, with PyTorch, and in a process that starts others. `run_command` handles signals and pipes for all.
 COMMANDS = {
-    "tx-translate": ("runtime", "translate", "manifest.json"),
-    "tx-inspect": ("runtime", "inspect", "manifest.json"),
-    "tx-pack": ("runtime", "pack", "manifest.json"),
-    "tx-import": ("models", "import_", "config.json"),
-    "tx-evaluate": ("training", "evaluate", "config.json"),
-    "tx-distill": ("training", "distill", "manifest.json"),
-    "tx-shortlist": ("training", "shortlist", "manifest.json"),
-    "tx-export": ("exporter", "export", "config.json"),
-    "tx-verify": ("exporter", "verify", "manifest.json"),
-    "tx-build": ("exporter", "build", "manifest.json"),
-    "tx-bench": ("benchmarks", "bench", "manifest.json"),
-    "tx-attention": ("benchmarks", "attention", "manifest.json"),
-}
-MORE = {
-    "tx-import": ["--from", "marian", "-o", "{0}/out"],
-    "tx-pack": ["-o", "{0}/out"],
-    "tx-evaluate": ["--source", "{0}/x", "--reference", "{0}/x"],
-    "tx-distill": ["--source", "{0}/x", "-o", "{0}/out"],
-    "tx-shortlist": ["--table", "{0}/x", "--no-check"],
-    "tx-export": ["-o", "{0}/out"],
-    "tx-bench": ["-o", "{0}/out"],
-    "tx-attention": ["a text", "-o", "{0}/out.svg"],
+    "tx-translate": ("runtime", "translate", "manifest.json", []),
+    "tx-import": ("models", "import_", "config.json", ["--from", "marian", "-o", "{0}/out"]),
+    "tx-bench": ("benchmarks", "bench", "manifest.json", ["-o", "{0}/out"]),
 }
 RUN = "import sys; sys.argv[0] = '{0}'; from txport.{1}.entry import {2}; {2}()"
 
 
 def start(name: str, *arguments: object) -> "subprocess.Popen[bytes]":
-    package, function, _ = COMMANDS[name]
+    package, function, *_ = COMMANDS[name]
     if package != "runtime":
         pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 
@@ -71,7 +56,7 @@ def test_control_c_is_one_line_and_130(tmp_path: Path, name: str) -> None:
     pipe = tmp_path / "in" / COMMANDS[name][2]
     pipe.parent.mkdir()
     os.mkfifo(pipe)
-    with start(name, pipe.parent, *(argument.format(tmp_path) for argument in MORE.get(name, []))) as process:
+    with start(name, pipe.parent, *(argument.format(tmp_path) for argument in COMMANDS[name][3])) as process:
         writing = open_when_read(pipe, process)
         process.send_signal(signal.SIGINT)
         os.close(writing)  # what is not read yet when the signal comes ends here
@@ -90,15 +75,12 @@ def test_a_closed_pipe_is_silent_and_141(name: str) -> None:
     assert process.returncode == 141
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "tx-serve", "tx-train", "tx-translate-corpus", "tx-get", "tx-push"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_full_disk_is_one_sentence_and_2(name: str) -> None:
     """As where standard output goes to one."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    places = {"tx-serve": "runtime", "tx-train": "training", "tx-translate-corpus": "runtime", "tx-get": "exporter",
-              "tx-push": "exporter"}  # fmt: skip
-    package = places.get(name) or COMMANDS[name][0]
-    function = name.removeprefix("tx-").replace("-", "_") if name in places else COMMANDS[name][1]
+    package, function, *_ = COMMANDS[name]
     if package != "runtime":
         pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
     command = [sys.executable, "-c", RUN.format(name, package, function), "--help"]
@@ -106,6 +88,25 @@ def test_a_full_disk_is_one_sentence_and_2(name: str) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     words = "the output cannot be read or written: No space left on device"
     assert (done.returncode, done.stderr) == (2, f"{name}: {words}\n")
+
+
+def test_every_command_ends_by_the_same_function() -> None:
+    """The last statement of each console script's function is a call of `run_command`, with nothing around it."""
+    scripts = {
+        entry.value for entry in importlib.metadata.entry_points(group="console_scripts") if "txport" in entry.value
+    }
+    functions = {}
+    for package in PACKAGES:
+        module = ast.parse((ROOT / package / "entry.py").read_text())
+        for function in (each for each in module.body if isinstance(each, ast.FunctionDef)):
+            functions[f"txport.{package}.entry:{function.name}"] = function.body[-1]
+    assert len(scripts) == 18 and scripts <= functions.keys()
+    for name in scripts:
+        match functions[name]:
+            case ast.Expr(ast.Call(ast.Name("run_command"))):
+                pass
+            case other:
+                raise AssertionError(f"{name} ends with {ast.dump(other)}")
 
 
 def test_tables_in_a_closed_pipe(tmp_path: Path) -> None:

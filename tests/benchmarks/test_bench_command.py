@@ -9,10 +9,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import commands
 import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
+from txport.benchmarks import entry
 from txport.benchmarks.report.compare import check_against
 from txport.benchmarks.report.report import read_report
 from txport.benchmarks.report.schema import BenchReport, Measurement
@@ -36,8 +38,9 @@ def command(*arguments: str | Path | float) -> list[str]:
     return [sys.executable, "-c", RUN, *map(str, arguments)]
 
 
-def tx_bench(*arguments: str | Path | float, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, cwd=cwd)
+def tx_bench(*arguments: str | Path | float) -> subprocess.CompletedProcess[str]:
+    """In this process."""
+    return commands.run(entry, "tx-bench", *arguments)
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], code: int, words: Sequence[str]) -> None:
@@ -58,7 +61,8 @@ def measured(bundle: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFa
     output = tmp_path_factory.mktemp("bench") / "out"
     peers = ("--peer", "pytorch", "--peer", "ctranslate2", "--peer", "optimum", "--checkpoint", checkpoint)
     options = ("--batch", "1,2", "--lines", 5, "--against", bundle, "--max-ratio", 0.01)
-    done = tx_bench(bundle, "-o", output, *SMALL, *options, *peers)
+    words = command(bundle, "-o", output, *SMALL, *options, *peers)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert_refused(done, 1, ["on 1 x 7 -> 6", "more than 0.01 times was not allowed"])
     return output, done.stdout
 
@@ -174,10 +178,17 @@ def test_an_interrupted_run_keeps_what_was_measured(bundle: Path, tmp_path: Path
         (("--peers", "--checkpoint", "nothing"), ["config.json is missing or cannot be read", "--checkpoint"]),
     ],
 )
-def test_bad_use_is_one_sentence(bundle: Path, tmp_path: Path, options: tuple[object, ...], words: list[str]) -> None:
+def test_bad_use_is_one_sentence(
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str | float, ...],
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
     if options == ("--device", "cuda") and isinstance(find_gpu(), Gpu):
         pytest.skip("there is a GPU here")
-    done = tx_bench(bundle, "-o", "out", *options, cwd=tmp_path)  # type: ignore[arg-type]
+    done = tx_bench(bundle, "-o", "out", *options)
     assert_refused(done, 2, words)
     assert not (tmp_path / "out/bench.json").exists()
 

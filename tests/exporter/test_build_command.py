@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import pytest
 from memory_engine import MemoryEngine
+from txport.exporter import entry
 from txport.exporter.engines import check, directory
 from txport.exporter.engines.builder import BuildOptions
 from txport.exporter.engines.process import run_apart
@@ -42,9 +44,8 @@ def target(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tx_build(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command, in a process of its own, found beside this Python."""
-    command = [str(Path(sys.executable).with_name("tx-build")), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    """The command, in this process; engines are built in others."""
+    return commands.run(entry, "tx-build", *arguments)
 
 
 def engines_of(bundle: Path) -> list[Path]:

@@ -49,8 +49,17 @@ def _streams(stdin: bytes) -> Iterator[tuple[Path, list[TextIO]]]:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         (folder / "stdin").write_bytes(stdin)
-        modes = {"stdin": "r", "stdout": "w", "stderr": "w"}
-        yield folder, [open(folder / name, mode, encoding="utf-8", newline="\n") for name, mode in modes.items()]
+        modes = {"stdin": "r", "stdout": "a", "stderr": "a"}  # processes that the command starts write there too
+        streams = [open(folder / name, mode, encoding="utf-8", newline="\n") for name, mode in modes.items()]
+        before = [os.dup(number) for number in range(3)]
+        try:
+            for number, stream in enumerate(streams):
+                os.dup2(stream.fileno(), number)
+            yield folder, streams
+        finally:
+            for number, saved in enumerate(before):
+                os.dup2(saved, number)
+                os.close(saved)
 
 
 @contextlib.contextmanager
