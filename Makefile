@@ -24,7 +24,8 @@ CPP_ONNXRUNTIME := $(or $(ONNXRUNTIME_ROOT),$(CURDIR)/$(CPP)/onnxruntime)
 CPP_HIGHWAY := $(or $(HIGHWAY_ROOT),$(CURDIR)/$(CPP)/highway)
 # Of the release build: .ci/run compiles its tests, which nobody installs, by folders (runtime/cpp/CMakeLists.txt).
 UNITY ?= OFF
-CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) -DHIGHWAY_ROOT=$(CPP_HIGHWAY)
+CPP_CMAKE = cmake -S runtime/cpp -G Ninja -DTXPORT_STRICT=ON -DONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) -DHIGHWAY_ROOT=$(CPP_HIGHWAY) \
+  $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 # $(call sanitized,FOLDER,OPTIONS): configured for clang's sanitizers, with assertions and with line numbers in reports.
 # That each source includes what it needs is seen by g++, which compiles each by itself.
 sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYPE=Sanitized \
