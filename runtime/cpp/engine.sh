@@ -64,6 +64,11 @@ fi
 highway=${HIGHWAY_ROOT:-$beside/highway}
 "$here/highway.sh" "$highway" || true  # it may be installed
 if [ -e "$highway/hwy/highway.h" ]; then set -- "-DHIGHWAY_ROOT=$(cd "$highway" && pwd)" "$@"; fi
+# CMake refuses a cache that was made elsewhere: the folder was moved or copied.
+if [ -e "$folder/CMakeCache.txt" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$here" "$folder/CMakeCache.txt"; then
+  rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+fi
+if command -v ccache > /dev/null; then compiler+=("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"); fi
 cmake -S "$here" -B "$folder" -G Ninja -DTXPORT_ENGINE_ONLY=ON "${compiler[@]}" "$@" >> "$log" 2>&1 || fail "cmake fails, see $log"
 grep -q 'Fused engine: compiled' "$log" || fail "the source of Google Highway 1.2 cannot be had by apt or curl: unpack it and set HIGHWAY_ROOT"
 echo '== Build the fused engine'
