@@ -4,7 +4,7 @@ Both are of years ago. An environment that has txport[dev] runs them without wha
 
     READTHEDOCS=1 pip install --no-deps --no-build-isolation fairseq==0.12.2
     pip install --no-deps OpenNMT-py==3.5.1 && pip install 'hydra-core>=1.3' 'bitarray>=2.6'
-    PYTHONPATH=tests/helpers python tests/data/make_foreign_models.py
+    PYTHONPATH=tests/helpers:tests/foreign python tests/data/make_foreign_models.py
 
 READTHEDOCS keeps fairseq from compiling what its Transformer does not need. Weights are numbers that float16 has.
 Memory and logits are computed in float64, and only sentences are recorded of which every token is more probable than

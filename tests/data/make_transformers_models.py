@@ -4,7 +4,7 @@ Version 5 writes other fields in config.json, other ties and no table twice. An 
 a txport[export] (say, that of txport's own by a .pth file):
 
     pip install transformers==4.57.6
-    PYTHONPATH=tests/helpers:tests/data python tests/data/make_transformers_models.py [NAME ...]
+    PYTHONPATH=tests/helpers:tests/foreign:tests/data python tests/data/make_transformers_models.py [NAME ...]
 
 Weights, sentences and numbers are as those of make_foreign_models.py.
 """
