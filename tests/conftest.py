@@ -26,6 +26,8 @@ from processor_times import ProcessorTimes
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
 TESTS = Path(__file__).parent
+# Tests of what runs without PyTorch.
+RUNTIME = ("runtime", "gpu")
 LONG = "exporter benchmarks training cpp models test_layout.py test_documents.py test_packaging.py".split()
 
 
@@ -40,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-skipped", type=Path, metavar="FILE", help="write the names of skipped tests")
-    text = "of the tests of the runtime, run these alone: those that another environment skipped"
+    text = f"of the tests in {' and '.join(RUNTIME)}, run these alone: those that another environment skipped"
     parser.addoption("--only-skipped", type=Path, metavar="FILE", help=text)
 
 
@@ -48,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_when)  # a stable sort: the order within a folder stays
     if file := config.getoption("--only-skipped"):
         skipped = set(file.read_text(encoding="utf-8").splitlines())
-        left = [item for item in items if item.path.is_relative_to(TESTS / "runtime") and not _names(item) & skipped]
+        left = [item for item in items if _folder(item) in RUNTIME and not _names(item) & skipped]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]
 
@@ -85,8 +87,12 @@ def _no_gpu() -> str | None:
 
 def _when(item: pytest.Item) -> int:
     """What is long first: workers that take whole files (--dist loadfile) then end at about the same time."""
-    first = item.path.relative_to(TESTS).parts[0]
+    first = _folder(item)
     return LONG.index(first) if first in LONG else len(LONG)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
 
 
 def pytest_collection_finish() -> None:
