@@ -92,7 +92,7 @@ def added_tokens(
     Raises:
         CheckpointError: a list is damaged, has a token beyond the embedding, or leaves ids open.
     """
-    check_ids(directory, vocabulary, languages, size, renumbered=around.rules == "tokenizers")
+    check_ids(directory, vocabulary, rows, languages, size, renumbered=around.rules == "tokenizers")
     named = {token.content: token for token in _named(directory) if token.content in vocabulary}
     listed = {content: replace(token, id=vocabulary[content]) for content, token in named.items()}
     listed |= listed_tokens(directory)
@@ -116,7 +116,13 @@ def added_tokens(
 
 
 def check_ids(
-    directory: Path, vocabulary: Mapping[str, int], languages: Collection[int] = (), size: int = 0, *, renumbered: bool
+    directory: Path,
+    vocabulary: Mapping[str, int],
+    rows: int,
+    languages: Collection[int] = (),
+    size: int = 0,
+    *,
+    renumbered: bool,
 ) -> None:
     """Check that all added tokens have the ids that transformers gives them.
 
@@ -126,6 +132,7 @@ def check_ids(
     Args:
         directory: of the model.
         vocabulary: the pieces and their ids.
+        rows: of the embedding; ids beyond it are not looked at.
         languages: ids of languages.
         size: of the model, which may have pieces that are not in `vocabulary`.
         renumbered: whether gaps change ids.
@@ -143,19 +150,26 @@ def check_ids(
                 "--no-tokenizer"
             )
     first = max(size, 1 + max(vocabulary.values(), default=-1))
-    taken = {token.id for token in listed.values()} | set(languages)
-    if masks is _SENTINEL and "<extra_id_0>" not in known:
-        count = read_json(directory / "tokenizer_config.json", optional=True).get("extra_ids", _SENTINELS)
-        taken |= set(range(first, first + (count if isinstance(count, int) else 0)))
-    if "<mask>" not in listed and languages:
-        taken.add(1 + max(languages))  # the place of <mask>
-    gaps = sorted(set(range(first, max(taken, default=0))) - taken) if renumbered else []
-    if gaps:
-        content = min((token for token in listed.values() if token.id > gaps[0]), key=lambda token: token.id).content
+    if renumbered and (gap := _gap(directory, first, rows, languages)):
         raise CheckpointError(
-            f"{directory} adds the token {content!r} behind the id {gaps[0]}, which no token has: transformers 5 gives "
+            f"{directory} adds the token {gap[1]!r} behind the id {gap[0]}, which no token has: transformers 5 gives "
             "it another id; add tokens for the ids between, or give --no-tokenizer"
         )
+
+
+def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> tuple[int, str] | None:
+    """The first id from `first` on that no token has, and the next token behind it; None if there is none."""
+    listed = listed_tokens(directory)
+    taken = {token.id for token in listed.values()} | set(languages)
+    if _masks(directory) is _SENTINEL and "<extra_id_0>" not in listed:
+        count = read_json(directory / "tokenizer_config.json", optional=True).get("extra_ids", _SENTINELS)
+        taken |= set(range(first, first + (count if isinstance(count, int) else 0)))
+    last = max((token for token in taken if token < rows), default=0)
+    gaps = sorted(set(range(first, last)) - taken)
+    if gaps and gaps[0] - 1 in languages and "<mask>" not in listed:
+        gaps = gaps[1:]  # the place of <mask>
+    behind = {token.id: token.content for token in listed.values() if gaps and token.id > gaps[0]}
+    return (gaps[0], behind[min(behind)]) if behind else None
 
 
 def _own(directory: Path) -> set[str]:

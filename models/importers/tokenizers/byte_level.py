@@ -35,7 +35,7 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
             f"{file} has ids up to {largest}, but the embedding has {rows} rows: "
             "they belong to different models; find the right file, or give --no-tokenizer"
         )
-    check_ids(directory, vocabulary, renumbered=True)
+    check_ids(directory, vocabulary, rows, renumbered=True)
     return data
 
 

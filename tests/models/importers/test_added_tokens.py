@@ -1,6 +1,7 @@
 """Tokens that were added to a tokenizer: ids and texts as Hugging Face's tokenizers give them, for every family."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,20 @@ def test_tokens_like_pieces(family: str, tmp_path: Path) -> None:
     texts = ["s", "a s b", "as cats", "a x b", "x", "ss", "the<extra_id_3> cat"]
     for text in texts[: len(texts) - (family == "t5")]:
         assert ours.encode_source(text)[0] == list(theirs(text, add_special_tokens=False).input_ids), text
+
+
+@pytest.mark.parametrize("family", ["t5", "nllb"])
+def test_long_texts_take_linear_time(family: str, tmp_path: Path) -> None:
+    """Runs of unknown characters, and many tokens that take the white space around them."""
+    theirs = saved(family, tmp_path / "theirs")
+    ours = opened(import_here(tmp_path / "theirs", tmp_path / "out", target_language=TARGETS.get(family)))
+    runs = ["漢字", "ｂé", "e\u0301\u0323", "\u1112\u1161\u11ab", "ﬃ㍿x"]
+    texts = [f"the {run * 1200}<ent> {run * 1200} newword" for run in runs]
+    for text in texts:
+        assert ours.encode_source(text)[0] == list(theirs(text, add_special_tokens=False).input_ids), text[:20]
+    started = time.process_time()
+    ours.encode_source("漢字" * 300_000 + "<ent>" + "<right> <left> " * 5_000)
+    assert time.process_time() - started < 15
 
 
 @pytest.mark.parametrize("file", ["special_tokens_map.json", "tokenizer_config.json"])
