@@ -327,7 +327,7 @@ TXPORT_API txport_code txport_submit(const txport_translator* translator, const 
                                      txport_pending** pending) TXPORT_NOEXCEPT;
 /* The answer to a request without `done`: waits for it so many seconds at most, 0 to look only; below 0: as long as it
  * takes. TXPORT_WAITING if there is none yet. Any other code is the request's own, and comes once; with TXPORT_OK, free
- * *result at the end. */
+ * *result at the end. TXPORT_ENGINE_ERROR in a forked process, for a request of its parent that had no answer. */
 TXPORT_API txport_code txport_pending_wait(txport_pending* pending, double seconds,
                                            txport_result** result) TXPORT_NOEXCEPT;
 /* Give up a request, in any thread: its place in the batch is free after the step that is under way, and its answer is
