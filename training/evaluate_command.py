@@ -11,6 +11,7 @@ import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_model
 from txport.runtime.bundle.strict_json import finite
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
@@ -76,6 +77,11 @@ def main(
     paired bootstrap resampling.
     """
     show_log("txport")
+    refuse_unused(not show, "without --show", "bleu_order")
+    refuse_unused(not recipes, "without --recipe", "data")
+    refuse_unused(
+        not any((model / "manifest.json").exists() or model.is_file() for model in models), "without a bundle", "engine"
+    )
     if len(set(models)) < len(models):
         raise InputError("a model is given twice: name each once")
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))

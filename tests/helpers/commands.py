@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import keyword
 import multiprocessing
 import os
 import signal
@@ -29,13 +30,14 @@ def run(entry: ModuleType, command: str, *arguments: str | Path) -> subprocess.C
         arguments: of the command.
     """
     out, err = io.StringIO(), io.StringIO()
+    function = command.removeprefix("tx-").replace("-", "_")
     with (
         patch.object(sys, "argv", [command, *map(str, arguments)]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as ended,
     ):
-        getattr(entry, command.removeprefix("tx-"))()
+        getattr(entry, function + "_" * keyword.iskeyword(function))()
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
