@@ -23,7 +23,9 @@ def opened(checkpoint: Checkpoint) -> Any:
 @pytest.mark.parametrize("beside", [True, False], ids=["beside", "alone"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_and_texts(family: str, beside: bool, tmp_path: Path) -> None:
-    theirs = saved(family, tmp_path / "theirs", beside)
+    # Hugging Face's PLBart loses the flags of the last four tokens when it is read again.
+    tokens = [TOKEN(token.content) for token in ADDED] if family == "plbart" else ADDED
+    theirs = saved(family, tmp_path / "theirs", beside, tokens)
     checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language=TARGETS.get(family))
     ours = opened(checkpoint)
     added = {theirs.convert_tokens_to_ids(token.content) for token in ADDED}
@@ -80,7 +82,7 @@ def test_special_tokens_without_ids(family: str, file: str, tmp_path: Path) -> N
     assert len(str(error.value).splitlines()) == 1
 
 
-KEEP_IDS = ("marian", "m2m100", "byt5")
+KEEP_IDS = ("marian", "m2m100", "byt5", "plbart")
 LISTS = [(family, file) for family in FAMILIES for file in ("added_tokens.json", "added_tokens_decoder")]
 LISTS += [(family, "tokenizer.json") for family in FAMILIES if family not in (*KEEP_IDS, "bart")]
 
