@@ -33,6 +33,8 @@ def test_ids_and_texts(family: str, beside: bool, tmp_path: Path) -> None:
     for text in texts():
         if family == "mbart" and "ｂ" in text:
             continue  # Hugging Face's does not normalise texts since version 5
+        if family == "seamless" and "  <left>" in text:
+            continue  # Hugging Face's keeps one of two spaces there, although the token takes white space
         expected = list(theirs(text, add_special_tokens=False).input_ids)
         ids, spans, _ = ours.locate_source(text)
         assert ids == expected == ours.encode_source(text)[0], text
