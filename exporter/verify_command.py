@@ -72,8 +72,9 @@ def main(
         return
     if checkpoint is None:
         if texts:
-            names = " and ".join(f"--{name.replace('_', '-')}" for name in _TEXTS if sentences[name] is not None)
-            raise InputError(f"{names} needs a CHECKPOINT to compare with: name it after the bundle")
+            names = [f"--{name.replace('_', '-')}" for name in _TEXTS if sentences[name] is not None]
+            verb = "needs" if len(names) == 1 else "need"
+            raise InputError(f"{' and '.join(names)} {verb} a CHECKPOINT to compare with: name it after the bundle")
         refuse_unused(True, "without a CHECKPOINT", "sentences", "minutes", "singles")
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return

@@ -463,3 +463,12 @@ def test_a_process_may_end_without_closing(bundle: Path, tmp_path: Path, seconds
     script.write_text("".join(line for line in lines if "result_text(" not in line and "texts" not in line))
     for _ in range(3):
         check(sys.executable, script, BUILD / "libtxport.so", bundle, "nothing is translated")
+
+
+@pytest.mark.parametrize("name", ["libtxport.so", "libtxport_engine.so"])
+@pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
+def test_libraries_are_hardened(name: str) -> None:
+    """Stack protectors, addresses bound at start, and no variable of the environment in a setuid program."""
+    symbols = {line.split()[-1].split("@")[0] for line in check("nm", "-D", "-u", BUILD / name).splitlines()}
+    assert "__stack_chk_fail" in symbols and "secure_getenv" in symbols and "getenv" not in symbols
+    assert "BIND_NOW" in check("readelf", "-d", BUILD / name)
