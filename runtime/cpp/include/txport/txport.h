@@ -73,6 +73,7 @@ typedef struct txport_translator_options {
   int32_t workers;       /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
   const char* engine;    /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
   int32_t trust_engines; /* not 0: TensorRT engines in the bundle, native code by whoever made it, may run */
+  int32_t verify;        /* not 0: compare the hash of the weights as well; those of other files always are */
 } txport_translator_options;
 
 /* Ids that an application gives. */
@@ -134,7 +135,7 @@ typedef struct txport_options {
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
-  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT                                                                                           \
   {                                                                                                                   \
     sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0}, {0, 0}, \

@@ -97,6 +97,7 @@ struct TranslatorOptions {
   std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
   std::int32_t workers = 1;    // batches side by side on the CPU, each with a share of the cores; 0: by the cores
   bool trust_engines = false;  // whether TensorRT engines in the bundle, native code by whoever made it, may run
+  bool verify = false;         // compare the hash of the weights as well; those of other files always are
 };
 
 // Options for every sentence of a call.
@@ -702,6 +703,7 @@ class Translator {
     asked.batch_tokens = options.batch_tokens;
     asked.workers = options.workers == 0 ? -1 : options.workers;
     asked.trust_engines = options.trust_engines ? 1 : 0;
+    asked.verify = options.verify ? 1 : 0;
     if (options.warning) {
       asked.warning = [](void* user, const char* message) { (*static_cast<Warning*>(user))(message); };
       asked.warning_user = warning_.get();

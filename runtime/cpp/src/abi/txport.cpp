@@ -154,6 +154,7 @@ txport::core::TranslatorOptions options_of(const txport_translator_options* opti
   result.where.engine = unless_null(fields.engine).value_or("auto");
   result.where.lowering = unless_null(fields.lowering).value_or("");
   result.where.trust_engines = fields.trust_engines != 0;
+  result.verify = fields.verify != 0;
   result.threads = fields.threads;
   result.batch = unless_zero(fields.batch);
   if (fields.batch_tokens != 0) result.batch_tokens = fields.batch_tokens;
