@@ -32,7 +32,7 @@ struct TranslatorOptions {
   // and, if `threads` is 0, of the cores. One is best for single sentences, several for many; 0: by the cores.
   int workers = 1;
   bool verify = false;  // compare the hash of the weights as well
-  Warn warn;  // called in the thread of a call; may be empty
+  Warn warn;            // called in the thread of a call; may be empty
 };
 
 class Translator;

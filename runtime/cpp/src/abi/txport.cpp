@@ -55,7 +55,7 @@ struct txport_pending {
     txport::core::Translation translation;
   };
   std::shared_ptr<txport::core::Ticket> ticket;
-  std::future<Answer> answer;  // of a request without `done`
+  std::future<Answer> answer;                     // of a request without `done`
   const unsigned forked = txport::core::forks();  // by then
 };
 
