@@ -21,7 +21,6 @@ CASES = [
     ((exporter, "tx-verify", BUNDLE), "--singles=3", "without a CHECKPOINT"),
     ((training, "tx-evaluate", BUNDLE), "--bleu-order=3", "without --show"),
     ((training, "tx-evaluate", BUNDLE), "--data=.", "without --recipe"),
-    ((training, "tx-evaluate", "checkpoint"), "--engine=ort", "without a bundle"),
     ((training, "tx-shortlist", BUNDLE, "--no-check"), "--check-source=text", "with --no-check"),
     ((training, "tx-shortlist", BUNDLE, "--no-check"), "--most-loss=3", "with --no-check"),
     ((models, "tx-import", "model", "-o", "new", "--no-tokenizer"), "--vocabulary=.", "with --no-tokenizer"),

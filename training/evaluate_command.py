@@ -79,9 +79,6 @@ def main(
     show_log("txport")
     refuse_unused(not show, "without --show", "bleu_order")
     refuse_unused(not recipes, "without --recipe", "data")
-    refuse_unused(
-        not any((model / "manifest.json").exists() or model.is_file() for model in models), "without a bundle", "engine"
-    )
     if len(set(models)) < len(models):
         raise InputError("a model is given twice: name each once")
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
