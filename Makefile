@@ -225,7 +225,7 @@ ifndef BUNDLES
 	@$(test_bundles)
 	@$(base_checkpoint)
 	@test -e build/base/bundle-float16/manifest.json || $(VENV)/bin/tx-export build/base/checkpoint \
-	  -o build/base/bundle-float16 --fp16 --no-verify --sentences 8 --singles 2
+	  -o build/base/bundle-float16 --fp16 --no-verify --sentences 8
 	@rm -rf $(GPU_BUNDLES) && mkdir -p $(GPU_BUNDLES)
 	@for pair in base/bundle-float16=base-float16 demo/bundle-fp16=demo-float16 test/bundle=tiny-float32 \
 	  test/bundle-float16=tiny-float16 test/bundle-islands=tiny-islands; do \

@@ -16,6 +16,7 @@ from txport.benchmarks.run.job import BenchOptions, make_job
 from txport.benchmarks.run.plans import PEERS
 from txport.benchmarks.run.session import Session
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.progress import Stages
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
@@ -119,6 +120,8 @@ def main(
     Figures are written after each workload: those that were measured survive an interruption.
     """
     others |= {"peers": PEERS if all_peers else peers, "roofline": not no_roofline, "command": tuple(sys.argv[1:])}
+    refuse_unused(not others["peers"], "without --peers or --peer", "peer_seconds", "pythons")
+    refuse_unused("ctranslate2" not in others["peers"], "without --peer ctranslate2", "compute_types")
     options = BenchOptions(bundle, output / REPORT, **others)
     if max_ratio is not None and not options.against:
         raise InputError("--max-ratio needs another bundle to compare with: give --against")

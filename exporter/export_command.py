@@ -11,6 +11,7 @@ from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import NAME
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.bundle.strict_json import finite
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import check_target
 from txport.runtime.libraries import needs, share_cores, without_collection
@@ -69,6 +70,7 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
 
     Exits with 1, and leaves no bundle, if the verification fails.
     """
+    refuse_unused(no_verify, "with --no-verify", "singles", "minutes")
     check_kind(checkpoint, "checkpoint")
     check_target(output, options["force"], NAME)
     _check(options)

@@ -15,11 +15,14 @@ from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.strict_json import finite
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
 from txport.runtime.text.lines import check_file
+
+_TEXTS = ("text", "references", "ids", "reference_ids")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,7 +61,8 @@ def main(
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
     device = device or ("cuda" if engine == TRT else "cpu")
-    texts = sentences["text"] is not None or sentences["references"] is not None
+    texts = any(sentences[name] is not None for name in _TEXTS)
+    refuse_unused(layers, "with --layers", "sentences", "minutes", "singles", "no_write")
     if layers:
         if checkpoint is not None or texts:
             raise InputError("--layers compares the bundle with itself in float32: leave the checkpoint and texts out")
@@ -68,7 +72,10 @@ def main(
         return
     if checkpoint is None:
         if texts:
-            raise InputError("--text and --references need a CHECKPOINT to compare with: name it after the bundle")
+            names = [f"--{name.replace('_', '-')}" for name in _TEXTS if sentences[name] is not None]
+            verb = "needs" if len(names) == 1 else "need"
+            raise InputError(f"{' and '.join(names)} {verb} a CHECKPOINT to compare with: name it after the bundle")
+        refuse_unused(True, "without a CHECKPOINT", "sentences", "minutes", "singles")
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
     check_kind(checkpoint, "checkpoint")

@@ -14,10 +14,10 @@ from txport.runtime.system import c_function
 
 
 @contextmanager
-def needs(extra: str, why: str = "") -> Iterator[None]:
+def needs(extra: str, why: str = "", otherwise: str = "") -> Iterator[None]:
     """Wrap imports of modules that need the libraries of `pip install 'txport[extra]'`, or without an extra of txport.
 
-    `why` they are needed begins the sentence.
+    `why` they are needed begins the sentence, and `otherwise` ends it.
 
     Raises:
         MissingLibrary: one of them is not installed or cannot be loaded.
@@ -31,7 +31,7 @@ def needs(extra: str, why: str = "") -> Iterator[None]:
         missing = isinstance(error, ModuleNotFoundError)
         fault = "is not installed" if missing else f"is installed but cannot be loaded ({error})"
         command = f"pip install 'txport[{extra}]'" if extra else "pip install txport"
-        raise MissingLibrary(f"{f'{why}, and ' if why else ''}{library} {fault}: {command}") from error
+        raise MissingLibrary(f"{f'{why}, and ' if why else ''}{library} {fault}: {command}{otherwise}") from error
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import numpy as np
 from txport.runtime.arguments import check_pairs, check_sentence, check_text, listed
 from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.optional_graphs import graph_of
+from txport.runtime.bundle.schema import OptionalRole
 from txport.runtime.engine import Engine, Float32
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -56,7 +58,7 @@ class Scorer:
             BundleError: it has none.
         """
         if options.alignments or options.attention:
-            self._teacher.graph("decoder")
+            self._teacher("decoder")
 
     def source(self, ids: Iterable[int], what: str) -> list[int]:
         """Whole source ids, checked; `what` names them in messages.
@@ -112,7 +114,7 @@ class Scorer:
         """
         texts = enumerate(listed(sentences), 1)
         sources = [call.needed(text, f"sentence {number}").request.source_ids for number, text in texts]
-        memories = dict(self._teacher.memories(sources))
+        memories = dict(self._teacher("encoder_attention").memories(sources))
         whole = [memories[index] for index in range(len(sources))]
         if not pooled:
             return whole
@@ -139,8 +141,8 @@ class Scorer:
             ids = result.ids
         else:
             ids = self._answer(asked, target, "the translation")
-        ((_, reading),) = self._teacher.read([source], [ids], cross=True, own=True)
-        ((_, encoder),) = self._teacher.attentions([source])
+        ((_, reading),) = self._teacher("decoder", "encoder_attention").read([source], [ids], cross=True, own=True)
+        ((_, encoder),) = self._teacher("encoder_attention").attentions([source])
         assert reading.cross is not None and reading.own is not None
         return AttentionMaps(
             source_ids=source,
@@ -159,7 +161,8 @@ class Scorer:
         """The translations with alignment and attention, as far as the options ask for them."""
         aligned = list(translations)
         sources = [sentence.request.source_ids for sentence in sentences]
-        for index, reading in self._teacher.read(sources, [each.ids for each in translations], cross=True):
+        readings = self._teacher("decoder").read(sources, [each.ids for each in translations], cross=True)
+        for index, reading in readings:
             assert reading.cross is not None
             weights = averaged(reading.cross, self._manifest.alignment_heads)
             alignment = self._alignment(sentences[index], translations[index], weights) if options.alignments else None
@@ -195,12 +198,14 @@ class Scorer:
         return check_sentence(ids, model.target_vocabulary, most, self._manifest.tokens.pad, what)
 
     def _scores(self, sources: Sequence[Sequence[int]], targets: Sequence[list[int]]) -> list[Score]:
-        readings = {index: reading.log_probabilities for index, reading in self._teacher.read(sources, targets)}
+        found = self._teacher("decoder").read(sources, targets)
+        readings = {index: reading.log_probabilities for index, reading in found}
         return [Score(list(target), readings[index].tolist()) for index, target in enumerate(targets)]
 
-    @property
-    def _teacher(self) -> "TeacherForcing":
-        """The graphs, by ONNX Runtime, which the engine may do without."""
+    def _teacher(self, *roles: OptionalRole) -> "TeacherForcing":
+        """The graphs, by ONNX Runtime, which the engine may do without; it is no use to a bundle without the graphs."""
+        for role in roles:
+            graph_of(self._bundle, self._manifest, role)
         with needs("ort"):
             from txport.runtime.engines.teacher_forcing import TeacherForcing
 

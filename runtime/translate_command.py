@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -267,7 +268,9 @@ def _with_alignment(result: Translation) -> bytes:
 
 
 def as_json_line(result: Translation) -> bytes:
-    """One JSON object, the same bytes as the C++ runtime writes: scores and attention have six decimals.
+    """One JSON object, the same bytes as the C++ runtime writes.
+
+    Scores and attention have six decimals; those that are not finite are null.
 
     An alignment adds the pairs of words, as `Alignment.pharaoh` has them, and the characters of each word; attention
     is a list of rows, one a target id. Hypotheses are objects as the line itself is one.
@@ -307,6 +310,6 @@ def _as_object(result: Translation) -> str:
 
 
 def _six_decimals(numbers: Sequence[float]) -> str:
-    texts = (f"{number:.6f}" for number in numbers)
+    texts = (f"{number:.6f}" if isfinite(number) else "null" for number in numbers)
     # Whether a probability of one has the logarithm 0 or -0 depends on the order of a sum.
     return f"[{', '.join(text.removeprefix('-') if text == '-0.000000' else text for text in texts)}]"

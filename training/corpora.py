@@ -170,7 +170,7 @@ def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data:
         source, target = (_existing(data / f"{name}.{language}") for language in languages)
         return read_parallel(source, target)
     if isinstance(options, TableOptions):
-        return read_table(_table(name, data), options.source_column, options.target_column)
+        return read_table(_table(name, data), options.source_column, options.target_column, options.header)
     return read_dataset(options, name)
 
 
@@ -190,7 +190,7 @@ def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
     if isinstance(options, TableOptions) and options.alignment_column is not None:
         file = _table(options.train, data)
         columns = options.source_column, options.target_column, options.alignment_column
-        rows = list(_rows(file, columns))
+        rows = list(_rows(file, columns, options.header))
         lines = (f"{file}, line {number}" for number, _ in rows)
         return by_pair(((cells[0], cells[1]) for _, cells in rows), [cells[2] for _, cells in rows], lines)
     return {}
@@ -240,21 +240,23 @@ def read_parallel(source: Path, target: Path) -> list[Pair]:
     return _pairs(zip(sources, targets, strict=True), f"{source} and {target} hold")
 
 
-def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> list[Pair]:
+def read_table(file: Path, source_column: int = 1, target_column: int = 2, header: bool = False) -> list[Pair]:
     """A UTF-8 file of tab-separated columns, counted from 1; nothing in it is quoted. Pairs with an empty side are
-    left out.
+    left out, and so is the first line with `header`.
 
     Raises:
         InputError: the file is missing or not UTF-8, a line has too few columns, or no pair is left.
     """
-    rows = _rows(file, (source_column, target_column))
+    rows = _rows(file, (source_column, target_column), header)
     return _pairs(((cells[0], cells[1]) for _, cells in rows), f"{file} holds")
 
 
-def _rows(file: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: Path, columns: Sequence[int], header: bool = False) -> Iterator[tuple[int, list[str]]]:
     """The number of each line that is not empty, and what it has in some columns."""
     last = max(columns)
     for number, line in enumerate(read_lines(file), 1):
+        if header and number == 1:
+            continue
         cells = line.split("\t")
         if line and len(cells) < last:
             raise InputError(

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.command import PART_FLAGS, of_parts, run
 from txport.runtime.corpus.rows import Fault, Output, Rows
@@ -164,9 +165,11 @@ def main(
     task = Distill(
         bundle, lambda: Translator(bundle, **chosen), Options(scores=True, **options), Filter(max_ratio, min_score)
     )
+    refuse_unused(flags["check"], "with --check", "resume")
     if flags["write"] in ("jsonl", "parquet"):
         click.echo(run(task, sources, output, flags, keep=(), errors=errors))
     elif flags["write"] is None and len(sources) == 1 and not (flags["resume"] or flags["check"]):
+        refuse_unused(True, "without --to jsonl or --to parquet", *PART_FLAGS)
         _write_table(task, Path(sources[0]), Path(output), errors)
     else:
         raise InputError("pairs in parts, or of several files, are JSONL or Parquet: choose --to jsonl or --to parquet")

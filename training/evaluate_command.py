@@ -11,6 +11,7 @@ import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_model
 from txport.runtime.bundle.strict_json import finite
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
@@ -76,6 +77,8 @@ def main(
     paired bootstrap resampling.
     """
     show_log("txport")
+    refuse_unused(not show, "without --show", "bleu_order")
+    refuse_unused(not recipes, "without --recipe", "data")
     if len(set(models)) < len(models):
         raise InputError("a model is given twice: name each once")
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
@@ -91,7 +94,10 @@ def main(
         figures = [report.to_json() for report in reports]
         click.echo(json.dumps(finite(figures if len(figures) > 1 else figures[0]), indent=1))
     else:
-        click.echo("\n\n".join(report.table(max_length) for report in reports))
+        blocks = [report.table(max_length) for report in reports]
+        if len(models) > 1:
+            blocks += [comparison([each for each in reports if each.test_set == one.name]) for one in sets]
+        click.echo("\n\n".join(blocks))
 
 
 @dataclass(frozen=True)
@@ -222,10 +228,25 @@ class Report:
         interval = f"bootstrap    ± {standing.interval:.2f} BLEU (95%)"
         if standing.p_value is None:
             return interval
-        return f"{interval}, p = {standing.p_value:.3f} that chance makes the difference from {self.first}"
+        return f"{interval}; difference from {self.first}: p = {standing.p_value:.3f}"
 
     def _shown(self, each: "Scored") -> str:
         return (
             f"\nsource       {each.source}\nreference    {each.reference}\ntranslation  {each.translation}\n"
             f"BLEU-{self.order:<7} {each.bleu:.3f}, chrF {each.chrf:.1f}"
         )
+
+
+def comparison(reports: Sequence[Report]) -> str:
+    """A row for each model on one test set, with the difference in BLEU from the first, and its p-value."""
+    first = reports[0].scores.bleu
+    width = max(len(str(each.model)) for each in reports)
+    rows = [f"{reports[0].test_set}", f"{'':{width}}    BLEU  difference      p    chrF    exact"]
+    for number, each in enumerate(reports):
+        p = None if each.standing is None else each.standing.p_value
+        difference = f"{each.scores.bleu - first:+.2f}" if number else ""
+        rows.append(
+            f"{each.model!s:{width}}  {each.scores.bleu:6.2f}  {difference:>10}  {'' if p is None else f'{p:.3f}':>5}  "
+            f"{each.scores.chrf:6.2f}  {100 * each.scores.exact:6.2f}%"
+        )
+    return "\n".join(rows)

@@ -101,6 +101,7 @@ class TableOptions(Splits):
     train: str = option("train.tsv", "file name")
     source_column: int = option(1, "column of the source, counted from 1", least=1)
     target_column: int = option(2, "column of the target, counted from 1", least=1)
+    header: bool = option(False, "skip the first line of each file, the names of the columns")
     alignment_column: int | None = option(
         None, "column of `train` that aligns its words, for training.guided_attention; none: there is none", least=1
     )

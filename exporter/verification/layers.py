@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from txport.exporter.verification.layer_errors import LayerError, layer_errors, worst
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.strict_json import finite
 from txport.runtime.device.gpu import usable_gpu
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import CheckFailed, InputError
@@ -34,7 +35,7 @@ def verify_layers(bundle: Path, manifest: Manifest, device: str, engine: str, *,
     with scratch_directory() as scratch:
         errors = layer_errors(bundle, manifest, where, lowering, scratch)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(each) for each in errors], indent=1))
+        click.echo(json.dumps(finite([dataclasses.asdict(each) for each in errors]), indent=1))
     else:
         click.echo(_table(errors))
     if broken := [each for each in errors if not each.finite]:

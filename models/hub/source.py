@@ -102,7 +102,7 @@ def _only_directory(directory: Path) -> Path:
 
 def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles: bool = False) -> Path:
     """The files of a repository that are needed of it; arguments and errors as of `open_source`."""
-    with needs("hub"):
+    with needs("import,export", otherwise="; for finished bundles 'txport[hub]' is enough"):
         import huggingface_hub as hub
         from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
         from huggingface_hub.errors import LocalEntryNotFoundError

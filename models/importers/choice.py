@@ -96,12 +96,17 @@ def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
     assert options.vocabulary is not None
     config = imported.config
     lists = read_word_lists(options.vocabulary, (config.source_vocabulary, config.target_vocabulary))
-    parts = word_tokenizer(lists, replace(options, vocabulary=None), config.eos_id)
+    prefix = imported.tokenizer.description.target_prefix
+    language = None if prefix else options.target_language  # answers are forced to begin with it
+    parts = word_tokenizer(lists, replace(options, vocabulary=None, target_language=language), config.eos_id)
     suffix = parts.description.source_suffix or (config.eos_id,)
-    described = replace(
-        parts.description, source_suffix=suffix, target_prefix=imported.tokenizer.description.target_prefix
-    )
-    unk = lists.token("unk_id")
+    described = replace(parts.description, source_suffix=suffix, target_prefix=prefix)
+    end, unk = lists.token("eos_id"), lists.token("unk_id")
+    if end not in (None, config.eos_id):
+        raise CheckpointError(
+            f"{lists.files[1]} has the end of a text in line {end + 1}, but the model's has the id {config.eos_id}: "
+            "write tokens in the order of their ids, from 0 on"
+        )
     if unk is None or unk != lists.token("unk_id", "source"):
         raise CheckpointError(
             f"{lists.files[0]} and {lists.files[1]} must have <unk> in the same line: give whole lists"

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from txport.models.hub.source import HUB_ID
 from txport.runtime.bundle.kinds import check_kind
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.progress import Stages
 from txport.runtime.errors import InputError
 from txport.runtime.files import check_target
@@ -59,6 +60,7 @@ def main(
         check_kind(Path(source), "model")
     elif HUB_ID.fullmatch(source) is None:
         raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
+    refuse_unused(no_tokenizer, "with --no-tokenizer", "source_language", "vocabulary")
     check_target(output, force, "config.json")
     with needs("import"):  # here, so that --help need not wait for PyTorch
         from txport.models.importers.choice import import_model

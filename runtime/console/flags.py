@@ -1,9 +1,11 @@
-"""Flags that several commands have."""
+"""Flags that several commands have, and flags without effect."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
+from txport.runtime.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,6 +19,23 @@ def flags(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def refuse_unused(unused: bool, reason: str, *names: str) -> None:
+    """Refuse options of the command line that have no effect.
+
+    Args:
+        unused: whether that is so.
+        reason: such as "without --show".
+        names: of the parameters.
+
+    Raises:
+        InputError: one of them was given.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params if unused else ():
+        if parameter.name in names and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"{parameter.opts[-1]} has no effect {reason}: leave it out")
 
 
 TRUST_ENGINES = click.option(

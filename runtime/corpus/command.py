@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
-from txport.runtime.console.flags import flags
+from txport.runtime.console.flags import flags, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.formats import COMPRESSIONS, FORMATS
 from txport.runtime.corpus.locations import listed
@@ -97,4 +97,5 @@ def main(
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
+    refuse_unused(flags["check"], "with --check", "resume")
     click.echo(run(task, files, output, flags, keep=keep, errors=errors))

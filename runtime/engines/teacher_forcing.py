@@ -15,11 +15,12 @@ import numpy.typing as npt
 import onnxruntime
 from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.optional_graphs import graph_of
 from txport.runtime.bundle.schema import Graph, OptionalRole
 from txport.runtime.engine import Engine, Float32, Int64
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_session import CPU, Provider, open_session, providers_of, reason_of
-from txport.runtime.errors import BundleError, failure
+from txport.runtime.errors import failure
 from txport.runtime.libraries import cuda_provider
 
 # The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
@@ -27,10 +28,6 @@ MOST_NUMBERS = 1 << 24
 
 Array = npt.NDArray[Any]
 Ids = Sequence[int]
-_NEEDED = {
-    "decoder": "alignments, attention and the scores of given translations need",
-    "encoder_attention": "embeddings and the encoder's attention need",
-}
 
 
 @dataclass(frozen=True)
@@ -161,13 +158,7 @@ class TeacherForcing:
         Raises:
             BundleError: the bundle has none.
         """
-        graph = self._manifest.optional_graph(role)
-        if graph is None:
-            raise BundleError(
-                f"{self._bundle} has no graph of the role {role!r}, which {_NEEDED[role]}: "
-                "export it again with tx-export --with-attention"
-            )
-        return graph
+        return graph_of(self._bundle, self._manifest, role)
 
     def _run(self, graph: Graph, feed: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
         session, options = self._session(graph), onnxruntime.RunOptions()

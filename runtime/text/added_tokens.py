@@ -180,10 +180,10 @@ class _Finder:
             token, (start, end) = self.tokens[match[0]], match.span()
             if token.single_word and (is_word(text[start - 1 : start]) or is_word(text[end : end + 1])):
                 continue
-            if token.lstrip:
-                start = max(len(text[:start].rstrip()), given)
-            if token.rstrip:
-                end = len(text) - len(text[end:].lstrip())
+            while token.lstrip and start > given and text[start - 1].isspace():
+                start -= 1
+            while token.rstrip and end < len(text) and text[end].isspace():
+                end += 1
             if given < start:
                 parts.append(part.cut(given, start, None))
             parts.append(part.cut(start, end, token))

@@ -23,7 +23,7 @@ from txport.runtime.text.added_tokens import Normalised, WithAdded
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
-from txport.runtime.text.unknown import located, shortened
+from txport.runtime.text.unknown import blocks, located, shortened
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
 
 _WORD = "\u2581"  # with which SentencePiece marks the beginning of a word
@@ -168,6 +168,14 @@ class Pieces(Side):
 
 
 def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
+    """Normalise a text, long runs in blocks."""
+    spans = list(blocks(text, lambda part: _normalised_block(processor, part).text))
+    parts = [_normalised_block(processor, text[start:end]) for start, end in spans]
+    places = [start + place for (start, _), part in zip(spans, parts, strict=True) for place in part.places[:-1]]
+    return Normalised("".join(part.text for part in parts), [*places, len(text)])
+
+
+def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
     """Normalise a text by putting its pieces together."""
     parts: list[str] = []
     places: list[int] = []

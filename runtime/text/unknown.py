@@ -1,10 +1,13 @@
 """Long runs of characters that a SentencePiece model does not know, for which it takes the square of their length.
 
-It makes one unknown piece of such a run, however long, so the middle of the run changes nothing.
+It makes one unknown piece of such a run, however long, so the middle of the run changes nothing. Where the normalised
+text of a run is needed, it is computed in blocks.
 """
 
 import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from txport.runtime.text.alignment import Span
 
@@ -57,7 +60,27 @@ def located(spans: list[Span], gaps: list[Gap]) -> list[Span]:
     if not gaps:
         return spans
 
-    def place(at: int, first: int) -> int:
-        return at + sum(size for position, size in gaps if position < at + first)
+    places, sizes = [place for place, _ in gaps], [0, *accumulate(size for _, size in gaps)]
+    return [
+        (begin + sizes[bisect_left(places, begin + 1)], end + sizes[bisect_left(places, end)]) for begin, end in spans
+    ]
 
-    return [(place(begin, 1), place(end, 0)) for begin, end in spans]
+
+def blocks(text: str, normalise: Callable[[str], str]) -> Iterator[Span]:
+    """Cut long runs where the normalised text of both sides together is that of each.
+
+    Args:
+        text: one line.
+        normalise: the normalised text of a short text.
+    """
+    start = 0
+    for run in _RUN.finditer(text) if len(text) >= LEAST_RUN else ():
+        end = run.start() + CHUNK
+        while end + OVERLAP <= run.end():
+            left, right = text[end - OVERLAP : end], text[end : end + OVERLAP]
+            if normalise(left + right) == normalise(left) + normalise(right):
+                yield start, end
+                start, end = end, end + CHUNK
+            else:
+                end += 1
+    yield start, len(text)

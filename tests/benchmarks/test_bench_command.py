@@ -31,7 +31,7 @@ sys.argv[0] = "tx-bench"
 bench()
 """
 # Seconds in all: two batch sizes, few tokens, one thread, a few calls.
-SMALL = ("--threads", 1, "--target", 6, "--source", 7, "--seconds", 0.3, "--calls", 2, "--peer-seconds", 0.1)
+SMALL = ("--threads", 1, "--target", 6, "--source", 7, "--seconds", 0.3, "--calls", 2)
 
 
 def command(*arguments: str | Path | float) -> list[str]:
@@ -60,7 +60,7 @@ def measured(bundle: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFa
     """
     output = tmp_path_factory.mktemp("bench") / "out"
     peers = ("--peer", "pytorch", "--peer", "ctranslate2", "--peer", "optimum", "--checkpoint", checkpoint)
-    options = ("--batch", "1,2", "--lines", 5, "--against", bundle, "--max-ratio", 0.01)
+    options = ("--batch", "1,2", "--lines", 5, "--against", bundle, "--max-ratio", 0.01, "--peer-seconds", 0.1)
     words = command(bundle, "-o", output, *SMALL, *options, *peers)
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert_refused(done, 1, ["on 1 x 7 -> 6", "more than 0.01 times was not allowed"])

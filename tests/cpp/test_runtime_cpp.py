@@ -10,14 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from parity import by_cpp, by_python
 from patches import manifests
 from toy import BUNDLE as TOY
-from txport.runtime.bundle.manifest import WEIGHTS, Manifest
+from txport.runtime.bundle.manifest import WEIGHTS, Manifest, list_files
 from txport.runtime.engines.choice import choose
 from txport.runtime.translator import Translator
 from txport.training.spoken import corpus as spoken
@@ -60,6 +62,21 @@ def check(*arguments: object, **options: Any) -> str:
 def lines() -> list[str]:
     """1,000 held-out sentences of the demo's corpus, and odd ones."""
     return [*ODD, *(written for written, _ in itertools.islice(spoken.sentences(3, "test"), 1000))]
+
+
+def test_scores_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(TOY, tmp_path / "broken"))
+    weights = broken / WEIGHTS
+    data = np.frombuffer(weights.read_bytes(), np.float32).copy()
+    data[data.size // 2 :] = np.nan
+    weights.write_bytes(data.tobytes())
+    replace(Manifest.load(TOY), files=list_files(broken)).write(broken)
+    chosen, where = ["the cat sees a bird", "one"], {"lowering": "scatter"}
+    found, expected = by_cpp(TOOL, broken, chosen, where, 1), by_python(broken, chosen, where, 1)
+    assert found == expected
+    for line in found:
+        value = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        assert None in value["scores"]
 
 
 @pytest.mark.parametrize(("lowering", "batch"), [("ort", 1), ("ort", 32), ("scatter", 32), ("tensorscatter", 32)])
@@ -452,3 +469,12 @@ def test_a_process_may_end_without_closing(bundle: Path, tmp_path: Path, seconds
     script.write_text("".join(line for line in lines if "result_text(" not in line and "texts" not in line))
     for _ in range(3):
         check(sys.executable, script, BUILD / "libtxport.so", bundle, "nothing is translated")
+
+
+@pytest.mark.parametrize("name", ["libtxport.so", "libtxport_engine.so"])
+@pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
+def test_libraries_are_hardened(name: str) -> None:
+    """Stack protectors, addresses bound at start, and no variable of the environment in a setuid program."""
+    symbols = {line.split()[-1].split("@")[0] for line in check("nm", "-D", "-u", BUILD / name).splitlines()}
+    assert "__stack_chk_fail" in symbols and "secure_getenv" in symbols and "getenv" not in symbols
+    assert "BIND_NOW" in check("readelf", "-d", BUILD / name)

@@ -122,12 +122,31 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], str, dict[str, Any]]] = {
     ),
     "mbart": (_spm("MBartTokenizer", src_lang="en_XX", tgt_lang="fr_XX"), "MBartForConditionalGeneration", BART),
     "mbart50": (_spm("MBart50Tokenizer", src_lang="en_XX", tgt_lang="fr_XX"), "MBartForConditionalGeneration", BART),
+    "plbart": (
+        _spm("PLBartTokenizer", src_lang="java", tgt_lang="en_XX"),
+        "PLBartForConditionalGeneration",
+        BART,
+    ),
+    "seamless": (
+        _spm(
+            "SeamlessM4TTokenizer", "bpe", extra_special_tokens=["__eng__", "__fra__"], src_lang="eng", tgt_lang="fra"
+        ),
+        "SeamlessM4TForTextToText",
+        {"hidden_size": 16, **{key: value for key, value in BART.items() if key != "d_model"}},
+    ),
     "t5": (_spiece("T5Tokenizer"), "T5ForConditionalGeneration", T5),
     "pegasus": (_spiece("PegasusTokenizer"), "PegasusForConditionalGeneration", BART),
     "bart": (_bart, "BartForConditionalGeneration", BART),
     "byt5": (lambda _: transformers.ByT5Tokenizer(), "T5ForConditionalGeneration", T5),
 }
-TARGETS = {"m2m100": "fr", "nllb": "fra_Latn", "mbart": "fr_XX", "mbart50": "fr_XX"}
+TARGETS = {
+    "m2m100": "fr",
+    "nllb": "fra_Latn",
+    "mbart": "fr_XX",
+    "mbart50": "fr_XX",
+    "plbart": "en_XX",
+    "seamless": "fra",
+}
 # Files of the model that people keep beside what transformers 5 saves.
 KEPT = {"t5": "spiece.model", "pegasus": "spiece.model"}
 

@@ -1,6 +1,7 @@
 """Our commands without the imports, most of their time: in this process, or in forks of one that has imported all."""
 
 import contextlib
+import keyword
 import logging
 import multiprocessing
 import os
@@ -32,11 +33,11 @@ def run(
         arguments: of the command.
         stdin: all of standard input.
     """
-    name = command.removeprefix("tx-").replace("-", "_")
+    function = command.removeprefix("tx-").replace("-", "_")
     with _streams(stdin.encode() if isinstance(stdin, str) else stdin) as (folder, streams):
         replaced = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True), argv=[command, *map(str, arguments)])
         with patch.multiple(sys, **replaced), _new_logging(), pytest.raises(SystemExit) as ended:
-            getattr(entry, "import_" if name == "import" else name)()
+            getattr(entry, function + "_" * keyword.iskeyword(function))()
         for stream in streams:
             stream.close()
         out, err = ((folder / name).read_bytes().decode() for name in ("stdout", "stderr"))

@@ -183,7 +183,11 @@ def test_bad_input_is_named(real: Translator, method: str, arguments: list[Any],
         (lambda toy: toy.embed(["one"]), "encoder_attention"),
     ],
 )
-def test_a_bundle_without_the_graphs_says_how_to_get_them(toy: Translator, call: Any, role: str) -> None:
+def test_a_bundle_without_the_graphs_says_how_to_get_them(
+    toy: Translator, call: Any, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where ONNX Runtime is not installed, which would not help."""
+    monkeypatch.setitem(sys.modules, "txport.runtime.engines.teacher_forcing", None)
     with pytest.raises(BundleError) as error:
         call(toy)
     assert str(error.value).startswith(f"{TOY} has no graph of the role {role!r}, which ")

@@ -135,3 +135,11 @@ def test_it_translates_and_writes_without_what_windows_lacks(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{Translator(BUNDLE, device='cpu').translate(['the cat sees a bird'])[0].ids}\n"
     assert (tmp_path / "new" / "file").read_bytes() == b"whole"
+
+
+def test_words_around_the_sentence() -> None:
+    with pytest.raises(MissingLibrary) as error, needs("hub", "it is fetched", "; or unpack it"):
+        import nowhere_at_all  # noqa: F401
+    assert str(error.value) == (
+        "it is fetched, and nowhere_at_all is not installed: pip install 'txport[hub]'; or unpack it"
+    )

@@ -122,7 +122,13 @@ def test_evaluate_compares_models_on_several_sets(checkpoint: Path, tmp_path: Pa
     ]
     assert [each["bootstrap"]["p_value"] is None for each in figures] == [True, True, False, False]
     table = CliRunner().invoke(evaluate, arguments).stdout
-    assert f"that chance makes the difference from {checkpoint}" in table and len(table.split("\n\n")) == 4
+    blocks = table.strip().split("\n\n")
+    assert f"; difference from {checkpoint}: p = " in table and len(blocks) == 6
+    for block, name, each in zip(blocks[4:], sets, figures[2:], strict=True):
+        title, heads, first, second = block.split("\n")
+        assert title == name and heads.split() == ["BLEU", "difference", "p", "chrF", "exact"]
+        assert first.split()[0] == str(checkpoint) and len(first.split()) == 4
+        assert second.split()[:4] == [str(other), f"{each['bleu']:.2f}", "+0.00", f"{each['bootstrap']['p_value']:.3f}"]
 
 
 def test_a_difference_is_more_than_chance_or_not() -> None:

@@ -69,6 +69,16 @@ def test_table_columns(write: Write) -> None:
     assert read_table(file, 3, 2) == [('"eins"', "one"), ("zwei", "two")]
 
 
+def test_a_header(write: Write, tmp_path: Path) -> None:
+    text = "english\tfrench\tlinks\n" + "".join(f"s{number}\tt{number}\t0-0\n" for number in range(40))
+    assert read_table(write("t.tsv", text), header=True)[0] == ("s0", "t0")
+    assert len(read_table(write("t.tsv", text))) == 41
+    options = TableOptions(train="t.tsv", test="t.tsv", held_out=5, header=True, alignment_column=3)
+    corpus = load(options, tmp_path)
+    assert len(corpus.train) + len(corpus.validation) == len(corpus.test) == 40
+    assert "english" not in {source for source, _ in (*corpus.train, *corpus.validation, *corpus.test)}
+
+
 def test_table_with_too_few_columns(write: Write) -> None:
     with pytest.raises(InputError, match=r"t\.tsv, line 2 has 1 tab-separated column, but column 2"):
         read_table(write("t.tsv", "a\tb\nc\n"))

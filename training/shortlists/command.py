@@ -7,6 +7,7 @@ import click
 import numpy as np
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -60,6 +61,7 @@ def main(
     Each sentence chooses among the most frequent words and those that its own words become in a corpus.
     """
     show_log("txport")
+    refuse_unused(no_check, "with --no-check", "check_source", "check_reference", "most_loss")
     with needs("train"):
         from txport.training.shortlists.making import quality
     if (check_source is None or check_reference is None) and not no_check:

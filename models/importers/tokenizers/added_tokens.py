@@ -17,6 +17,11 @@ from txport.runtime.errors import CheckpointError
 _OWN = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
 _OWN_CONTENTS = {"<s>", "</s>", "<pad>", "<unk>"}
 _SENTINEL = re.compile(r"<extra_id_\d+>")
+_MASKS = {"pegasus": re.compile(r"<(mask_1|unk_\d+)>")}
+_SENTINELS = 100  # of T5, unless tokenizer_config.json has another number as extra_ids
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+# NLLB says eng_Latn, mBART en_XX, M2M100 __en__, SeamlessM4T __eng__ and __cmn_Hant__, PLBart __en_XX__.
+_CODE = re.compile(r"__([A-Za-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
 _FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
 
@@ -34,6 +39,12 @@ MBART = Around("tokenizers", normalises=False)
 LIBRARY = Around("tokenizers")  # T5, BART
 KEEPS_SPACES = Around("tokenizers", "kept")  # NLLB, mBART-50, Pegasus
 SEAMLESS = Around("tokenizers", "kept_before_normalized", "first")
+
+
+def language_of(content: str) -> str | None:
+    """The name of the language that a token stands for; None for other tokens."""
+    match = _CODE.fullmatch(content)
+    return (match[1] or match[2]) if match else None
 
 
 def listed_tokens(directory: Path) -> dict[str, AddedToken]:
@@ -61,7 +72,12 @@ def listed_tokens(directory: Path) -> dict[str, AddedToken]:
 
 
 def added_tokens(
-    directory: Path, vocabulary: Mapping[str, int], rows: int, around: Around, languages: Collection[int] = ()
+    directory: Path,
+    vocabulary: Mapping[str, int],
+    rows: int,
+    around: Around,
+    languages: Collection[int] = (),
+    size: int = 0,
 ) -> AddedTokens | None:
     """The tokens that texts contain as a whole; None if there are none.
 
@@ -71,18 +87,19 @@ def added_tokens(
         rows: of the smaller embedding. Special tokens beyond it are left out, as models came with such.
         around: what happens to the text around them.
         languages: ids of languages, which answers never show.
+        size: of the model, which may have pieces that are not in `vocabulary`.
 
     Raises:
-        CheckpointError: a list is damaged, or has a token beyond the embedding.
+        CheckpointError: a list is damaged, has a token beyond the embedding, or leaves ids open.
     """
+    check_ids(directory, vocabulary, rows, languages, size, renumbered=around.rules == "tokenizers")
     named = {token.content: token for token in _named(directory) if token.content in vocabulary}
     listed = {content: replace(token, id=vocabulary[content]) for content, token in named.items()}
     listed |= listed_tokens(directory)
-    own = _OWN_CONTENTS | {token.content for token in _named(directory, _OWN)}
-    masks = str(read_json(directory / "config.json", optional=True).get("model_type")).endswith("t5")
+    own, masks = _own(directory), _masks(directory)
     tokens = []
     for token in listed.values():
-        if token.content in own or not token.content or (masks and _SENTINEL.fullmatch(token.content)):
+        if token.content in own or not token.content or (masks is _SENTINEL and masks.fullmatch(token.content)):
             continue
         if token.id < rows:
             hidden, normalized = token.special or token.id in languages, token.normalized and around.normalises
@@ -96,6 +113,74 @@ def added_tokens(
         return None
     tokens = sorted(tokens, key=lambda token: token.id)
     return AddedTokens(tuple(tokens), around.rules, around.spaces, around.prefix)
+
+
+def check_ids(
+    directory: Path,
+    vocabulary: Mapping[str, int],
+    rows: int,
+    languages: Collection[int] = (),
+    size: int = 0,
+    *,
+    renumbered: bool,
+) -> None:
+    """Check that all added tokens have the ids that transformers gives them.
+
+    It gives the next ids to special tokens without one, or drops them, depending on the family and the file; and
+    tokenizers of the library `tokenizers` give the next ids to all tokens behind a gap.
+
+    Args:
+        directory: of the model.
+        vocabulary: the pieces and their ids.
+        rows: of the embedding; ids beyond it are not looked at.
+        languages: ids of languages.
+        size: of the model, which may have pieces that are not in `vocabulary`.
+        renumbered: whether gaps change ids.
+
+    Raises:
+        CheckpointError: a special token has no id, or there is a gap between the ids.
+    """
+    listed, masks = listed_tokens(directory), _masks(directory)
+    known = {*vocabulary, *listed, *_own(directory)}
+    for content in (token.content for token in _named(directory, _LISTS)):
+        if content not in known and not (masks and masks.fullmatch(content)) and language_of(content) is None:
+            raise CheckpointError(
+                f"{directory} has the special token {content!r} without an id: write its id into "
+                "added_tokens.json, remove it from tokenizer_config.json and special_tokens_map.json, or give "
+                "--no-tokenizer"
+            )
+    first = max(size, 1 + max(vocabulary.values(), default=-1))
+    if renumbered and (gap := _gap(directory, first, rows, languages)):
+        raise CheckpointError(
+            f"{directory} adds the token {gap[1]!r} behind the id {gap[0]}, which no token has: transformers 5 gives "
+            "it another id; add tokens for the ids between, or give --no-tokenizer"
+        )
+
+
+def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> tuple[int, str] | None:
+    """The first id from `first` on that no token has, and the next token behind it; None if there is none."""
+    listed = listed_tokens(directory)
+    taken = {token.id for token in listed.values()} | set(languages)
+    if _masks(directory) is _SENTINEL and "<extra_id_0>" not in listed:
+        count = read_json(directory / "tokenizer_config.json", optional=True).get("extra_ids", _SENTINELS)
+        taken |= set(range(first, first + (count if isinstance(count, int) else 0)))
+    last = max((token for token in taken if token < rows), default=0)
+    gaps = sorted(set(range(first, last)) - taken)
+    if gaps and gaps[0] - 1 in languages and "<mask>" not in listed:
+        gaps = gaps[1:]  # the place of <mask>
+    behind = {token.id: token.content for token in listed.values() if gaps and token.id > gaps[0]}
+    return (gaps[0], behind[min(behind)]) if behind else None
+
+
+def _own(directory: Path) -> set[str]:
+    """The tokens that every tokenizer has."""
+    return _OWN_CONTENTS | {token.content for token in _named(directory, _OWN)}
+
+
+def _masks(directory: Path) -> re.Pattern[str] | None:
+    """The names of tokens for pre-training, which texts never contain."""
+    kind = str(read_json(directory / "config.json", optional=True).get("model_type"))
+    return _SENTINEL if kind.endswith("t5") else _MASKS.get(kind)
 
 
 def with_added(
@@ -133,7 +218,7 @@ def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[Adde
         for name, value in read_json(directory / file, optional=True).items():
             if names is not None and name not in names:
                 continue
-            if not name.endswith("_token") and name not in ("additional_special_tokens", "extra_special_tokens"):
+            if not name.endswith("_token") and name not in _LISTS:
                 continue
             for item in _items(value):
                 yield from _special(item)

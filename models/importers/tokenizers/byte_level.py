@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from txport.models.importers.tokenizers.added_tokens import LIBRARY, added_tokens
+from txport.models.importers.tokenizers.added_tokens import LIBRARY, added_tokens, check_ids
 from txport.models.importers.tokenizers.vocabulary import read_bytes, read_vocabulary
 from txport.runtime.errors import CheckpointError
 from txport.runtime.libraries import needs
@@ -26,8 +26,8 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
     try:
         value = json.loads(data)
         pieces = value["model"]["vocab"]  # by their ids, or in the order of these
-        ids = pieces.values() if isinstance(pieces, dict) else range(len(pieces))
-        largest = max(*ids, *(token["id"] for token in value["added_tokens"]))
+        vocabulary = pieces if isinstance(pieces, dict) else {piece: i for i, (piece, _) in enumerate(pieces)}
+        largest = max(*vocabulary.values(), *(token["id"] for token in value["added_tokens"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is no byte-level tokenizer ({error!r}): give --no-tokenizer") from None
     if largest >= rows:
@@ -35,6 +35,7 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
             f"{file} has ids up to {largest}, but the embedding has {rows} rows: "
             "they belong to different models; find the right file, or give --no-tokenizer"
         )
+    check_ids(directory, vocabulary, rows, renumbered=True)
     return data
 
 

@@ -1,13 +1,12 @@
 """The languages of a model: their names and ids, and those that are used unless others are chosen."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.settings import read_json
-from txport.models.importers.tokenizers.added_tokens import listed_tokens
+from txport.models.importers.tokenizers.added_tokens import language_of, listed_tokens
 from txport.runtime.errors import InputError
 
 # Languages in the order of their ids, for directories that do not list them.
@@ -25,8 +24,6 @@ CODES = {
     "multi": "java python en_XX javascript php ruby go",
 }
 _ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # the default source language of all these tokenizers
-# NLLB says eng_Latn, mBART en_XX, M2M100 __en__, SeamlessM4T __eng__ and __cmn_Hant__, PLBart __en_XX__.
-_CODE = re.compile(r"__([A-Za-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
 
 
 def listed_languages(directory: Path) -> dict[str, int]:
@@ -74,12 +71,6 @@ def _ordered_languages(directory: Path) -> list[str]:
         if names := [name for content in contents if isinstance(content, str) and (name := language_of(content))]:
             return names
     return []
-
-
-def language_of(content: str) -> str | None:
-    """The name of the language that a token stands for; None for other tokens."""
-    match = _CODE.fullmatch(content)
-    return (match[1] or match[2]) if match else None
 
 
 def default_languages(

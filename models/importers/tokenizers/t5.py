@@ -135,7 +135,7 @@ def _parts(
             "it belongs to another model; find the right file, or give --no-tokenizer"
         )
     vocabulary = {piece: token for token, piece in enumerate(table) if piece is not None}
-    added = added_tokens(spm.parent, vocabulary, ours.source_vocabulary, around)
+    added = added_tokens(spm.parent, vocabulary, ours.source_vocabulary, around, size=len(table))
     table = with_added(table, data, added)
     names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
     files = {"shared.model": data, "vocabulary.json": vocabulary_bytes(table)}

@@ -39,7 +39,7 @@ Translator::Translator(const Bundle& bundle, TranslatorOptions options)
   }
   manifest_ = Manifest::load(bundle);
   Choice choice = choose(bundle, manifest_, options_.where);
-  manifest_.check_files(bundle, [](const std::string& name) { return name != kWeightsName; });
+  manifest_.check_files(bundle, [this](const std::string& name) { return options_.verify || name != kWeightsName; });
   tokenizer_ = open_tokenizer(bundle, manifest_);
   shortlist_ = open_shortlist(bundle, manifest_);
   const bool many = options_.workers != 1;

@@ -31,7 +31,8 @@ struct TranslatorOptions {
   // Batches that run side by side on the CPU, over one set of weights: each gets a share of `batch`, `batch_tokens`
   // and, if `threads` is 0, of the cores. One is best for single sentences, several for many; 0: by the cores.
   int workers = 1;
-  Warn warn;  // called in the thread of a call; may be empty
+  bool verify = false;  // compare the hash of the weights as well
+  Warn warn;            // called in the thread of a call; may be empty
 };
 
 class Translator;

@@ -34,8 +34,9 @@ constexpr int kInterrupted = 130;
 constexpr int kClosedPipe = 141;
 constexpr const char* kStandardInput = "-";
 
-// A log-probability with six decimals, never as minus zero.
+// A log-probability with six decimals, never as minus zero; JSON has no number that is not finite.
 std::string show(double score) {
+  if (!std::isfinite(score)) return "null";
   std::ostringstream text;
   text << std::fixed << std::setprecision(6) << score;
   return text.str() == "-0.000000" ? "0.000000" : text.str();

@@ -4,10 +4,11 @@
 
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "repository.hpp"
-#include "txport/txport.h"
+#include "txport/txport.hpp"
 
 namespace {
 
@@ -405,6 +406,27 @@ TEST_CASE("C ABI: scores and embeddings of null pointers") {
   CHECK(says("texts[0] is NULL: give a text"));
   CHECK(txport_embed(translator, texts, nullptr, 1, 0, nullptr, nullptr) == TXPORT_INPUT_ERROR);
   txport_close(translator);
+}
+
+TEST_CASE("C and C++ API: weights that were changed are refused if their hash is compared") {
+  const Scratch scratch;
+  const auto bundle = scratch.bundle();
+  const auto weights = bundle / "onnx" / "weights.bin";
+  std::string data = contents(weights);
+  data[data.size() / 2] = static_cast<char>(data[data.size() / 2] ^ 1);
+  std::ofstream(weights, std::ios::binary) << data;
+  txport_translator* translator = nullptr;
+  txport_translator_options how = TXPORT_TRANSLATOR_OPTIONS_INIT;
+  REQUIRE(txport_open(bundle.c_str(), &how, &translator) == TXPORT_OK);
+  txport_close(translator);
+  how.verify = 1;
+  CHECK(txport_open(bundle.c_str(), &how, &translator) == TXPORT_BUNDLE_ERROR);
+  CHECK(says("weights.bin was changed"));
+  CHECK(txport_open(kBundle.c_str(), &how, &translator) == TXPORT_OK);
+  txport_close(translator);
+  txport::TranslatorOptions options;
+  options.verify = true;
+  CHECK_THROWS_AS(txport::Translator(bundle.string(), options), txport::BundleError);
 }
 
 TEST_CASE("C ABI: values that cannot be") {

@@ -1,6 +1,8 @@
 // Submitted sentences, in C and in C++: whole answers, tokens, and all the ways not to have one.
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -338,4 +340,54 @@ TEST_CASE("C++ API: no more than 1024 requests wait") {
   go_on.set_value();
   for (txport::Pending& each : pending) each.wait();
   CHECK(translator.submit("one", shortest).get().ids.size() == 1);
+}
+
+TEST_CASE("C and C++ API: a request of the parent fails in a forked process instead of hanging") {
+  const txport::Translator translator = open_toy();
+  const Opened opened;
+  std::promise<void> started;
+  std::promise<void> go_on;
+  const auto hold = [&started, released = go_on.get_future().share(), first = true](const txport::Piece&) mutable {
+    if (std::exchange(first, false)) started.set_value();
+    released.wait();
+    return true;
+  };
+  txport::Pending answered = translator.submit("one");
+  answered.wait();
+  txport::Pending held = translator.submit("one", {}, 0, hold);
+  started.get_future().wait();
+  txport_pending* in_c = nullptr;
+  txport_request request = TXPORT_REQUEST_INIT;
+  request.token = [](void*, int64_t, const char*, size_t, double) {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    return 0;
+  };
+  REQUIRE(txport_submit(opened.translator, "one", SIZE_MAX, nullptr, &request, &in_c) == TXPORT_OK);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    int lost = 0;
+    const auto count = [&lost](const auto& call) {
+      try {
+        call();
+      } catch (const txport::EngineError& error) {
+        lost += std::string(error.what()).find("belongs to the parent process") != std::string::npos ? 1 : 0;
+      }
+    };
+    count([&held] { held.get(); });
+    count([&held] { held.wait(); });
+    count([&held] { held.wait_for(std::chrono::hours(1)); });
+    txport_result* result = nullptr;
+    const bool in_c_too = txport_pending_wait(in_c, -1, &result) == TXPORT_ENGINE_ERROR && result == nullptr;
+    ::_exit(lost == 3 && in_c_too && !answered.get().text.empty() ? 0 : 1);
+  }
+  go_on.set_value();
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(!held.get().text.empty());
+  txport_result* result = nullptr;
+  CHECK(txport_pending_wait(in_c, -1, &result) == TXPORT_OK);
+  txport_result_free(result);
+  txport_pending_free(in_c);
 }

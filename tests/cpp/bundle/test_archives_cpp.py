@@ -61,3 +61,33 @@ def test_translations_are_those_of_the_directory_in_both() -> None:
     expected = by_python(BUNDLE, texts, where, 2)
     assert by_python(PACKED, texts, where, 2) == expected
     assert by_cpp(BUILD / "txport-translate", PACKED, texts, where, 2) == expected
+
+
+OTHERS = {
+    "checkpoint": ("config.json", '{"format_version": 1}'),
+    "model": ("config.json", '{"model_type": "marian"}'),
+    "architectures": ("config.json", '{"architectures": ["MarianMTModel"]}'),
+    "mine.run": ("recipe.json", "{}"),
+    "recipe": ("recipe.json", "{}"),
+    "list": ("config.json", "[1]"),
+    "damaged": ("config.json", "{"),
+    "empty": ("other", ""),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_directories_of_other_kinds_are_named_alike(name: str, tmp_path: Path) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    file, content = OTHERS[name]
+    (directory / file).write_text(content)
+    with pytest.raises(BundleError) as refused:
+        Translator(directory)
+    assert _error(directory) == str(refused.value)
+    known = {
+        "checkpoint": "a checkpoint",
+        "model": "Hugging Face",
+        "architectures": "Hugging Face",
+        "mine.run": "a train",
+    }
+    assert known.get(name, "has no manifest.json") in str(refused.value)

@@ -308,7 +308,8 @@ def test_added_tokens_as_in_python(family: str, tmp_path: Path) -> None:
     checkpoint = import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language=target)
     assert checkpoint.tokenizer.added is not None
     around = [{}, {"spaces": "kept_before_normalized", "prefix": "first"}, {"spaces": "kept", "rules": "tokenizers"}]
-    given = added_tokens.texts()
+    runs = ["漢字" * 1500, "ｂé" * 1500, "e\u0301" * 1500, "\u1112\u1161\u11ab" * 1000, "thecat" * 500]
+    given = [*added_tokens.texts(), *(f"{run}<ent>the {run} <left>{run}" for run in runs)]
     for changes in around if family in ("t5", "byt5") else around[:1]:
         description = replace(checkpoint.tokenizer, added=replace(checkpoint.tokenizer.added, **changes))
         sizes = checkpoint.config.vocabularies
@@ -327,3 +328,24 @@ def test_added_tokens_as_in_python(family: str, tmp_path: Path) -> None:
             lines.append(ids)
         rows = random_ids(random.Random(2), lines)[:3000]
         assert by_cpp_too(rows) == [ours.decode(row) for row in rows]
+
+
+def test_a_text_chooses_its_language_as_in_python(tmp_path: Path) -> None:
+    """MADLAD's `<2fr> the cat`, before a text, inside of it, twice, and what only looks like it."""
+    theirs = tmp_path / "theirs"
+    added_tokens.saved("t5", theirs, tokens=[])
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (theirs / file).unlink()
+    model = added_tokens.model_of(**added_tokens.T5_IDS, user_defined_symbols=["<2de>", "<2fr>"])
+    (theirs / "spiece.model").write_bytes(model)
+    import_here(theirs, tmp_path / "checkpoint", target_language="de")
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False))
+    marks = ["", "<2fr>", "<2de>", "<2fr> ", " <2fr>  ", "<2fr><2de>", "<2xx> ", "the <2fr> ", "<2fr", "\t<2fr>\u3000"]
+    lines = [f"{mark}{text}" for mark in marks for text in ("the cat sees a bird", "a dog", "x")]
+    translator = Translator(tmp_path / "bundle", "cpu")
+    expected = [each.text for each in translator.translate(lines, max_length=12)]
+    french = [each.text for each in translator.translate(["a dog"], max_length=12, target_language="fr")]
+    command = [str(BUILD / "txport-translate"), str(tmp_path / "bundle"), "--max-length", "12"]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.split("\n")[:-1] == expected
+    assert expected[4] == french[0] != expected[1]

@@ -24,7 +24,7 @@ from txport.models.hub import source as sources
 from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.names import Name, find_bundle, origin_of, record_origin
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, MissingLibrary
 
 REPOSITORY = "someone/model"
 
@@ -141,3 +141,11 @@ def test_the_origin_of_a_bundle_is_kept_beside_it(tmp_path: Path) -> None:
         bundle.with_name("float32.origin.json").write_text(text)
         assert origin_of(bundle) is None
     assert json.loads(bundle.with_name("float32.origin.json").read_text()) == []
+
+
+def test_tx_get_names_what_models_and_bundles_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingLibrary) as error:
+        sources.fetch("owner/name")
+    command = "pip install 'txport[import,export]'; for finished bundles 'txport[hub]' is enough"
+    assert str(error.value).endswith(f"is not installed: {command}")

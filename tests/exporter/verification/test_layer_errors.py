@@ -188,4 +188,5 @@ def test_the_command(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
     dataclasses.replace(Manifest.load(bundle), files=list_files(broken)).write(broken)
     done = run(entry, "tx-verify", broken, "--layers", "--json")
     assert done.returncode == 1 and "values are not finite, the first is" in done.stderr
-    assert {"graph", "node", "operator", "value", "largest", "error", "relative"} == set(json.loads(done.stdout)[0])
+    rows = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert {"graph", "node", "operator", "value", "largest", "error", "relative"} == set(rows[0])

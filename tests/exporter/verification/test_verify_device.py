@@ -101,7 +101,7 @@ def test_text_needs_a_checkpoint(bundle: Path) -> None:
     command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
     arguments = [sys.executable, "-I", "-c", command, bundle, "--text", "lines.txt"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "need a CHECKPOINT" in done.stderr
+    assert done.returncode == 2 and "needs a CHECKPOINT" in done.stderr
 
 
 def test_a_forced_beginning_is_part_of_every_answer(tmp_path: Path) -> None:

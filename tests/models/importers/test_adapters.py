@@ -44,7 +44,7 @@ def model_of(directory: Path, family: str) -> Any:
 
 def trained(base: Path, family: str, directory: Path, **options: Any) -> Any:
     """An adapter with random weights in `directory`; the model that peft merges."""
-    peft = pytest.importorskip("peft", reason="needs peft: pip install peft")
+    peft = pytest.importorskip("peft", reason="needs peft: pip install 'txport[dev]'")
     torch.manual_seed(0)
     adapted = peft.get_peft_model(model_of(base, family), peft.LoraConfig(**options))
     for parameter in adapted.parameters():
@@ -87,7 +87,7 @@ TABLES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", TABLES)
 def test_one_of_several_tied_tables(kind: str, tmp_path: Path) -> None:
     """Numbers as of peft's model before it merges: its merge would change all tables that are tied."""
-    peft = pytest.importorskip("peft", reason="needs peft: pip install peft")
+    peft = pytest.importorskip("peft", reason="needs peft: pip install 'txport[dev]'")
     family, options = TABLES[kind]
     saved(family, tmp_path / "theirs")
     trained(tmp_path / "theirs", family, tmp_path / "adapter", r=2, **options)

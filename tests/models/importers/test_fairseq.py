@@ -28,6 +28,7 @@ from foreign_models import (
     shake,
     until_end,
 )
+from token_lists import check_lists
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
 from txport.runtime.errors import CheckpointError, InputError
@@ -312,3 +313,11 @@ def test_many_languages_are_for_ids_only(with_dictionaries: Path, tmp_path: Path
     with pytest.raises(CheckpointError, match="translation_multi_simple_epoch.*--no-tokenizer"):
         import_here(with_dictionaries, tmp_path / "checkpoint")
     assert import_here(with_dictionaries, tmp_path / "checkpoint", tokenizer=False).tokenizer.kind == "none"
+
+
+@pytest.mark.parametrize("letters", [False, True], ids=["words", "characters"])
+@pytest.mark.parametrize("kind", ["two_dictionaries", "hydra", "learned"])
+def test_lists_of_tokens(kind: str, letters: bool, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    written(kind, tmp_path / "theirs" / "model.pt")
+    check_lists(tmp_path / "theirs", tmp_path, letters)

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from foreign_models import import_here
 from tiny_marian import tiny_marian
-from txport.runtime.errors import CheckpointError
+from token_lists import check_lists
+from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+
+from added_tokens import FAMILIES, TARGETS, saved  # noqa: E402
 
 WORDS = ["</s>", "<unk>", *(f"word{i}" for i in range(58)), "<pad>"]
 LETTERS = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .,!?'-éñ漢0123456789ABCDEFGHIJKLM", "<pad>"]
@@ -52,3 +55,21 @@ def test_characters(marian: Path, tmp_path: Path) -> None:
 def test_lists_that_do_not_fit(marian: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has 60 lines, but the embedding has 61 rows"):
         opened(marian, tmp_path, WORDS[:-1])
+
+
+def test_an_end_in_another_line(marian: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has the end of a text in line 2, but the model's has the id 0"):
+        opened(marian, tmp_path, ["<unk>", "</s>", *WORDS[2:]])
+
+
+@pytest.mark.parametrize("letters", [False, True], ids=["words", "characters"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str, letters: bool, tmp_path: Path) -> None:
+    saved(family, tmp_path / "theirs", tokens=[])
+    checkpoint = check_lists(tmp_path / "theirs", tmp_path, letters, target_language=TARGETS.get(family))
+    assert len(checkpoint.tokenizer.target_prefix) == (family in TARGETS)
+
+
+def test_a_language_where_there_is_none(marian: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--target-language fr means nothing"):
+        check_lists(marian, tmp_path, False, target_language="fr")

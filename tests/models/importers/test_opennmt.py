@@ -9,6 +9,7 @@ import torch
 from foreign_models import import_here, pieces, sentencepiece_model
 from recorded_models import Recorded, assert_as_recorded, recorded
 from safetensors.torch import save_file
+from token_lists import check_lists
 from txport.exporter.sample import choose_sample
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
@@ -167,3 +168,9 @@ def test_texts(tmp_path: Path, named: bool) -> None:
         expected = [tokens.index(p) if p in tokens else UNK for p in processor.encode(text, out_type=str)]
         assert ours.encode(text) == expected
     assert ours.decode([BOS, *ours.encode("the cat"), len(tokens) - 1, EOS, PAD]) == "the cat"
+
+
+@pytest.mark.parametrize("letters", [False, True], ids=["words", "characters"])
+def test_lists_of_tokens(letters: bool, tmp_path: Path) -> None:
+    make(tmp_path / "theirs" / "model.pt")
+    check_lists(tmp_path / "theirs", tmp_path, letters)

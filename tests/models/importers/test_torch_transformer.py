@@ -28,6 +28,7 @@ from foreign_models import (
     write_json,
 )
 from safetensors.torch import save_file
+from token_lists import check_lists
 from torch import Tensor, nn
 from torch_seq2seq import TorchSeq2Seq
 from txport.models.importers.textbooks.torch_transformer import TorchDescription
@@ -369,3 +370,9 @@ def test_a_checkpoint_that_lightning_wrote(tmp_path: Path) -> None:
     trainer.save_checkpoint(tmp_path / "theirs" / "model.ckpt")
     changed_json(tmp_path / "theirs" / "torch.json", weights="model.ckpt")
     assert_same(import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False), model)
+
+
+@pytest.mark.parametrize("letters", [False, True], ids=["words", "characters"])
+def test_lists_of_tokens(letters: bool, tmp_path: Path) -> None:
+    make(tmp_path / "theirs")
+    check_lists(tmp_path / "theirs", tmp_path, letters)

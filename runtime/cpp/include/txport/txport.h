@@ -73,6 +73,7 @@ typedef struct txport_translator_options {
   int32_t workers;       /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
   const char* engine;    /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
   int32_t trust_engines; /* not 0: TensorRT engines in the bundle, native code by whoever made it, may run */
+  int32_t verify;        /* not 0: compare the hash of the weights as well; those of other files always are */
 } txport_translator_options;
 
 /* Ids that an application gives. */
@@ -134,7 +135,7 @@ typedef struct txport_options {
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
-  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(txport_translator_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define TXPORT_OPTIONS_INIT                                                                                           \
   {                                                                                                                   \
     sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0}, {0, 0}, \
@@ -327,7 +328,7 @@ TXPORT_API txport_code txport_submit(const txport_translator* translator, const 
                                      txport_pending** pending) TXPORT_NOEXCEPT;
 /* The answer to a request without `done`: waits for it so many seconds at most, 0 to look only; below 0: as long as it
  * takes. TXPORT_WAITING if there is none yet. Any other code is the request's own, and comes once; with TXPORT_OK, free
- * *result at the end. */
+ * *result at the end. TXPORT_ENGINE_ERROR in a forked process, for a request of its parent that had no answer. */
 TXPORT_API txport_code txport_pending_wait(txport_pending* pending, double seconds,
                                            txport_result** result) TXPORT_NOEXCEPT;
 /* Give up a request, in any thread: its place in the batch is free after the step that is under way, and its answer is

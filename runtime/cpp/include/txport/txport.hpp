@@ -7,6 +7,7 @@
 #ifndef TXPORT_TXPORT_HPP
 #define TXPORT_TXPORT_HPP
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -96,6 +97,7 @@ struct TranslatorOptions {
   std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
   std::int32_t workers = 1;    // batches side by side on the CPU, each with a share of the cores; 0: by the cores
   bool trust_engines = false;  // whether TensorRT engines in the bundle, native code by whoever made it, may run
+  bool verify = false;         // compare the hash of the weights as well; those of other files always are
 };
 
 // Options for every sentence of a call.
@@ -488,10 +490,36 @@ class Stream {
 // answer has come, which cancels nothing.
 class Pending : public std::future<Translation> {
  public:
+  // As of std::future. In a forked process they throw EngineError: an unanswered request belongs to the parent.
+  Translation get() {
+    check_process();
+    return std::future<Translation>::get();
+  }
+  void wait() const {
+    check_process();
+    std::future<Translation>::wait();
+  }
+  template <typename Rep, typename Period>
+  std::future_status wait_for(const std::chrono::duration<Rep, Period>& time) const {
+    check_process();
+    return std::future<Translation>::wait_for(time);
+  }
+  template <typename Clock, typename Duration>
+  std::future_status wait_until(const std::chrono::time_point<Clock, Duration>& time) const {
+    check_process();
+    return std::future<Translation>::wait_until(time);
+  }
+
   // Give up the request, in any thread: `get` throws Cancelled then, unless it has been answered.
   void cancel() const noexcept { txport_pending_cancel(handle_.get()); }
 
  private:
+  void check_process() const {
+    if (!valid() || std::future<Translation>::wait_for(std::chrono::seconds(0)) == std::future_status::ready) return;
+    txport_result* none = nullptr;  // the answer goes to `done`
+    const txport_code code = txport_pending_wait(handle_.get(), 0, &none);
+    if (code == TXPORT_ENGINE_ERROR) detail::check(code);
+  }
   friend class Translator;
   Pending(std::future<Translation> answer, txport_pending* handle)
       : std::future<Translation>(std::move(answer)), handle_(handle) {}
@@ -675,6 +703,7 @@ class Translator {
     asked.batch_tokens = options.batch_tokens;
     asked.workers = options.workers == 0 ? -1 : options.workers;
     asked.trust_engines = options.trust_engines ? 1 : 0;
+    asked.verify = options.verify ? 1 : 0;
     if (options.warning) {
       asked.warning = [](void* user, const char* message) { (*static_cast<Warning*>(user))(message); };
       asked.warning_user = warning_.get();

@@ -19,6 +19,7 @@
 #include "abi/guard.hpp"
 #include "abi/options.hpp"
 #include "errors.hpp"
+#include "system/system.hpp"
 #include "translator.hpp"
 
 // A stream shares its translator, so that either may be closed first.
@@ -54,7 +55,8 @@ struct txport_pending {
     txport::core::Translation translation;
   };
   std::shared_ptr<txport::core::Ticket> ticket;
-  std::future<Answer> answer;  // of a request without `done`
+  std::future<Answer> answer;                     // of a request without `done`
+  const unsigned forked = txport::core::forks();  // by then
 };
 
 namespace {
@@ -152,6 +154,7 @@ txport::core::TranslatorOptions options_of(const txport_translator_options* opti
   result.where.engine = unless_null(fields.engine).value_or("auto");
   result.where.lowering = unless_null(fields.lowering).value_or("");
   result.where.trust_engines = fields.trust_engines != 0;
+  result.verify = fields.verify != 0;
   result.threads = fields.threads;
   result.batch = unless_zero(fields.batch);
   if (fields.batch_tokens != 0) result.batch_tokens = fields.batch_tokens;
@@ -621,6 +624,10 @@ txport_code txport_pending_wait(txport_pending* pending, double seconds, txport_
   return guarded([&] {
     given(result, "result") = nullptr;
     std::future<Answer>& answer = given(pending, "pending").answer;
+    // The thread that would answer is the parent's.
+    if (pending->forked != txport::core::forks() && !(answer.valid() && wait(answer, 0))) {
+      throw txport::core::EngineError("the request belongs to the parent process: submit it again in this one");
+    }
     if (!answer.valid()) throw InputError("the answer was taken already, or goes to `done`: wait for it once");
     if (!wait(answer, seconds)) return TXPORT_WAITING;
     Answer found = answer.get();

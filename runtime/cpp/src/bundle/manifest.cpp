@@ -332,12 +332,35 @@ void check_own_hash(std::string_view data, const Json& value, const std::string&
   }
 }
 
+// What a directory without a manifest is instead of a bundle, and which command takes it, as `tx-translate` says it.
+std::string described(const fs::path& directory) {
+  std::error_code ignored;
+  const std::string name = (directory / ".").parent_path().filename().string();
+  const bool run = name.size() > 4 && name.compare(name.size() - 4, 4, ".run") == 0;
+  if (run && fs::is_regular_file(directory / "recipe.json", ignored)) {
+    return " is the directory of a training run: tx-export makes a bundle of the checkpoint beside it";
+  }
+  Json config;
+  try {
+    config = Json::parse(read_file(directory / "config.json", kLargestFile), nullptr, false);
+  } catch (const std::system_error&) {  // there is none
+    config = nullptr;
+  }
+  if (config.contains("format_version")) {
+    return " is a checkpoint of txport already: tx-export makes a bundle of it";
+  }
+  if (config.contains("model_type") || config.contains("architectures")) {
+    return " is a Hugging Face model: tx-import makes a checkpoint of it, and tx-export a bundle of that";
+  }
+  return " has no manifest.json: it is not a bundle, or an incomplete copy of one";
+}
+
 // The bytes of a manifest, or of the beginning of what is too large for one.
 std::string manifest_of(const Bundle& bundle) {
-  const std::string incomplete =
-      bundle.name() + " has no manifest.json: it is not a bundle, or an incomplete copy of one";
   if (!bundle.is_directory()) {
-    if (!bundle.has(kManifestName)) throw BundleError(incomplete);
+    if (!bundle.has(kManifestName)) {
+      throw BundleError(bundle.name() + " has no manifest.json: it is not a bundle, or an incomplete copy of one");
+    }
     return std::string(bundle.view(kManifestName).substr(0, kLargestFile + 1));
   }
   std::error_code ignored;
@@ -349,7 +372,9 @@ std::string manifest_of(const Bundle& bundle) {
   try {
     return read_file(bundle.directory() / kManifestName, kLargestFile + 1);
   } catch (const std::system_error& error) {
-    if (error.code() == std::errc::no_such_file_or_directory) throw BundleError(incomplete);
+    if (error.code() == std::errc::no_such_file_or_directory) {
+      throw BundleError(bundle.name() + described(bundle.directory()));
+    }
     throw BundleError(bundle.name(kManifestName) + " cannot be read: " + error.code().message());
   }
 }

@@ -112,15 +112,13 @@ class SentencePieces : public Inner {
   std::optional<Normalised> normalised(std::string_view text) const override {
     if (!normalises_) return std::nullopt;
     Normalised whole;
-    const Pieces pieces = read_pieces(model_->EncodeAsSerializedProto(text));
-    for (std::size_t i = 0; i < pieces.ids.size(); ++i) {
-      const Span& span = pieces.spans[i];
-      const std::string_view original = text.substr(span.start, span.end - span.start);
-      // A character of several pieces is one of bytes: the last piece has it.
-      const bool of_bytes = model_->IsByte(static_cast<int>(pieces.ids[i]));
-      add_piece(whole, of_bytes ? std::string(original) : with_spaces(pieces.texts[i]), original, span.start);
+    for (const Span& span : blocks(text, [this](std::string_view part) { return normalised_block(part).text; })) {
+      const Normalised part = normalised_block(text.substr(span.start, span.end - span.start));
+      whole.text += part.text;
+      for (std::size_t i = 0; i < part.text.size(); ++i) whole.places.push_back(span.start + part.places[i]);
     }
-    return with_ends(std::move(whole), text);
+    whole.places.push_back(text.size());
+    return whole;
   }
 
   Ids space() const override {
@@ -155,6 +153,19 @@ class SentencePieces : public Inner {
     spans = std::move(pieces.spans);
     left.locate(spans);
     return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
+  }
+
+  Normalised normalised_block(std::string_view text) const {
+    Normalised whole;
+    const Pieces pieces = read_pieces(model_->EncodeAsSerializedProto(text));
+    for (std::size_t i = 0; i < pieces.ids.size(); ++i) {
+      const Span& span = pieces.spans[i];
+      const std::string_view original = text.substr(span.start, span.end - span.start);
+      // A character of several pieces is one of bytes: the last piece has it.
+      const bool of_bytes = model_->IsByte(static_cast<int>(pieces.ids[i]));
+      add_piece(whole, of_bytes ? std::string(original) : with_spaces(pieces.texts[i]), original, span.start);
+    }
+    return with_ends(std::move(whole), text);
   }
 
   static std::string with_spaces(std::string piece) {

@@ -39,20 +39,24 @@ void add_cuts(std::vector<Cut>& cuts, std::string_view text, const std::vector<s
   }
 }
 
+// Calls `take` with each long run: where each of its characters begins, and where the last one ends.
+void each_run(std::string_view text, const std::function<void(const std::vector<std::size_t>&)>& take) {
+  if (text.size() < kLeastUnknown) return;
+  std::vector<std::size_t> starts;
+  for (std::size_t place = 0; place <= text.size();) {
+    const bool ends = place == text.size() || std::string_view(" \t\n\v\f\r").find(text[place]) != text.npos;
+    starts.push_back(place);
+    if (ends && starts.size() > kLeastUnknown) take(starts);
+    if (ends) starts.clear();
+    place += place == text.size() ? 1 : character_at(text, place).length;
+  }
+}
+
 }  // namespace
 
 Shortened shortened(std::string_view text, const std::function<bool(std::string_view)>& is_unknown) {
   std::vector<Cut> cuts;
-  if (text.size() >= kLeastUnknown) {
-    std::vector<std::size_t> starts;
-    for (std::size_t place = 0; place <= text.size();) {
-      const bool ends = place == text.size() || std::string_view(" \t\n\v\f\r").find(text[place]) != text.npos;
-      starts.push_back(place);
-      if (ends && starts.size() > kLeastUnknown) add_cuts(cuts, text, starts, is_unknown);
-      if (ends) starts.clear();
-      place += place == text.size() ? 1 : character_at(text, place).length;
-    }
-  }
+  each_run(text, [&](const std::vector<std::size_t>& starts) { add_cuts(cuts, text, starts, is_unknown); });
   Shortened left;
   std::size_t done = 0;
   for (const Cut& cut : cuts) {
@@ -65,12 +69,38 @@ Shortened shortened(std::string_view text, const std::function<bool(std::string_
 }
 
 void Shortened::locate(std::vector<Span>& spans) const {
-  const auto place = [this](std::size_t at, std::size_t first) {
-    std::size_t added = 0;
-    for (const Gap& gap : gaps) added += gap.place < at + first ? gap.size : 0;
-    return at + added;
+  if (gaps.empty()) return;
+  std::vector<std::size_t> sizes(gaps.size() + 1, 0);
+  for (std::size_t i = 0; i < gaps.size(); ++i) sizes[i + 1] = sizes[i] + gaps[i].size;
+  const auto place = [&](std::size_t at, std::size_t first) {
+    const auto before = [](const Gap& gap, std::size_t limit) { return gap.place < limit; };
+    return at + sizes[static_cast<std::size_t>(std::lower_bound(gaps.begin(), gaps.end(), at + first, before) -
+                                               gaps.begin())];
   };
   for (Span& span : spans) span = {place(span.start, 1), place(span.end, 0)};
+}
+
+std::vector<Span> blocks(std::string_view text, const std::function<std::string(std::string_view)>& normalise) {
+  std::vector<Span> spans;
+  std::size_t done = 0;
+  each_run(text, [&](const std::vector<std::size_t>& starts) {
+    const auto part = [&](std::size_t first, std::size_t last) {
+      return text.substr(starts[first], starts[last] - starts[first]);
+    };
+    for (std::size_t end = kUnknownChunk; end + kUnknownOverlap < starts.size();) {
+      const std::size_t first = end - kUnknownOverlap;
+      const std::size_t last = end + kUnknownOverlap;
+      if (normalise(part(first, last)) == normalise(part(first, end)) + normalise(part(end, last))) {
+        spans.push_back({done, starts[end]});
+        done = starts[end];
+        end += kUnknownChunk;
+      } else {
+        ++end;
+      }
+    }
+  });
+  spans.push_back({done, text.size()});
+  return spans;
 }
 
 }  // namespace txport::core

@@ -30,4 +30,8 @@ struct Shortened {
 // unknown piece of some characters.
 Shortened shortened(std::string_view text, const std::function<bool(std::string_view)>& is_unknown);
 
+// The parts of a text that are normalised one by one: long runs are cut where the normalised text of both sides
+// together is that of each. `normalise`: the normalised text of a short text.
+std::vector<Span> blocks(std::string_view text, const std::function<std::string(std::string_view)>& normalise);
+
 }  // namespace txport::core
