@@ -24,28 +24,31 @@ MOST = 250_000
 @click.argument("model", metavar="[BUNDLE_OR_CHECKPOINT]", required=False, type=BUNDLE)
 @click.argument("text", required=False)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The picture: .svg, .html or .png."
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Picture to write: .svg, .html or .png."
 )
-@click.option("--target", help="A translation to draw. [default: the model's own]")
+@click.option("--target", help="Translation to draw. [default: the model's translation]")
 @click.option(
-    "--kind", "kinds", multiple=True, help="encoder, decoder or cross; may be repeated. [default: all of them]"
+    "--kind", "kinds", multiple=True, help="Attention to draw: encoder, decoder or cross. Repeatable. [default: all]"
 )
-@click.option("--layer", "layers", type=int, multiple=True, help="Only this layer, from 1; may be repeated.")
-@click.option("--head", "heads", type=int, multiple=True, help="Only this head, from 1; may be repeated.")
-@click.option("--word", help="Draw lines from this word, or token, to all that it attends to.")
-@click.option("--source-language", help="Language of the text. [default: the model's]")
-@click.option("--target-language", help="Language to translate into. [default: the model's]")
+@click.option("--layer", "layers", type=int, multiple=True, help="Layer to draw, from 1. Repeatable. [default: all]")
+@click.option("--head", "heads", type=int, multiple=True, help="Head to draw, from 1. Repeatable. [default: all]")
+@click.option("--word", help="Draw lines from this word or token to the tokens that it attends to.")
+@click.option("--source-language", help="Source language. [default: the model's]")
+@click.option("--target-language", help="Target language. [default: the model's]")
 @click.option(
-    "--positions", type=int, metavar="D_MODEL", help="Instead: sine and cosine of the positions of a model so wide."
+    "--positions",
+    type=int,
+    metavar="D_MODEL",
+    help="Draw the sinusoidal position encodings of a model of this width instead.",
 )
 def main(
     model: Path | None, text: str | None, output: Path, target: str | None, kinds: tuple[str, ...],
     layers: tuple[int, ...], heads: tuple[int, ...], word: str | None, source_language: str | None,
     target_language: str | None, positions: int | None,
 ) -> None:  # fmt: skip
-    """Draw the attention of a model that reads TEXT and makes its translation: heat maps, layers by heads.
+    """Draw the attention of a model for TEXT and its translation, as heat maps of layers by heads.
 
-    A bundle of tx-export --with-attention needs no PyTorch. What is masked is 0, and white.
+    A bundle of tx-export --with-attention does not need PyTorch. Masked positions are 0 and drawn white.
     """
     show_log()
     write = _writer(output)

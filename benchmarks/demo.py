@@ -32,10 +32,12 @@ SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for all results.")
-@click.option("--recipe", default="demo", show_default=True, help="What to train: see tx-train --recipe.")
-@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="To verify on.")
+@click.option("--recipe", default="demo", show_default=True, help="Recipe to train: see tx-train --recipe.")
+@click.option(
+    "--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Number of sentences to verify."
+)
 def main(output: Path, recipe: str, sentences: int) -> None:
-    """Train, export, verify, translate and evaluate; exits with 1 if the float32 bundle fails its verification."""
+    """Train, export, verify, translate and evaluate. Exit with 1 if the float32 bundle fails its verification."""
     console = Console()
     try:
         figures = Demo(output, recipe, sentences, console).run()

@@ -125,29 +125,30 @@ KEPT = "kept"
     required=True,
     multiple=True,
     metavar="FILE",
-    help="Text to translate, a sentence a line; with --to also JSONL, Parquet, directories and URLs.",
+    help="Text to translate, one sentence per line. With --to also JSONL, Parquet, directories and URLs.",
 )
 @click.option(
     "-o", "--output", required=True,
-    help="File of pairs to write, whole or not at all: source, tab, translation. With --to, a directory.",
+    help="File to write, with source, tab and translation in each line. With --to, a directory.",
 )  # fmt: skip
 @click.option(
     "--max-ratio", type=click.FloatRange(1), default=3.0, show_default=True,
-    help="Leave out pairs of which one side has more than so many times the tokens of the other.",
+    help="Drop pairs whose length ratio in tokens exceeds this.",
 )  # fmt: skip
 @click.option(
     "--min-score", type=click.FloatRange(max=0), default=-1.0, show_default=True,
-    help="Leave out translations whose tokens have a lower mean log-probability.",
+    help="Drop translations with a lower mean log-probability per token.",
 )  # fmt: skip
-@click.option("--source-language", help="Language of the text, for a bundle of many. [default: the bundle's]")
-@click.option("--target-language", help="Language of the translations. [default: the bundle's]")
+@click.option("--source-language", help="Source language of a multilingual bundle. [default: the bundle's]")
+@click.option("--target-language", help="Target language of a multilingual bundle. [default: the bundle's]")
 @click.option(
     "--max-length",
     type=click.IntRange(1),
-    help="Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]",
+    help="Maximum number of target tokens, including eos. [default: 2 x source tokens + 20]",
 )
 @click.option("--errors", type=click.Choice(ON_ERROR), default=ON_ERROR[0], show_default=True,
-              help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or leave it out.")  # fmt: skip
+              help="What to do with a line that is not UTF-8: stop (strict), insert U+FFFD (replace), or drop it "
+"(skip).")  # fmt: skip
 @of_parts
 @of_engine
 def main(
@@ -155,8 +156,8 @@ def main(
 ) -> None:
     """Translate a text with BUNDLE and write the pairs that are good enough to train another model on.
 
-    The file is what a recipe reads as kind = "table"; the parts that --to makes instead, as tx-translate-corpus does,
-    with its options, are what it reads as kind = "shards". Memory does not grow with the text.
+    A recipe reads the file as kind = "table". With --to the output is a directory of parts as of tx-translate-corpus,
+    which a recipe reads as kind = "shards". Memory use does not depend on the size of the text.
     """
     show_log("txport.corpus")
     chosen = engine_of(options)

@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("source")
     parser.add_argument("target")
-    parser.add_argument("--column", required=True, help="The column to translate.")
+    parser.add_argument("--column", required=True, help="Name of the column to translate.")
     arguments = parser.parse_args()
 
     translator = Translator(arguments.bundle, workers=0)

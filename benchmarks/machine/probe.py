@@ -146,7 +146,7 @@ def on_gpu(sizes: list[int]) -> Probed:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sizes", type=int, nargs="+", help="Bytes of the arrays to read.")
+    parser.add_argument("sizes", type=int, nargs="+", help="Size of the arrays in bytes.")
     parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()

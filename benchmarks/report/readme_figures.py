@@ -73,7 +73,7 @@ def _cell(each: Measurement | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="A model's name, and what tx-bench wrote of it.")
+    parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="Name of a model and its report of tx-bench.")
     parser.add_argument("--readme", type=Path, default=Path("benchmarks/README.md"))
     options = parser.parse_args()
     runs = {name: Path(run) for name, _, run in (each.partition("=") for each in options.runs)}

@@ -33,7 +33,7 @@ def panels_left(weight: np.ndarray, inputs: np.ndarray) -> float:
 
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("--tokens", default=200, show_default=True, help="Inputs of the projection.")
+@click.option("--tokens", default=200, show_default=True, help="Number of inputs of the projection.")
 def main(checkpoint: Path, tokens: int) -> None:
     """Count the panels of a CHECKPOINT's projection."""
     model = load_checkpoint(checkpoint).model.eval()

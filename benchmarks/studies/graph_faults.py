@@ -145,7 +145,7 @@ def refusals(planted: Planted, kind: str) -> Iterator[tuple[str, list[str]]]:
 @click.command()
 @click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--fp16", "float16", is_flag=True, help="A bundle in float16.")
-@click.option("--sentences", type=int, default=200, show_default=True, help="To verify on.")
+@click.option("--sentences", type=int, default=200, show_default=True, help="Number of sentences to verify.")
 def main(checkpoints: tuple[Path, ...], float16: bool, sentences: int) -> None:
     """Plant faults in the graphs of bundles of CHECKPOINTS and print at how many places each kind is refused."""
     counts = {kind: [0, 0] for kind in FAULTS}

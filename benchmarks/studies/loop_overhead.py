@@ -43,7 +43,7 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArr
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--tokens", default=64, show_default=True, help="Most tokens to make.")
+@click.option("--tokens", default=64, show_default=True, help="Maximum number of target tokens.")
 @click.option("--source", default=32, show_default=True, help="Source tokens, eos included.")
 @click.option("--rounds", default=30, show_default=True)
 def main(bundle: Path, tokens: int, source: int, rounds: int) -> None:

@@ -77,7 +77,7 @@ def verdicts(version: str, bundle: Path, folder: Path) -> dict[str, str]:
 @click.command()
 @click.argument("bundles", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("build/onnxruntime"), show_default=True)
-@click.option("--version", "versions", multiple=True, help="This one only.  [default: each minor version]")
+@click.option("--version", "versions", multiple=True, help="Version to test. [default: every minor version]")
 def main(bundles: tuple[Path, ...], folder: Path, versions: tuple[str, ...]) -> None:
     """Print a table of the verdicts on BUNDLES; exit with 1 if an answer is wrong."""
     bad = False

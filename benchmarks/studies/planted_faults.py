@@ -217,7 +217,7 @@ KINDS: dict[str, Callable[[Planted, Random, float], dict[str, Array]]] = {
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--fp16", "float16", is_flag=True, help="A bundle in float16.")
-@click.option("--sentences", type=int, default=200, show_default=True, help="To verify on.")
+@click.option("--sentences", type=int, default=200, show_default=True, help="Number of sentences to verify.")
 @click.option("--each", type=int, default=20, show_default=True, help="Faults of each kind and size.")
 def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
     """Plant faults in a bundle of CHECKPOINT and print how many of each kind and size are refused."""

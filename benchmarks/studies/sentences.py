@@ -102,8 +102,8 @@ def share(text: str, bundle: Path) -> float:
 @click.command()
 @click.argument("pysbd_clone", type=click.Path(path_type=Path))
 @click.argument("sentencex_clone", type=click.Path(path_type=Path))
-@click.option("--wrong", help="Print the cases of this language that txport has wrong.")
-@click.option("--bundle", type=BUNDLE, help="Print what share of the time splitting takes of translating with it.")
+@click.option("--wrong", help="Print the failing cases of this language.")
+@click.option("--bundle", type=BUNDLE, help="Print the share of splitting in the time of a translation.")
 def main(pysbd_clone: Path, sentencex_clone: Path, wrong: str | None, bundle: Path | None) -> None:
     """Print how many cases each way has right, by whose tests they are and by language, and microseconds a case."""
     warnings.simplefilter("ignore")  # pysbd's regular expressions

@@ -63,10 +63,10 @@ class Version:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--engine", default="auto", show_default=True)
 @click.option("--batch", "batches", multiple=True, type=int, default=(1, 32), show_default=True)
-@click.option("--source", default=32, show_default=True, help="Tokens of a sentence.")
-@click.option("--target", default=64, show_default=True, help="Most tokens of an answer.")
+@click.option("--source", default=32, show_default=True, help="Source tokens per sentence.")
+@click.option("--target", default=64, show_default=True, help="Maximum number of target tokens.")
 @click.option("--rounds", default=15, show_default=True)
-@click.option("--clock", is_flag=True, help="Times of the clock, with a thread a core.")
+@click.option("--clock", is_flag=True, help="Measure wall-clock time with one thread per core.")
 def main(
     python: str, bundle: Path, engine: str, batches: tuple[int, ...], source: int, target: int, rounds: int, clock: bool
 ) -> None:

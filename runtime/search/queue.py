@@ -107,7 +107,7 @@ class Queue:
     Args:
         engine: what runs the model.
         rows, batch_tokens: as for `txport.runtime.search.scheduler.Scheduler`.
-        most_waiting: requests that may wait; more are refused.
+        max_waiting: requests that may wait; more are refused.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Queue:
         *,
         rows: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
-        most_waiting: int = MOST_WAITING,
+        max_waiting: int = MOST_WAITING,
     ) -> None:
         self._engine = engine
         self._rows = rows
         self._batch_tokens = batch_tokens
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._closing = False
         self._begin()
         _QUEUES.add(self)
@@ -170,7 +170,7 @@ class Queue:
                 raise EngineError("the queue failed: open the bundle again")
             if self._closing and not (admitted and current_thread() is self._thread):
                 raise InputError(CLOSED)
-            if self._unanswered >= self._most_waiting and not admitted:
+            if self._unanswered >= self._max_waiting and not admitted:
                 raise ResourceError(f"{self._unanswered} requests wait already, which is the most: try again later")
             if self._thread.ident is None:
                 self._thread.start()

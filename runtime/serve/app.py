@@ -98,7 +98,7 @@ class Routes:
 
     def __init__(self, service: Service, keys: Keys) -> None:
         self._service, self._keys = service, keys
-        self._bodies = Bodies(BODIES * service.settings.most_bytes)
+        self._bodies = Bodies(BODIES * service.settings.max_bytes)
         self._page, self._policy = page()
 
     async def load(self) -> None:
@@ -143,7 +143,7 @@ class Routes:
         target = pairs[source][0] if source else ""
         return JSONResponse(
             {
-                "charLimit": settings.most_characters,
+                "charLimit": settings.max_characters,
                 "frontendTimeout": 500,
                 "apiKeys": bool(self._keys),
                 "keyRequired": bool(self._keys),
@@ -225,7 +225,7 @@ async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known
     Raises:
         Refusal: 413, it is too long; 503, others have sent too much.
     """
-    most = settings.most_bytes if known else min(settings.most_bytes, MOST_UNKNOWN)
+    most = settings.max_bytes if known else min(settings.max_bytes, MOST_UNKNOWN)
     instead = "send less at a time" if known else "give the API key in the header Authorization, as Bearer KEY"
     too_long = Refusal(413, f"the body has more than {most} bytes: {instead}")
     length = request.headers.get("Content-Length", "0")

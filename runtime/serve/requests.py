@@ -151,7 +151,7 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
         source=words["source"],
         target=words["target"],
         model=words["model"],
-        alternatives=_number(fields.get("alternatives"), settings.most_alternatives),
+        alternatives=_number(fields.get("alternatives"), settings.max_alternatives),
         stream=_flag(fields.get("stream"), "stream"),
         alignments=_flag(fields.get("alignments"), "alignments"),
         key=words["api_key"],
@@ -161,10 +161,10 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
 
 
 def _check(ask: Ask, form: str, settings: Settings) -> None:
-    if len(ask.texts) > settings.most_texts:
-        raise Refusal(413, f"q has {len(ask.texts)} texts, more than the {settings.most_texts} of a request")
-    if ask.characters > settings.most_characters:
-        raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.most_characters} of a request")
+    if len(ask.texts) > settings.max_texts:
+        raise Refusal(413, f"q has {len(ask.texts)} texts, more than the {settings.max_texts} of a request")
+    if ask.characters > settings.max_characters:
+        raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.max_characters} of a request")
     if form not in ("", "text"):
         raise Refusal(422 if form == "html" else 400, "only the format text is translated: take tags out before")
     if ask.stream and (ask.several or ask.alternatives):

@@ -89,11 +89,13 @@ def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, w
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--threads", type=click.IntRange(1), help="The most threads. [default: the cores]")
+@click.option("--threads", type=click.IntRange(1), help="Maximum number of threads. [default: one per core]")
 @click.option("--batch", default="1,8,32", show_default=True, help="Batch sizes.")
-@click.option("--tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to make.")
+@click.option(
+    "--tokens", type=click.IntRange(1), default=64, show_default=True, help="Maximum number of target tokens."
+)
 @click.option("--rounds", type=click.IntRange(1), default=30, show_default=True)
-@click.option("--warm-up", type=click.IntRange(0), default=30, show_default=True, help="Rounds that are not counted.")
+@click.option("--warm-up", type=click.IntRange(0), default=30, show_default=True, help="Number of warm-up rounds.")
 def main(bundle: Path, threads: int | None, batch: str, tokens: int, rounds: int, warm_up: int) -> None:
     """Print times of BUNDLE by threads, and the throughput of many sentences by workers."""
     counts = powers(min(threads or cores(), _MOST))

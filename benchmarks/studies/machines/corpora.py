@@ -47,8 +47,8 @@ LOOPS = {
 with_arguments = flags(
     click.argument("bundle", type=click.Path(path_type=Path)),
     click.argument("text", type=click.Path(path_type=Path)),
-    click.option("--lines", default=20_000, show_default=True, help="Lines of the corpus."),
-    click.option("--max-length", default=None, type=int, help="Most tokens of a translation."),
+    click.option("--lines", default=20_000, show_default=True, help="Number of lines of the corpus."),
+    click.option("--max-length", default=None, type=int, help="Maximum number of target tokens."),
 )
 
 
@@ -205,7 +205,7 @@ def one_and_two(works: Sequence[Work], rounds: int) -> npt.NDArray[np.float64]:
 
 @main.command()
 @with_arguments
-@click.option("--kills", default=20, show_default=True, help="How many processes are killed, at random moments.")
+@click.option("--kills", default=20, show_default=True, help="Number of processes to kill at random moments.")
 @click.option("--shards", default=2, show_default=True)
 @click.option("--part-rows", default=10_000, show_default=True)
 @click.option("--seed", default=0, show_default=True)

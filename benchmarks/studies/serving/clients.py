@@ -84,8 +84,8 @@ def compare(engine: Engine, requests: list[Request], rounds: int, warm_up: int) 
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--clients", default=64, show_default=True)
 @click.option("--rounds", default=20, show_default=True)
-@click.option("--warm-up", default=3, show_default=True, help="Rounds that are not counted.")
-@click.option("--threads", default=0, show_default=True, help="Threads of the engine; 0: by the cores.")
+@click.option("--warm-up", default=3, show_default=True, help="Number of warm-up rounds.")
+@click.option("--threads", default=0, show_default=True, help="Threads of the engine, 0 for one per core.")
 def main(bundle: Path, clients: int, rounds: int, warm_up: int, threads: int) -> None:
     """Print tokens a second of each way, and how those of `submit` and `calls` compare with the others, by rounds."""
     manifest = Manifest.load(bundle)

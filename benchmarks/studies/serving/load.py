@@ -52,7 +52,7 @@ class System:
 
 def txport_system(bundle: Path, threads: int) -> System:
     """The queue over the fused engine."""
-    queue = Queue(NativeEngine(bundle, Manifest.load(bundle), threads), most_waiting=1 << 20)
+    queue = Queue(NativeEngine(bundle, Manifest.load(bundle), threads), max_waiting=1 << 20)
 
     def ask(request: Request, answered: Callable[[int], None]) -> None:
         queue.submit(request).add_done_callback(lambda done: answered(len(done.result().ids)))
@@ -177,11 +177,15 @@ def draw_plot(found: dict[str, list[Row]], output: Path) -> None:
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--pair", "pairs", type=(click.Path(path_type=Path), str), multiple=True, required=True)
-@click.option("--shares", default="0.3,0.5,0.7,0.9", show_default=True, help="Loads, of CTranslate2's highest.")
-@click.option("--seconds", default=5.0, show_default=True, help="Of each turn, in which a system gets one load.")
+@click.option(
+    "--shares", default="0.3,0.5,0.7,0.9", show_default=True, help="Loads, as fractions of CTranslate2's maximum."
+)
+@click.option("--seconds", default=5.0, show_default=True, help="Seconds per system and load.")
 @click.option("--turns", default=2, show_default=True)
-@click.option("--settings", help="Of CTranslate2, inter_threads x intra_threads. [default: as '2x1,1x2' on two cores]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plot, as SVG.")
+@click.option(
+    "--settings", help="inter_threads x intra_threads of CTranslate2. [default: for example 2x1,1x2 on two cores]"
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="SVG file for the plot.")
 def main(
     model: Path,
     pairs: list[tuple[Path, str]],

@@ -82,11 +82,11 @@ def by_clients(client: Client, texts: list[str], clients: int) -> tuple[float, l
 
 @click.command()
 @click.argument("ways", metavar="NAME=WHERE...", nargs=-1, required=True)
-@click.option("--texts", type=click.Path(path_type=Path), required=True, help="Sentences, one a line.")
+@click.option("--texts", type=click.Path(path_type=Path), required=True, help="File of sentences, one per line.")
 @click.option("--clients", default=64, show_default=True)
-@click.option("--sentences", default=256, show_default=True, help="In each round.")
+@click.option("--sentences", default=256, show_default=True, help="Requests per round.")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--warm-up", default=1, show_default=True, help="Rounds that are not counted.")
+@click.option("--warm-up", default=1, show_default=True, help="Number of warm-up rounds.")
 @click.option("--source", default="en", show_default=True)
 @click.option("--target", default="de", show_default=True)
 def main(
