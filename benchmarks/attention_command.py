@@ -16,7 +16,7 @@ from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 
-# Weights of one picture: more make a file of many megabytes that nobody can take in.
+# Maximum number of weights of one picture. More would give an unreadable file of many megabytes.
 MOST = 250_000
 
 
@@ -79,7 +79,7 @@ def _writer(output: Path) -> Callable[[Canvas, str], bytes]:
         return lambda canvas, label: canvas.svg(label).encode()
     if kind == ".html":
         return lambda canvas, label: canvas.page(label).encode()
-    raise InputError(f"{output} is no picture that can be written: its name must end in .svg, .html or .png")
+    raise InputError(f"{output} is not a supported picture format: the name must end in .svg, .html or .png")
 
 
 def _caption(canvas: Canvas, lines: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from txport.runtime.translator import Translator
 from txport.training.recipe import read
 from txport.training.run.directory import RunDirectory
 
-# What people type first and what the demo's model must say to it; the first ones are shown.
+# Typical first sentences and their expected translations; the first ones are shown.
 SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
 
 
@@ -53,7 +53,7 @@ class Demo:
 
     Args:
         output: receives `checkpoint`, `bundle` and `bundle-fp16`; those of an earlier run are replaced, and training
-            that was interrupted goes on.
+            that was interrupted continues.
         recipe: for tx-train.
         sentences: to verify on.
         console: for headings; the commands write to the same standard output and error.
@@ -108,7 +108,7 @@ class Demo:
         self.console.print(f"[dim]{escape(name)}: {minutes(self.seconds[name])}", highlight=False)
 
     def _train(self) -> None:
-        """Go on with a run that was interrupted, unless its recipe has changed since, or begin a new one."""
+        """Continue an interrupted run unless its recipe has changed, or begin a new one."""
         how = "--force"
         run = RunDirectory(self.checkpoint)
         if run.last.exists() and not run.end.exists():
@@ -116,7 +116,7 @@ class Demo:
                 run.resume(read(self.recipe), write=False)
                 how = "--resume"
             except InputError as error:
-                self.console.print(f"The interrupted run cannot go on, a new one begins: {escape(str(error))}")
+                self.console.print(f"The interrupted run cannot continue, a new one begins: {escape(str(error))}")
         self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), how, shown=True)
 
     def _export(self, bundle: Path, *options: str, quiet: bool = False) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class Demo:
     def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False, quiet: bool = False) -> str:
         """Run one of our commands and return its standard output, or let the user see it if `shown`.
 
-        What it says to standard error is shown as well, or only if it fails if `quiet`.
+        Its standard error is shown as well, with `quiet` only if it fails.
         """
         self.console.print(f"[dim]$ {escape(' '.join([command, *arguments]))}", highlight=False, soft_wrap=True)
         script = Path(sys.executable).with_name(command)

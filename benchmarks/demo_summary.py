@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 LEAST_EXACT = 0.97
-# Of the sentences that people type first, so many are shown and must be right, and this share of all.
+# Number of typical first sentences that are shown and must be right, and the required share of all.
 SHOWN, LEAST_RIGHT = 8, 0.95
 
 
@@ -61,7 +61,7 @@ class DemoFigures:
 
 
 def missed(figures: DemoFigures) -> list[str]:
-    """Return a sentence for each figure that is lower than usual. It is no fault: training depends on the processor."""
+    """Return a sentence for each figure that is lower than usual. Training depends on the processor."""
     misses = []
     if figures.exact < LEAST_EXACT:
         misses.append(f"exact match is {figures.exact:.1%}; it is usually at least {LEAST_EXACT:.0%}")

@@ -50,7 +50,7 @@ from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
-# Tokens of a source or an answer for which sinusoids are written, at most; they could go on for ever.
+# Maximum number of positions that are written for sinusoids, which are unlimited.
 MOST_SINUSOIDS = 1 << 16
 
 
@@ -60,7 +60,7 @@ class ExportOptions:
 
     Attributes:
         float16: convert to float16, with float32 islands where calibration finds them necessary.
-        int8: convert weights to int8 but for the layers that lose too much quality; for the lowering `ort` only.
+        int8: convert weights to int8 except layers that lose too much quality; for the lowering `ort` only.
         lowerings: which decoder steps to write.
         max_source: most source tokens, eos included.
         max_target: most target tokens, eos included.
@@ -206,7 +206,7 @@ class _Export:
         return islands
 
     def _manifest(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> Manifest:
-        """The manifest but for files and verification; inputs and outputs are those of `models`."""
+        """Return the manifest without files and verification; inputs and outputs are those of `models`."""
         config, options = self._checkpoint.config, self._options
         floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
         sizes = config.sizes

@@ -33,7 +33,7 @@ def golden_cases(
 
     Every device rounds in its own way, so that ids which are almost tied would accuse engines that are right: PyTorch
     must prefer each id by more than rounding explains, and below float32 the engines here must choose the same. An
-    answer ends before its first tie, if it has one, and those that have none go first. Models with random weights have
+    answer ends before its first tie, if it has one. Answers without a tie come first. Models with random weights have
     many; where every answer begins with one, ties are taken as well.
 
     Args:

@@ -17,7 +17,7 @@ Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 
 BATCH = 32
-SEARCH_BATCH = 128  # most rows of a search: a step of so many takes hardly longer than one of a few
+SEARCH_BATCH = 128  # maximum number of rows of a search: a step of this size is hardly slower than a small one
 MAX_RANDOM_LENGTH = 64  # tokens of a random sentence: about as long as real ones get
 # The lowest logit that counts: those of ids that a model must never choose are far below, by how much does not matter.
 MIN_COMPARED_LOGIT = -10000.0

@@ -14,10 +14,10 @@ from txport.runtime.errors import InputError
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, length_limit, quiet
+from txport.runtime.text.requests import Call, ignore_warnings, length_limit
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
-# How the origin of sentences begins that nobody wrote.
+# Prefix of the origin of generated sentences.
 RANDOM = "random"
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
 MOST_MADE = FIRST_TARGET + 8
@@ -54,7 +54,7 @@ class Sample:
 
 
 class _Numbers(IdsOnly):
-    """Ids as texts to compare: their numbers as words, without those that have no text."""
+    """Return ids as texts to compare: their numbers as words, without ids that have no text."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint.tokenizer)
@@ -113,7 +113,7 @@ def choose_sample(
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
         raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
-    call = Call.of(tokenizer, Limits(1, max_source, max_target), warn=quiet)
+    call = Call.of(tokenizer, Limits(1, max_source, max_target), warn=ignore_warnings)
     requests = [call.needed(line, f"sentence {number}").request for number, line in enumerate(chosen, 1)]
     sources = [list(request.source_ids) for request in requests]
     if not lines:
@@ -183,7 +183,7 @@ def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Aff
 
 def _random_texts(tokenizer: TextTokenizer, config: Config, count: int, longest: int) -> list[str]:
     """Texts of random pieces, for a model with a tokenizer but without sentences."""
-    # More than `count`, since ids without a piece (languages, say) leave no text.
+    # More than `count`, since ids without a piece (for example languages) have no text.
     sampled = sample_sources(config, 3 * count, longest, Affixes([], [], []))
     texts = (_text_of(tokenizer, ids) for ids in sampled)
     return list(itertools.islice((text for text in texts if tokenizer.encode_source(text)[0]), count))

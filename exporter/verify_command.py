@@ -87,7 +87,7 @@ def main(
 def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *, write: bool, as_json: bool) -> None:
     """Compare with golden.json, on the CPU by the fused engine if that has not been verified yet; print the result.
 
-    With `write`, the manifest then says that it has been.
+    With `write`, the manifest then records the engine as verified.
     """
     fused = device == "cpu" and engine in ("auto", FUSED) and awaits_fused(manifest)
     report = verify_golden(bundle, device, FUSED if fused else engine)

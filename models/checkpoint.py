@@ -5,7 +5,7 @@ checkpoint/
   model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name; and the
                        running means of norms that have some
   tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
-                       Imported ones may differ: description.json is then what the bundle's manifest will say
+                       Imported ones may differ: description.json is then copied into the bundle's manifest as
   sentences.txt        held-out source lines, for calibration and verification
   references.txt       their translations, line by line; absent where there are none
   training.json        how it was made; read by people only
@@ -87,7 +87,7 @@ def save_checkpoint(
     Args:
         directory: must not exist, unless `replace`.
         model: saved in its own dtype.
-        tokenizer: directory that holds the SentencePiece models, copied; None for a model that only knows ids.
+        tokenizer: directory of the SentencePiece models, which are copied; None for a model of ids only.
         sentences: held-out source lines, without line breaks.
         training: how the model was made, JSON.
         references: a translation of each sentence, without line breaks, or none at all.
@@ -119,7 +119,7 @@ def new_checkpoint(
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Read a checkpoint and check that its tensors are those that its config needs.
+    """Read a checkpoint and check that its tensors match its config.
 
     Raises:
         CheckpointError: a missing or damaged file, another format, a missing, extra, misshapen or non-float tensor.

@@ -8,7 +8,7 @@ from txport.runtime.bundle.strict_json import decode, encode
 from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
 
-# A logit that never wins: finite in float16, and far below what any model says of an id that it may choose.
+# A logit that is never chosen: finite in float16, and far below the logits of allowed ids.
 BANNED = -30000.0
 NORMS = ("post", "pre", "post_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")

@@ -1,4 +1,4 @@
-"""The copy mechanism: a model that may also say a word of the source, which it points to.
+"""The copy mechanism: a model that can also copy a word of the source by pointing to it.
 
 See et al. (2017), "Get To The Point: Summarization with Pointer-Generator Networks", arXiv:1704.04368, equations 8 and
 9, for one vocabulary of both sides: P(w) = p_gen P_vocab(w) + (1 - p_gen) * (sum of the attention on source positions

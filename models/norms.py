@@ -17,7 +17,7 @@ MOMENTUM = 0.1
 
 
 class NoNorm(nn.Identity):
-    """Identity in the place of a norm."""
+    """Identity instead of a norm."""
 
 
 class RMSNorm(nn.Module):
@@ -35,7 +35,7 @@ class RMSNorm(nn.Module):
 
 
 class SharedNorm(nn.Module, ABC):
-    """A norm by figures of many tokens, which a translation takes as they are: it is affine then.
+    """A norm with statistics of many tokens, which are fixed in translation: it is affine then.
 
     Attributes:
         lengths: int64 `[b]`, how many tokens of each row of `[b, t, d]` to learn from, or None for all; set by
@@ -200,7 +200,7 @@ def _summed(x: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """A sum over devices; each one's gradient is the sum of those that the result has on all of them."""
+    """Sum over devices. The gradient on each is the sum of the gradients of the result on all devices."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)  # training may follow, and take them from the cache
 def _turns(length: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`rotations` as complex numbers `[length, k / 2]`, whose parts are float32 or float64, as `dtype` says."""
+    """`rotations` as complex numbers `[length, k / 2]`, whose parts are float32 or float64, by `dtype`."""
     cosines, sines = (table[:, 1::2].to(device, dtype) for table in rotations(length, head_dim))
     return torch.complex(cosines, sines)
 

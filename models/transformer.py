@@ -83,7 +83,7 @@ class Embedding(nn.Module):
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]
 
     def lengthen(self, length: int) -> None:
-        """Have at least `length` positions, which sinusoids give without end; learned ones stay as they are."""
+        """Extend sinusoids to at least `length` positions; learned positions do not change."""
         table = self.positions
         if table is not None and len(table) < length and not isinstance(table, nn.Parameter):
             self.positions = sinusoids(length, table.shape[1]).to(table)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def check_text(text: object, what: str) -> None:
-    """Refuse what is no text, or no Unicode."""
+    """Refuse values that are not text, or not valid Unicode."""
     if not isinstance(text, str):
         raise InputError(f"{what} is of type {type(text).__name__}: give text (str)")
     try:

@@ -1,6 +1,7 @@
 """The protocol of engines: encode, then step a fixed set of rows whose buffers the engine owns.
 
-Search (`txport.runtime.search`) is written once over these protocols and knows no library; an engine knows no search.
+Search (`txport.runtime.search`) is written once over these protocols and does not depend on a library.
+Engines do not depend on the search.
 Buffers may be anywhere: an engine on a GPU keeps them there, and only `read` lets the host wait for it.
 
 Every method may raise `EngineError` (the library or the device failed) and `ResourceError` (memory is exhausted).
@@ -22,7 +23,7 @@ Float64 = npt.NDArray[np.float64]
 # The shortest caches that a batch begins with, in tokens: enough for most sentences.
 FIRST_TARGET = 32
 
-# What `Engine.encode` returned; only the engine that made it knows its form.
+# The result of `Engine.encode`, whose form is private to the engine.
 Memory = Any
 
 
@@ -57,7 +58,7 @@ class Top(NamedTuple):
 class DecoderState(Protocol):
     """The buffers of one running batch: ids, positions, flags, caches and cross-attention keys and values.
 
-    Rows are independent: each has its own position, so a finished row can be refilled while the others go on. A row
+    Rows are independent: each has its own position, so a finished row can be refilled while the others continue. A row
     that was never placed is finished and makes pad.
 
     States whose library computes no scores inherit from this: `log_probabilities` and `top` are then made of `logits`.
@@ -120,7 +121,7 @@ class DecoderState(Protocol):
             rows: as many as there are.
         """
 
-    def moved(self, rows: Sequence[int], target: int) -> "DecoderState":
+    def resized(self, rows: Sequence[int], target: int) -> "DecoderState":
         """A new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
 
         A row may be named more than once; its copies are independent from then on. All steps must have been read. This
@@ -140,7 +141,7 @@ class RestrictingState(Protocol):
     def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
         """Let these rows, which were just placed, choose among `words[i]` only: int64, ascending ids.
 
-        All that a state tells of them is over these words: others have the logit -inf, and no probability. Copies of a
+        All results of the state are over these words: others have the logit -inf and probability 0. Copies of a
         row have its words, until the row is placed again. What a row makes depends on no other row's words.
         """
 
@@ -211,6 +212,6 @@ class Engine(Protocol):
             rows, source, target: sizes.
             logits: whether `logits` will be read in most steps.
             top: the most tokens that `top` will give; at most the vocabulary.
-            beams: so many rows next to each other are of one sentence: they are placed by the first of them, make
+            beams: this number of adjacent rows belongs to one sentence: they are placed by the first of them, make
                 tokens together, are reordered among themselves and moved as a whole. An engine may make use of that.
         """

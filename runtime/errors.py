@@ -21,7 +21,7 @@ class InputError(TxportError):
 
 
 class CheckpointError(TxportError):
-    """A checkpoint directory that is incomplete, damaged or of another shape than its config says."""
+    """A checkpoint directory that is incomplete, damaged or does not match its config."""
 
 
 class BundleError(TxportError):
@@ -29,7 +29,7 @@ class BundleError(TxportError):
 
 
 class MissingLibrary(TxportError):
-    """A library or a driver that is not installed or cannot be loaded; the message says what to install."""
+    """A library or a driver that is not installed or cannot be loaded; the message names the package to install."""
 
 
 class ResourceError(TxportError):
@@ -66,5 +66,5 @@ def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportE
 
 
 def is_out_of_memory(message: str) -> bool:
-    """Whether a library's words say that memory was exhausted."""
+    """Return whether a message of a library reports exhausted memory."""
     return _MEMORY.search(message) is not None

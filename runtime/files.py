@@ -49,7 +49,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     A process that is killed leaves a hidden sibling of `path`, which the next call removes.
 
     Raises:
-        InputError: `path` is no regular file, or the place cannot be written.
+        InputError: `path` is not a regular file, or the directory is not writable.
         ResourceError: the disk is full or fails.
     """
     path = path.resolve()
@@ -94,7 +94,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         replace: exchange an existing directory for the new one, in one step where the kernel can, and delete the old
             one only then.
         marker: a file that an existing, non-empty directory must contain to be replaced, so that a mistyped `--force`
-            does not delete somebody's home.
+            does not delete a home directory.
 
     Raises:
         InputError: `target` exists and `replace` is false, or it is not a directory that may be replaced, or the place
@@ -206,7 +206,7 @@ def _remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what runs that were killed left in `folder`: temporary files and directories whose lock nobody holds.
+    """Remove what runs that were killed left in `folder`: temporary files and directories without a locked owner.
 
     Where the system has no such locks they stay.
 

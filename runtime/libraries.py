@@ -50,8 +50,8 @@ def without_collection() -> Iterator[None]:
 
 
 @contextmanager
-def quiet(*loggers: str, module: str = "") -> Iterator[None]:
-    """Drop what these loggers say below an error, and the warnings of `module` (a regular expression; "" for all)."""
+def silence(*loggers: str, module: str = "") -> Iterator[None]:
+    """Drop messages of these loggers below errors, and warnings of `module` (a regular expression; "" for all)."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     for name in loggers:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -78,7 +78,7 @@ def share_cores() -> None:
 
     A training step of 70 ms takes 77 ms then, and 180 ms beside another one, instead of 360 ms (two cores, GNU OpenMP);
     threads that sleep at once take 95 ms and 130 ms. Call it before PyTorch is imported, which reads the variable only
-    once; what the environment says of it stays.
+    once. Settings of the environment are kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")

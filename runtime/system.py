@@ -1,6 +1,6 @@
 """The differences between operating systems: locks, renames, synchronisation, cores, and what is known of a process.
 
-Linux has all of it, macOS most. Elsewhere, as on Windows, each function does what every system can, and says so;
+Linux has all of it, macOS most. Elsewhere, as on Windows, each function uses what all systems support, as documented;
 `TXPORT_SYSTEM=portable` chooses that anywhere, for tests.
 """
 
@@ -30,7 +30,7 @@ _RENAME_EXCHANGE = 2
 _LIBRARIES = {"darwin": "lib{}.dylib", "win32": "{}.dll"}
 
 
-# What flock says where it cannot lock.
+# Errors of flock where locks are not supported.
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -105,7 +105,7 @@ def copy_mode(path: Path, sibling: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody but this user and root can put files into a folder, where the system has modes."""
+    """Return whether only this user and root can write to a folder, if the system has modes."""
     status = folder.stat()
     return not POSIX or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
 
@@ -131,7 +131,7 @@ def user() -> str:
 
 
 def affinity() -> int:
-    """Cores that this process may run on or, where the system does not say, those of the machine."""
+    """Return the number of cores of this process or, if unknown, of the machine."""
     return len(os.sched_getaffinity(0)) if POSIX and hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -141,7 +141,7 @@ def cores() -> int:
 
 
 def limited() -> int:
-    """`cores()` where a quota makes them fewer, of which ONNX Runtime does not know; else 0."""
+    """Return `cores()` if a quota reduces them, which ONNX Runtime ignores, else 0."""
     return cores() if cores() < affinity() else 0
 
 
@@ -186,7 +186,7 @@ def end_with_parent() -> None:
 
 
 def process_memory(field: str) -> int | None:
-    """Bytes of a field of /proc/self/status; None where the system does not say.
+    """Return the bytes of a field of /proc/self/status, or None if unknown.
 
     Args:
         field: "VmHWM": the peak (not `ru_maxrss`, which begins with the peak of the process that started this one);

@@ -118,7 +118,7 @@ class TokenBatches(Sampler[list[int]]):
             yield batch.tolist()
 
     def after(self, consumed: int, phases: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The phases of an epoch of which each device has consumed so many batches more."""
+        """Return the phases of an epoch after each device has consumed this number of further batches."""
         if phases and phases[-1][1] == self._world:
             return [*phases[:-1], (phases[-1][0] + consumed, self._world)]
         return [*phases, (consumed, self._world)]

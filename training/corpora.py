@@ -36,7 +36,7 @@ _log = logging.getLogger("txport")
 
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
-# Pairs of a split that is held out of the training pairs, where the recipe does not say how many.
+# Default number of held-out pairs.
 MOST_HELD_OUT = 1_000
 FileOptions: TypeAlias = ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions
 
@@ -303,7 +303,7 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
 
 
 def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection[Pair], list[Pair]]:
-    """Part pairs in two so that no source sentence is in both: those that stay, and exactly `count` that are held out.
+    """Split pairs into a training part and exactly `count` held-out pairs, with no source sentence in both.
 
     Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. Where the last of
     them has more pairs than there is room for, the others are in neither part. Shards are read twice, and stay shards.
@@ -333,7 +333,7 @@ def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection
 
 
 def _smallest(pairs: Collection[Pair], count: int, salt: str) -> list[str]:
-    """The `count` different sources with the smallest hashes, in their order, in memory for so many."""
+    """Return the `count` distinct sources with the smallest hashes, in order, in memory for `count` sources."""
     chosen: dict[str, bytes] = {}
     least = b"\xff" * 33
     for source, _ in pairs:

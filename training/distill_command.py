@@ -34,7 +34,7 @@ class Filter:
     """Conditions of a pair to be learned from.
 
     Attributes:
-        max_ratio: the longer side has at most so many times the tokens of the shorter one.
+        max_ratio: maximum ratio of the lengths of both sides in tokens.
         min_score: the least mean log-probability of an answer's tokens, in nats.
     """
 
@@ -46,7 +46,7 @@ class Filter:
 
         Args:
             source: tokens of the source text, without language tokens and eos.
-            prefix: tokens that the answer was forced to begin with: nobody chose them.
+            prefix: number of forced tokens at the beginning of the answer, which are not counted.
             result: the answer, with scores.
         """
         assert result.scores is not None

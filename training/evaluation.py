@@ -15,7 +15,7 @@ from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.requests import Call, ignore_warnings
 from txport.runtime.text.search_options import Model
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
@@ -97,13 +97,13 @@ def answers(
         max_length: the most tokens to make, eos included; None for the default limit, by the source.
         beam: hypotheses of a beam search; None for greedy search.
         rows: the most sentences that run together; None for as many as the engine takes.
-        watch: told how many more sentences are done, every now and then.
+        watch: called with the number of further finished sentences.
 
     Raises:
-        InputError: the engine does not make so many tokens, or has no room for the beam.
+        InputError: the engine does not support this length or beam.
     """
     model = Model(engine.tokens, engine.vocabulary)
-    call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), quiet, model)
+    call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), ignore_warnings, model)
     asked = [(call.sentence(text, f"sentence {number + 1}"), number) for number, text in enumerate(sentences)]
     asked.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
     results = [Answer("")] * len(asked)

@@ -17,7 +17,7 @@ from txport.models.transformer import Transformer
 from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
-from txport.training.outlook import Outlook, Share
+from txport.training.outlook import Share, SpeedEstimate
 from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
 from txport.training.scheduled_sampling import time_constant
 from txport.training.tokenizers import most_pieces
@@ -35,13 +35,13 @@ MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
 )
 # A model is too large if the time allows fewer steps.
 FEWEST_STEPS = 2_000
-# A run of fewer makes a model that knows next to nothing, whatever its size.
+# A run of fewer steps cannot learn enough, whatever the size of its model.
 TOO_FEW = 200
 # Seconds of trying how fast this machine is, at least.
 TRIAL = 1.0
 # Of `max_minutes`, what remains for steps.
 FOR_STEPS = 0.8
-# Of the peak learning rate, where a run goes on from a checkpoint: it is to keep what it knows.
+# Factor of the peak learning rate for fine-tuning, which must not destroy the weights.
 FINE_TUNING = 0.1
 # What a token has, roughly.
 CHARACTERS = 3.5
@@ -74,19 +74,21 @@ class Size:
         return self.characters / CHARACTERS + self.pairs
 
 
-def fit(recipe: Recipe, pairs: Collection[Pair], outlook: Outlook | None = None) -> tuple[Recipe, dict[str, Any]]:
-    """A recipe that leaves nothing open, and what was chosen, by "section.key"; `outlook` is filled in."""
+def fit(
+    recipe: Recipe, pairs: Collection[Pair], estimate: SpeedEstimate | None = None
+) -> tuple[Recipe, dict[str, Any]]:
+    """A recipe that leaves nothing open, and what was chosen, by "section.key"; `estimate` is filled in."""
     size, given = Size.of(pairs), recipe.training
-    outlook = outlook or Outlook()
+    estimate = estimate or SpeedEstimate()
     tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
-    speed = _Speed(given, chosen(tokenizer.vocabulary), size, outlook)
+    speed = _Speed(given, chosen(tokenizer.vocabulary), size, estimate)
     model = _fitted_model(recipe.model, size, speed)
     if given.guided_attention != "none" and not model.get("alignment_heads"):
         model["alignment_heads"] = [list(head) for head in default_heads(_config(model).decoder_layers)]
     batch = given.batch_tokens or _batch(model, size, speed)
     steps = speed.steps(_config(model), batch)
     if given.max_minutes:
-        outlook.steps = steps
+        estimate.steps = steps
     if given.max_minutes and steps < TOO_FEW and steps < (given.max_steps or math.inf):
         _log.warning(
             "training.max_minutes = %g is too short: it allows about %s, and a model needs some %d to learn",
@@ -166,7 +168,7 @@ def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[st
     if "preset" in given:
         return {**({} if "norm" in PRESETS[given["preset"]] else norm), **given}
     sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & given.keys()
-    if sizes:  # what the recipe says must fit together with the rest
+    if sizes:  # the values of the recipe must match the fitted ones
         return {"preset": "small", **norm, **given}
     fits = [model for least, model in MODELS if size.characters >= least]
     for model in reversed(fits):
@@ -194,11 +196,11 @@ def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
 class _Speed:
     """Number of steps of a run, by the limit that ends it; time is measured only if that may matter."""
 
-    def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, outlook: Outlook) -> None:
+    def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, estimate: SpeedEstimate) -> None:
         self._options = options
         self._vocabulary = vocabulary
         self._size = size
-        self._outlook = outlook
+        self._estimate = estimate
         self._flops: float | None = None
 
     def steps(self, config: Config, batch: int) -> float:
@@ -214,7 +216,7 @@ class _Speed:
     def _measured(self) -> float:
         if self._flops is None:
             self._flops, share = _measure(self._options, self._vocabulary)
-            self._outlook.look_at(share)
+            self._estimate.look_at(share)
         return self._flops
 
 

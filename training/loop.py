@@ -21,7 +21,7 @@ from txport.runtime.bundle.schema import Generation
 from txport.runtime.corpus.shards import Shards
 from txport.runtime.errors import InputError
 from txport.runtime.files import file_errors
-from txport.runtime.libraries import quiet
+from txport.runtime.libraries import silence
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
@@ -30,7 +30,7 @@ from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.guidance.guided_attention import choose_guide
-from txport.training.outlook import Outlook
+from txport.training.outlook import SpeedEstimate
 from txport.training.recipe import Recipe, TrainingOptions, chosen
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.averaging import LastValidations, average_weights
@@ -40,7 +40,7 @@ from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
-from txport.training.run.lookout import Lookout
+from txport.training.run.lookout import SpeedCheck
 from txport.training.run.pacing import MOST, NEVER, Pace, TargetReached, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StatePaths, StateSaver
@@ -51,7 +51,7 @@ from txport.training.torch_engine import TorchEngine, special_tokens
 
 _log = logging.getLogger("txport")
 
-# Held-out sources that a checkpoint carries, for calibration and verification of what is made of it.
+# Number of held-out sources in a checkpoint, for calibration and verification of its bundles.
 MOST_SENTENCES = 2_000
 
 
@@ -84,7 +84,7 @@ class Outcome:
 def train(
     recipe: Recipe, output: Path, data: Path, *, resume: bool = False, force: bool = False, started: float | None = None
 ) -> Outcome | None:
-    """Train as a recipe says and write a txport checkpoint.
+    """Train by a recipe and write a txport checkpoint.
 
     SIGINT and SIGTERM are taken over meanwhile, in the main thread: the state is saved, and `Interrupted` is raised.
 
@@ -119,7 +119,7 @@ class _Prepared:
 
     Attributes:
         weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.
-        outlook: what was measured of this machine.
+        estimate: measured speed of this machine.
         generation: settings of the search that the first weights were imported with.
     """
 
@@ -128,7 +128,7 @@ class _Prepared:
     tokenizer: TextTokenizer
     config: Config
     weights: Path | None
-    outlook: Outlook
+    estimate: SpeedEstimate
     generation: Generation = PLAIN
 
 
@@ -142,7 +142,7 @@ def _prepare(
     first = _first_process()
     weights = _checkpoint(recipe, resume)
     start: Start | None = None
-    outlook = Outlook()
+    estimate = SpeedEstimate()
     _check_devices(recipe.training)
     if resume:  # each process for itself: what the first one writes may come too late for others
         recipe = run.resume(recipe, write=first)
@@ -159,9 +159,9 @@ def _prepare(
         assert weights is not None
         recipe = start.recipe(recipe)
         check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
-        _log.info("goes on from %s: its model and tokenizer are taken", weights)
+        _log.info("continues from %s with its model and tokenizer", weights)
     if first and not resume:
-        recipe, choices = fit(recipe, corpus.train, outlook)
+        recipe, choices = fit(recipe, corpus.train, estimate)
         if choices:
             _log.info("chosen for %s: %s", _count(len(corpus.train), "training pair"), _listed(choices))
         run.start(recipe)
@@ -173,12 +173,12 @@ def _prepare(
     run.wait_for_tokenizer()
     recipe = recipe if first or resume else run.stored()
     if (kept := run.start_of(recipe)) is not None:
-        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, outlook, kept.generation)
+        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, estimate, kept.generation)
     tokenizer = load_tokenizer(run.tokenizer)
     wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_size, tokenizer.target_size)
     if first and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
-    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None, outlook)
+    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None, estimate)
 
 
 def _checkpoint(recipe: Recipe, resume: bool) -> Path | None:
@@ -210,11 +210,11 @@ def _train(
     progress.phase("tokenising")
     examples = _examples(corpus, tokenizer, model, options, run.path)
     # Lightning advertises itself and gives advice on data loaders.
-    with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
+    with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
-        callbacks = [Agreement(examples, held_out), Lookout(prepared.outlook)]
+        callbacks = [Agreement(examples, held_out), SpeedCheck(prepared.estimate)]
         trainer = _trainer(options, run, progress, interruption, callbacks)
-        _fit(trainer, module, examples, held_out, run.last, resume, prepared.outlook.steps)
+        _fit(trainer, module, examples, held_out, run.last, resume, prepared.estimate.steps)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
@@ -310,7 +310,7 @@ def _trainer(
         log_every_n_steps=10,
         callbacks=[*callbacks, *_callbacks(options, run, progress, interruption)],
         logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
-        use_distributed_sampler=False,  # ours knows the devices
+        use_distributed_sampler=False,  # our sampler handles devices
     )
 
 
@@ -320,7 +320,7 @@ def _check_devices(options: TrainingOptions) -> None:
     Raises:
         InputError: there are none.
     """
-    with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
+    with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
         _on_devices(options, logger=False, enable_checkpointing=False)
 
 
@@ -401,7 +401,7 @@ def _fit(
 
 
 def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: float | None) -> None:
-    """Log the outlook of the run."""
+    """Log the planned run."""
     steps = math.ceil(batches / options.accumulate)
     ends = {
         "minute": options.max_minutes,
@@ -419,7 +419,7 @@ def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: 
 
 
 def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -> None:
-    """Put the weights that the recipe keeps into the module, and say which they are."""
+    """Load the weights that the recipe selects into the module, and return their description."""
     if isinstance(trainer.strategy, Sharded):  # the module has a shard only
         module.model = Transformer(module.model.config)
     # With a moving average, all states have that.

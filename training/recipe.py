@@ -176,7 +176,7 @@ class TrainingOptions:
     max_epochs: int | None = option(None, "passes over the training pairs", above=0)
     max_minutes: float | None = option(None, "wall-clock time until the checkpoint is there, test included", above=0)
     from_checkpoint: str | None = option(
-        None, "checkpoint to go on from (tx-train --from): its weights, model, tokenizer and languages"
+        None, "checkpoint to fine-tune (tx-train --from): its weights, model, tokenizer and languages"
     )
     freeze: tuple[str, ...] = option(
         (), 'names of what stays as it is there, for example ["source_embedding", "encoder.*"]'
@@ -231,7 +231,7 @@ class TrainingOptions:
         "which weights become the checkpoint, average being that of the last validations; none: the last of a run that "
         "cools down, else the best",
     )
-    average_last: int = option(5, "with keep = average: the weights of so many validations", least=2)
+    average_last: int = option(5, "with keep = average: number of validations whose weights are averaged", least=2)
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
     accelerator: str = option("auto", "auto, cpu, gpu ..., as Lightning names it")
     devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")
@@ -399,7 +399,7 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_together(recipe: Recipe, where: str) -> None:
-    """Check what no single value can say."""
+    """Check combinations of values."""
     for name, other in SIDES:
         side = getattr(recipe.corpus, name, None)
         if side is not None and side == getattr(recipe.corpus, other):
@@ -434,7 +434,7 @@ def _check_together(recipe: Recipe, where: str) -> None:
         raise InputError(f"{where}: training.freeze would keep random weights: set training.from_checkpoint (--from)")
     if training.from_checkpoint is None and training.max_steps == 0:
         raise InputError(
-            f"{where}: training.max_steps is 0, but must be above 0 unless the run goes on from a checkpoint"
+            f"{where}: training.max_steps is 0, but must be above 0 unless training.from_checkpoint is set"
         )
     model = {**PRESETS.get(recipe.model.get("preset", ""), {}), **recipe.model}
     if not recipe.tokenizer.joint and model.get("share_embeddings", True):
@@ -467,7 +467,7 @@ def _check_guidance(recipe: Recipe, where: str) -> None:
         )
     if given and recipe.tokenizer.space_punctuation:
         raise InputError(
-            f"{where}: tokenizer.space_punctuation makes words of punctuation, which corpus.{name} does not know: "
+            f"{where}: tokenizer.space_punctuation makes words of punctuation, which corpus.{name} does not support: "
             "align spaced text, and leave it out"
         )
 

@@ -70,7 +70,7 @@ def mixed_inputs(
     seed: int,
     source_ids: Tensor | None = None,
 ) -> Tensor:
-    """Tokens that the decoder reads: each but the first is the true one, or the one that the model would have said.
+    """Return the inputs of the decoder: each token except the first is the true one or a prediction of the model.
 
     That is its most probable token after the true tokens before it, without dropout, as in a translation; no gradient
     flows through the choice. (Bengio et al. 2015 draw it or take the most probable one.)

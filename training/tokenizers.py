@@ -62,7 +62,7 @@ def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
 
 
 def padded_vocabulary(pieces: int) -> int:
-    """Rows of an embedding for so many pieces: the next multiple of 8, which matrix units like."""
+    """Return the rows of an embedding for this number of pieces: the next multiple of 8, which suits matrix units."""
     return (pieces + 7) // 8 * 8
 
 
@@ -101,7 +101,7 @@ def _rule(options: TokenizerOptions) -> str:
 
 @contextmanager
 def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
-    """The argument of SentencePiece's trainer that says how texts are normalised."""
+    """Return the normalization rule of SentencePiece's trainer."""
     if not options.space_punctuation:
         yield {"normalization_rule_name": _rule(options)}
         return

@@ -21,7 +21,7 @@ from txport.runtime.engine import (
 
 
 class TorchEngine:
-    """A model as it is, in float32 and without dropout; parameters are read at each call, so it may go on training.
+    """An unchanged model, in float32 and without dropout. Parameters are read at each call, so training may continue.
 
     Args:
         model: on any device.
@@ -146,7 +146,7 @@ class TorchState(DecoderState):
         self._cross = [(key[keep], value[keep]) for key, value in self._cross]
         self._caches = [(key[keep], value[keep]) for key, value in self._caches]
 
-    def moved(self, rows: Sequence[int], target: int) -> "TorchState":
+    def resized(self, rows: Sequence[int], target: int) -> "TorchState":
         """Indexing by a list copies, so that the copies of a repeated row are independent."""
         other, keep = TorchState(self._engine, len(rows), self.source, target), list(rows)
         for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):

@@ -27,14 +27,14 @@ class BundleBackend(Backend):
         self._lowering = lowering
         self._threads = threads
         self._translator: Translator | None = None
-        self._opened = (threads, 1)  # with so many threads and workers
+        self._opened = (threads, 1)  # threads and workers
         self._open(threads, 1)
         self._call: Callable[[], list[list[int]]] = list
         self._parts: dict[str, Callable[[], object]] = {}
         self._ids: list[list[int]] = []
 
     def _open(self, threads: int, workers: int) -> Translator:
-        """One at a time: the memory of a second one would be measured, too."""
+        """One at a time, since the memory of a second one would be measured as well."""
         if self._translator is None or self._opened != (threads, workers):
             self._translator = None
             self._translator = Translator(

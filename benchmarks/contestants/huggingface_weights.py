@@ -27,7 +27,7 @@ _NAMES = {
     "feed_forward.outer": "fc2",
     **{"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"},
 }
-# What reads the residual stream, by columns of its weight; all else, but for these biases, writes to it.
+# Weights whose columns read the residual stream. All others except these biases write to it.
 _READERS = ("query", "key", "value", "inner")
 
 

@@ -4,7 +4,7 @@ With random ids or random weights a sentence may end anywhere, so the amount of 
 each eos is undone and treated as any other token. Where polling is free (`poll` is 1) the ids are those of a decoder
 without eos. Elsewhere a row that made eos idles until no step is under way at a poll; the steps in between cost the
 same, and its ids are filled up with eos. The fused engine is polled seldom, and rows that have ended cost it nothing:
-it is told that another id, which no answer contains, is eos.
+its eos is set to another id, which no answer contains.
 """
 
 from dataclasses import replace
@@ -90,7 +90,7 @@ class _IgnoreEosState(_Wrapper):
         super().__init__(state)
         self._eos = eos
         self._groups = 0  # that were not read
-        self._idle = set[int]()  # rows that met eos and have not been told to go on
+        self._idle = set[int]()  # rows that generated eos and have not been continued
 
     def step(self, count: int = 1) -> None:
         self._groups += 1
@@ -113,5 +113,5 @@ class _IgnoreEosState(_Wrapper):
             self._idle.clear()
         return StepOutput(ids, finished)
 
-    def moved(self, rows: Any, target: int) -> "_IgnoreEosState":
-        return _IgnoreEosState(self._wrapped.moved(rows, target), self._eos)
+    def resized(self, rows: Any, target: int) -> "_IgnoreEosState":
+        return _IgnoreEosState(self._wrapped.resized(rows, target), self._eos)

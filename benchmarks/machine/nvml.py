@@ -1,6 +1,6 @@
 """NVIDIA's management library through `nvidia-ml-py`: name and memory of the GPU that CUDA uses.
 
-Always optional. In a container, processes may have other numbers than the driver knows them by: their memory is then
+Always optional. In a container, process ids may differ from those of the driver: their memory is then
 not known. Jetsons have no such library.
 """
 
@@ -11,7 +11,7 @@ from txport.runtime.device.gpu import pci_bus_id
 
 try:
     import pynvml
-except ImportError:  # a report then says nothing about the GPU
+except ImportError:  # a report then contains nothing about the GPU
     pynvml = None
 
 
@@ -35,7 +35,7 @@ class Nvml:
         return GpuFacts(_text(name), _text(driver), total)
 
     def process_bytes(self, pid: int) -> int | None:
-        """GPU memory of a process; None if it has none or the driver does not say."""
+        """Return the GPU memory of a process, or None if it has none or the driver does not report it."""
         try:
             running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except pynvml.NVMLError:

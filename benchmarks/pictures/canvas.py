@@ -85,11 +85,11 @@ class Canvas:
         self.width, self.height = max(self.width, right + MARGIN), max(self.height, bottom + MARGIN)
 
     def svg(self, label: str) -> str:
-        """The whole picture; `label` says in words what it shows."""
+        """Return the whole picture; `label` is its description in words."""
         size = f'width="{_number(self.width)}" height="{_number(self.height)}"'
         box = f'viewBox="0 0 {_number(self.width)} {_number(self.height)}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} role="img" aria-label="{_escape(label)}"'
-        # The colours that most marks have are said once.
+        # The most frequent colours are set once.
         colour = self.rectangles[0].colour if self.rectangles else INK
         rectangles = "\n".join(_rectangle(each, colour) for each in self.rectangles)
         body = [

@@ -30,7 +30,7 @@ def draw_heatmaps(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[in
 
 
 def heading(canvas: Canvas, text: str) -> float:
-    """Write it below what is there; returns where to go on."""
+    """Write it below the present content; return the next position."""
     canvas.add(Text(MARGIN, canvas.height + 14, text, 13, bold=True))
     return canvas.height - 4
 

@@ -11,14 +11,14 @@ from txport.benchmarks.report.schema import BenchReport, Machine, Measurement, W
 from txport.runtime.files import new_file
 
 FORMATS = ("png", "svg")
-# The palette of Okabe and Ito (2008), which everybody can tell apart, and three more; the bundle is the first one.
+# The palette of Okabe and Ito (2008), which is safe for colour-blind readers, and three more colours.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00", "#882255", "#999999")
 
 Value = Callable[[Measurement], float]
 
 
 def write_plots(report: BenchReport, directory: Path) -> list[Path]:
-    """Write those that the report has figures for; returns the files that were written."""
+    """Write the plots that the report has figures for; return the files."""
     figures = {
         "latency": _over_batch(report, "ms for a call", lambda x: x.call_ms.p50, lambda x: x.call_ms.p90),
         "throughput": _over_batch(report, "tokens a second", lambda x: x.tokens_per_second, None),

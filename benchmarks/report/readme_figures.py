@@ -26,7 +26,7 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
     """Return tables of milliseconds per token, at most `COLUMNS` workloads side by side, and how many sentences differ.
 
     Args:
-        reports: by the name of the model. A workload that only one contestant did is no comparison and is left out.
+        reports: by the name of the model. A workload of only one contestant is left out.
     """
     lines = []
     sizes = ""

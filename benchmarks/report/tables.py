@@ -11,7 +11,7 @@ from txport.runtime.console.words import plural
 
 Column = tuple[str, Callable[[Measurement], str]]
 _NONE = "-"
-# Fewer calls than these say little of a time.
+# Fewer calls than these give no reliable time.
 FEW_CALLS = 5
 WIDE = 170  # characters that a terminal needs for every column
 # What a narrow terminal shows; Markdown and wide terminals show all.

@@ -149,7 +149,7 @@ def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name:
     plans = [bundle_plan(bundle, manifest, options.place, name)]
     try:
         choice = choose(manifest, options.device, options.engine, options.lowering, bundle)
-    except TxportError:  # the bundle's own process says it
+    except TxportError:  # reported by the process of the bundle
         return plans
     if choice.engine == FUSED and choice.fallback is not None:
         beside = replace(options.place, engine=choice.fallback.engine)

@@ -49,7 +49,7 @@ class ContestantPlan:
     Attributes:
         contestant: its description in the report.
         description: keywords for its backend; peers also receive the `device` on which the bundle really runs.
-        settings: those that it tries.
+        settings: the settings that it tries.
         python: another interpreter; None for this one.
         environment: added to the environment of its process.
         prepare: a module to run before, with its arguments.

@@ -83,7 +83,7 @@ def run_rounds(runners: Sequence[Runner], task: Task, vocabulary: int) -> dict[s
     """Measure all on one task, in rounds; one whose few calls use up its time is done earlier.
 
     `Task.absent` is replaced by an id, of a target vocabulary of this size, that the first one does not make.
-    A contestant that fails leaves: `Times.failed` says why, and its results until then count.
+    A contestant that fails is removed: `Times.failed` contains the reason, and its earlier results count.
     """
     results = {runner.name: Times() for runner in runners}
 

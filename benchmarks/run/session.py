@@ -62,7 +62,7 @@ class Session:
         """Load and measure everything; `self.report` holds the results until then if this raises.
 
         Raises:
-            InputError: the bundle itself cannot be loaded; the message says why.
+            InputError: the bundle itself cannot be loaded; the message contains the reason.
             EngineError: it failed later.
         """
         try:

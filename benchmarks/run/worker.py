@@ -94,7 +94,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answer until the requests end. Errors are answered too: only the other end knows what they mean."""
+    """Answer until the requests end. Errors are sent as answers and handled by the other process."""
     worker = Worker()
     for line in requests:
         request = json.loads(line)

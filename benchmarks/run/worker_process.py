@@ -20,7 +20,7 @@ _CHUNK = 1 << 16
 
 
 class ContestantFailed(Exception):
-    """A contestant that cannot go on; the message is a sentence for the report."""
+    """A contestant that cannot continue; the message is a sentence for the report."""
 
 
 class WorkerProcess:

@@ -11,7 +11,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
 from txport.runtime.text.affixes import affixes
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, length_limit, quiet
+from txport.runtime.text.requests import Call, ignore_warnings, length_limit
 from txport.runtime.text.tokenizer import open_tokenizer
 
 
@@ -87,6 +87,6 @@ def first_sentences(file: Path, lines: int) -> list[str]:
 
 def _encode(bundle: Path, manifest: Manifest, sentences: list[str]) -> list[list[int]]:
     tokenizer = open_tokenizer(bundle, manifest.tokenizer, manifest.vocabularies)
-    call = Call.of(tokenizer, manifest.limits, warn=quiet)
+    call = Call.of(tokenizer, manifest.limits, warn=ignore_warnings)
     found = [call.sentence(text, f"sentence {number}") for number, text in enumerate(sentences, 1)]
     return [list(sentence.request.source_ids) for sentence in found if sentence is not None]

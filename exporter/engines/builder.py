@@ -89,7 +89,7 @@ class EngineBuilder:
 
         Raises:
             BundleError: the graph contains more than tx-export writes, or the library cannot parse or build it.
-            CheckFailed: the engine would not compute what the graph says.
+            CheckFailed: the engine would compute something else than the graph.
             EngineError: the library cannot build here.
         """
         islands = {n for island in self.manifest.precision.islands if island.graph == graph.name for n in island.nodes}
@@ -139,7 +139,7 @@ class EngineBuilder:
         return config
 
     def _set_timing_cache(self, config: Any) -> None:
-        """One object for all engines: 8.6 refuses, with an internal error, to go on with what it serialized itself."""
+        """One object for all engines, since 8.6 fails with an internal error on its own serialized cache."""
         if self._cache is None:
             self._cache = config.create_timing_cache(self.known)
         if self._cache is None or not config.set_timing_cache(self._cache, False):
@@ -162,7 +162,7 @@ class EngineBuilder:
             return
         fault = f"the engine of {file} does not read {precision} in {len(wrong)} products: {', '.join(wrong[:3])}"
         if self.tensorrt.strongly_typed:
-            raise CheckFailed(f"{fault}, though its graph says so")
+            raise CheckFailed(f"{fault}, although its graph requires it")
         _log.warning("%s; %s chose so", fault, self.tensorrt.library)
 
 

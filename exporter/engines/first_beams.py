@@ -1,4 +1,4 @@
-"""Greedy search by the step of beam search: what a golden case says must come out of its engines as well."""
+"""Greedy search by the step of beam search, to compare its engines with golden cases."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from txport.runtime.engine import DecoderState, Engine, Memory, StepOutput
 
 
 class FirstBeams:
-    """An `Engine` each of whose rows is the first of so many beams; the others have finished from the start.
+    """An `Engine` each of whose rows is the first of several beams; the other beams are finished from the start.
 
     Args:
         engine: that has the step of beam search.
@@ -23,7 +23,7 @@ class FirstBeams:
         return getattr(self._engine, name)
 
     def allocate(self, rows: int, source: int, target: int, **_outputs: object) -> "FirstRows":
-        """A state of so many sentences."""
+        """Return a state of this number of sentences."""
         beams = self._beams
         return FirstRows(self._engine.allocate(rows * beams, source, target, top=2 * beams, beams=beams), beams)
 
@@ -53,7 +53,7 @@ class FirstRows:
         """Replace tokens; see `DecoderState.override`."""
         self._state.override(self._first(rows), token_ids, finished)
 
-    def moved(self, rows: Sequence[int], target: int) -> "FirstRows":
+    def resized(self, rows: Sequence[int], target: int) -> "FirstRows":
         """Move sentences; see `DecoderState.moved`."""
         whole = [first + beam for first in self._first(rows) for beam in range(self._beams)]
-        return FirstRows(self._state.moved(whole, target), self._beams)
+        return FirstRows(self._state.resized(whole, target), self._beams)

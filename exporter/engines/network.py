@@ -35,7 +35,7 @@ def kind_of(layer: Any) -> str:
 def let_attention_decompose(tensorrt: TensorRt, network: Any) -> None:
     """Let the library compute an Attention by its parts where it has no kernel of that shape.
 
-    Else the build fails for fewer than 4 heads, and for heads whose width is no multiple of 8 (TensorRT-RTX 1.7).
+    Else the build fails for fewer than 4 heads, and for heads whose width is not a multiple of 8 (TensorRT-RTX 1.7).
     """
     for layer in layers_of(network):
         if kind_of(layer) == "ATTENTION_INPUT":

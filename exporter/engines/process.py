@@ -13,7 +13,7 @@ from txport.runtime.system import end_with_parent
 
 T = TypeVar("T")
 _POLL = 0.2  # seconds between checks of the time that is left
-_FAULTS = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL")  # of which faulthandler says where they were
+_FAULTS = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL")  # faulthandler prints a traceback for them
 
 
 def run_apart(

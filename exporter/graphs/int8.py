@@ -76,7 +76,7 @@ def _is_gate(node: ir.Node) -> bool:
 
 
 def _is_lookup(node: ir.Node) -> bool:
-    """Whether a node looks up tokens, which an embedding does first; positions stay as they are."""
+    """Return whether a node looks up token embeddings, not positions."""
     return node.name == "embedding/Gather" and _is_matrix(node.inputs[0])
 
 
@@ -266,13 +266,13 @@ class _Conversion:
 
     @staticmethod
     def _replace(old: ir.Value, new: ir.Value) -> None:
-        """Put a value, under its name, in the place of another one."""
+        """Replace a value by another one under the same name."""
         new.shape = old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         old.name, new.name = None, old.name or new.name  # an output that nothing reads has no name
 
     def _remove(self, node: ir.Node) -> None:
-        """Remove a node, after those that alone have read it and are not read any more."""
+        """Remove a node, after nodes that only it needs and that are unused."""
         for reader, _ in list(node.outputs[0].uses()):
             self._remove(reader)
         self._graph.remove(node, safe=True)

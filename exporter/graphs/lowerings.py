@@ -126,7 +126,7 @@ class Scatter(Lowering):
 
     def write(self, cache: KeyValue, new: KeyValue) -> KeyValue:
         """A cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at each row's position."""
-        # ScatterElements wants an index for each element written. Adding zeros spreads the position over heads and
+        # ScatterElements needs one index per element. Adding zeros spreads the position over heads and
         # head_dim; Expand would need the batch size, and with it a Shape operator.
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
         index = self._w.op("Add", positions, np.zeros((1, self._heads, 1, self._head_dim), np.int64))
@@ -258,9 +258,9 @@ class Beams(Lowering):
     """One token for each hypothesis of a sentence: m beams are queries over what all of them have in common.
 
     Cross-attention reads a sentence's keys and values once. A cache has a slot for each beam at each position; what a
-    beam makes stays in its slot for ever, and `self_ancestors` say which slots a hypothesis continues. So a search that
-    goes on with other hypotheses moves those flags and no cache. Only standard operators; those of opset 18 would write
-    a cache one number at a time.
+    beam makes stays in its slot for ever, and `self_ancestors` are the slots that a hypothesis continues. So a search
+    that goes on with other hypotheses moves those flags and no cache. Only standard operators; those of opset 18 would
+    write a cache one number at a time.
     """
 
     name = "standard"

@@ -1,6 +1,6 @@
 """The table of parameters: where the graphs' file of weights has each tensor of the model, found by what it holds.
 
-A graph has a parameter as it is, transposed, or as one of several that were packed into one matrix; in float32, in
+A graph contains a parameter unchanged, transposed, or packed with others into one matrix; in float32, in
 float16, or in int8 with scales. All of these are views with strides, so an engine without graphs needs no second copy.
 What a graph has inline, since it is small, is added to the end of the file.
 """
@@ -100,7 +100,7 @@ def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
             yield parameter
 
 
-class _Place(NamedTuple):
+class _View(NamedTuple):
     """A view of the file: offset in bytes, strides in elements."""
 
     offset: int
@@ -143,7 +143,7 @@ class _Weights:
         place = added.place(name, values)
         return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
 
-    def _place(self, values: Array) -> _Place | None:
+    def _place(self, values: Array) -> _View | None:
         """A view of what is stored that equals `values`."""
         matrix = values.reshape(len(values), -1)
         rows, columns = matrix.shape
@@ -153,11 +153,11 @@ class _Weights:
                     if shape == (parts * rows, *values.shape[1:]):
                         start = offset + part * values.nbytes
                         if self._has(start, matrix, columns):
-                            return _Place(start, (columns, 1)[-values.ndim :])
+                            return _View(start, (columns, 1)[-values.ndim :])
                     if shape == (columns, parts * rows):  # transposed
                         start = offset + part * rows * values.itemsize
                         if self._has(start, matrix.T, parts * rows):
-                            return _Place(start, (1, parts * rows))
+                            return _View(start, (1, parts * rows))
         return None
 
     def _has(self, offset: int, matrix: Array, stride: int) -> bool:
@@ -190,7 +190,7 @@ class _Added:
         self._output = output
         self._offsets: dict[bytes, int] = {}
 
-    def place(self, name: str, values: Float32) -> _Place:
+    def place(self, name: str, values: Float32) -> _View:
         """Place of a tensor from now on; a large matrix would be a second copy, and our mistake."""
         missing = f"no graph has {name}, of {values.size} elements, in the file of weights"
         assert values.ndim == 1 or values.size < INLINE, missing
@@ -199,4 +199,4 @@ class _Added:
             self._output.write(b"\0" * (-self._output.tell() % ALIGNMENT))
             self._offsets[data] = self._output.tell()
             self._output.write(data)
-        return _Place(self._offsets[data], (values.shape[1], 1) if values.ndim == 2 else (1,))
+        return _View(self._offsets[data], (values.shape[1], 1) if values.ndim == 2 else (1,))

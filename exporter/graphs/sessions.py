@@ -17,7 +17,7 @@ def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool =
     """A session for a graph file; if not `fused`, every operator is computed as it is written."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # What is measured here is no time: threads that spin would only take cores that others need.
+    # No times are measured: spinning threads would only occupy cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     avoid_overflow(options)
     if not fused:

@@ -1,6 +1,6 @@
 """The decoder over whole translations: what a model attends to, and how it scores a given translation.
 
-It reads whole sentences in parallel and has the weights of the step, so that the step stays as it is: that is fused and
+It reads whole sentences in parallel and shares the weights of the step. The step is unchanged, since it is fused and
 captured, and has no weights of attention to give. Shapes: b batch, h heads, k head_dim, d d_model, s source, t target,
 v vocabulary.
 """
@@ -67,7 +67,7 @@ class Parallel(Lowering):
         self._length = writer.op("Shape", writer.inputs["target_ids"], start=1, end=2)
 
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
-        """Packed projections [b * t, 3d] -> context [b * t, d]; the cache stays as it is."""
+        """Packed projections [b * t, 3d] -> context [b * t, d]; the cache does not change."""
         w = self._w
         if self._head_dim % 8:
             query, key, value = map(self._split_heads, w.ops("Split", 3, qkv, axis=1, num_outputs=3))

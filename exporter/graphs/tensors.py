@@ -41,7 +41,7 @@ class ModelTensors:
         self._tensors: dict[Hashable, ir.LazyTensor] = {}
 
     def parameter(self, parameter: Tensor, rows: int | None = None) -> ir.LazyTensor:
-        """A parameter or buffer as it is, or its first `rows` rows."""
+        """Return a parameter or buffer, or its first `rows` rows."""
         shape = parameter.shape if rows is None else (min(rows, len(parameter)), *parameter.shape[1:])
         return self._tensor((id(parameter), rows), shape, lambda: _array(parameter[:rows]))
 

@@ -1,6 +1,6 @@
 """The ranges of the graphs' values on real sentences, and how far their logits are from PyTorch's.
 
-Both are measured on the reference's tokens, not on those that the graphs would choose.
+Both are measured on the reference's tokens, not on tokens of the graphs.
 """
 
 import math

@@ -113,7 +113,7 @@ class Int8Search:
         }
 
     def _loss(self, calibration: Calibration, kept: dict[str, set[str]]) -> Loss:
-        """Write both graphs in int8 but for the nodes `kept`, and measure them."""
+        """Write both graphs in int8 except the nodes `kept`, and measure them."""
         models = {name: ir.load(file) for name, file in self._files.items()}
         for name, model in models.items():
             to_int8(model, self._largest[name], kept[name])

@@ -26,13 +26,13 @@ from txport.runtime.version import VERSION
 # Half of float16's largest value: calibration sees some sentences, not all.
 OVERFLOW = 65504 / 2
 # Around the feed-forward layers of T5 some sentences reach far larger values than others: Hugging Face keeps their last
-# product (`wo`) in float32 whatever the sentences say. Here what calibration saw there counts so many times.
+# product (`wo`) in float32 for any sentences. Here the values of calibration are multiplied by this factor.
 GROWTH = 8
 # Loss of logit by another choice that counts as loss: a factor of 1.1 in probability. Nearer ties may break otherwise,
 # as long as they are not more than verification allows.
 REGRET = 0.1
 
-# The module that mixes what the model says with what it copies: probabilities, of which float16 holds few.
+# The module that mixes generated and copied probabilities, for which float16 is too coarse.
 MIXTURE = "copying"
 
 # The kind of graph whose modules an optional graph has.
@@ -106,7 +106,7 @@ def islands_of_attention(
 
 
 def mixture_nodes(model: ir.Model) -> set[str]:
-    """Nodes that copy, which compute in float32, but for the choice of a head: whole keys would be converted for it."""
+    """Return nodes of copying, which compute in float32, but not the choice of a head (conversion of whole keys)."""
     copying = [node for node in model.graph if module_of(node).split(".")[0] == MIXTURE]
     return {node.name or "" for node in copying if not any(map(_is_float_input, node.inputs))}
 
@@ -195,7 +195,7 @@ def _scopes(model: ir.Model) -> list[str]:
 
 
 def _within(name: str, model: ir.Model, scopes: Collection[Scope]) -> set[str]:
-    """Nodes of a graph in these (graph kind, module) pairs, except those that write a cache."""
+    """Return nodes of a graph in these (graph kind, module) pairs, except nodes that write a cache."""
     wanted = {scope for graph, scope in scopes if graph.split(".")[0] == name.split(".")[0]}
     return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}
 

@@ -1,6 +1,6 @@
 """A bundle in one file: an uncompressed zip archive (PKWARE APPNOTE 6.3), of which members are mapped, not unpacked.
 
-There is one archive of given files: `write_archive` says where each byte lies, and a reader takes nothing else. Members
+The same files always give the same archive: `write_archive` defines each byte, and a reader accepts only that. Members
 are in the order of their names. Each starts at a page, so that tensors keep the alignment that they have in the file of
 weights. Any program that reads zip archives opens it. The C++ runtime reads it by the same rules.
 """
@@ -44,7 +44,7 @@ class _Entry:
     Attributes:
         name: path in the bundle, in UTF-8.
         size: bytes.
-        crc: CRC-32, which other programs check; a bundle's own hashes say more.
+        crc: CRC-32, for other programs. The hashes of the bundle are stronger.
     """
 
     name: bytes
@@ -124,7 +124,7 @@ class Archive:
     """A bundle in one file, or in memory.
 
     Args:
-        data: the bytes of the archive; they must stay as they are.
+        data: the bytes of the archive, which must not change.
         name: of the archive, in messages.
         file: the file whose bytes they are, mapped; None for a bundle in memory.
 
@@ -152,7 +152,7 @@ class Archive:
         except OSError as error:
             raise BundleError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError:  # it is empty
-            raise BundleError(f"{path} is no bundle: give a directory of tx-export or a file of tx-pack") from None
+            raise BundleError(f"{path} is not a bundle: give a directory of tx-export or a file of tx-pack") from None
         return cls(data, str(path), _File(path.resolve(), status))
 
     def __truediv__(self, name: str) -> "Member":
@@ -212,7 +212,7 @@ class Archive:
         for entry in entries:
             header = entry.local(at)
             if self._data[at : at + len(header)] != header:
-                self._refuse("a member's header is not what the directory says")
+                self._refuse("a member's header differs from the directory")
             parts.append(entry.central(at))
             at += len(header)
             if entry.size > len(self._data) - at:
@@ -223,11 +223,11 @@ class Archive:
             self._refuse("its directory does not fit its members")
 
     def _entries(self) -> list[_Entry]:
-        """Names, sizes and sums of the directory, from the end of the archive; what else it says is not looked at."""
+        """Return names, sizes and checksums of the directory at the end of the archive. Other fields are ignored."""
         end = len(self._data) - _END.size
         signature, *_, count, size, start, _ = _END.unpack(self._data[end:] if end >= 0 else bytes(_END.size))
         if signature != b"PK\5\6":
-            raise BundleError(f"{self} is no bundle: give a directory of tx-export or a file of tx-pack")
+            raise BundleError(f"{self} is not a bundle: give a directory of tx-export or a file of tx-pack")
         if start == _WIDE and end >= _WIDE_END.size:
             start = _WIDE_END.unpack(self._data[end - _WIDE_END.size : end])[9]
         if size > _LARGEST_DIRECTORY or start + size > end:

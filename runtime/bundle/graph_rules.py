@@ -85,7 +85,7 @@ def checked_graph(bundle: Files, name: str) -> bytes:
     """The bytes of a graph, by its name in the bundle, that a library may parse.
 
     Raises:
-        BundleError: it contains more than tx-export writes, or is no ONNX model.
+        BundleError: it contains more than tx-export writes, or is not an ONNX model.
         OSError: it cannot be read.
     """
     files = files_of(bundle)
@@ -201,7 +201,7 @@ def _check_tensor(message: bytes, weights: int) -> None:
 
 
 def _check_place(pairs: list[tuple[str, str]], size: int, weights: int) -> None:
-    """The external data of a weight of so many bytes must lie in weights.bin."""
+    """Check that the external data of a weight of this size lies in weights.bin."""
     place = dict(pairs)
     if len(place) != len(pairs) or not place.keys() <= {"location", "offset", "length"}:
         _refuse_weight("has more than one location, offset or length")

@@ -31,7 +31,7 @@ where padding is. `target_ids` are translations without bos. Row i of an attenti
 makes token i: it reads bos and the tokens before i, which are the columns of its self-attention. A token's row sums to
 1, and the future is exactly 0. `log_probabilities` are natural logarithms of the given ids' probabilities.
 
-The exporter writes these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` says
+The exporter writes these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` defines
 the same in C++: `tests/data/interface.json` is compared with both.
 """
 
@@ -168,7 +168,7 @@ def encoder_attention(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def interface(role: str, sizes: ModelSizes, floating: DType) -> Interface | None:
-    """Interface of the graphs of a role; None for a role that this version does not know."""
+    """Return the interface of the graphs of a role, or None if this version does not support the role."""
     of_role = {
         "encoder": encoder,
         "decoder_step": decoder_step,

@@ -31,7 +31,7 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
         "the directory of a training run",
         {
             "bundle": "tx-export makes a bundle of the checkpoint beside it",
-            "checkpoint": "give the checkpoint beside it, or go on with tx-train --resume",
+            "checkpoint": "give the checkpoint beside it, or continue with tx-train --resume",
             "model": "give the checkpoint beside it to tx-export",
         },
     ),

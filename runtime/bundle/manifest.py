@@ -1,7 +1,7 @@
-"""manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
+"""manifest.json: all facts about a bundle that a runtime may rely on.
 
-`txport.runtime.bundle.schema` mirrors the file field by field. `Manifest.load` accepts a bundle or says in one sentence
-what is wrong with it; `runtime/cpp` does the same by the same rules, checked on the shared files in
+`txport.runtime.bundle.schema` mirrors the file field by field. `Manifest.load` accepts a bundle or explains in one
+sentence what is wrong with it; `runtime/cpp` does the same by the same rules, checked on the shared files in
 `tests/data/manifests`.
 """
 
@@ -72,7 +72,7 @@ class Manifest(ManifestFields):
         """Decode and validate the bytes of a manifest; `file` is its name in messages.
 
         Raises:
-            BundleError: as `load`, but for what only the directory can tell.
+            BundleError: as `load`, except for checks that need the directory.
         """
         if len(data) > _LARGEST_FILE:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not a manifest")
@@ -102,11 +102,11 @@ class Manifest(ManifestFields):
     def check_files(self, bundle: Files, hashes: Callable[[str], bool] = lambda name: False) -> None:
         """Check that every listed file is inside the bundle, of the listed size, and of the listed hash if asked.
 
-        Those that only people read may be missing in a directory.
+        Files for people only, such as README.md, may be missing in a directory.
 
         Args:
             bundle: the bundle.
-            hashes: says for a file's name whether to read it and compare its SHA-256 as well.
+            hashes: returns for a file name whether to read the file and compare its SHA-256 as well.
 
         Raises:
             BundleError: the first fault that was found.
@@ -168,7 +168,7 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
 
 
 def _rename(value: dict[str, Any]) -> None:
-    """Put `verification.engines` in the place of `verification.fused`, a flag in bundles of older versions."""
+    """Replace `verification.fused`, a flag in bundles of older versions, by `verification.engines`."""
     verification = value.get("verification")
     if isinstance(verification, dict) and "engines" not in verification:
         if isinstance(fused := verification.get("fused"), bool):

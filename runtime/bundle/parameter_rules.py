@@ -25,7 +25,7 @@ class Expected:
 
     Attributes:
         name: in the state dict.
-        shape: a word stands for a size that the manifest does not know otherwise.
+        shape: a word stands for a size that the manifest does not contain.
         matrix: whether it may be int8: weights of a linear layer, or a table of tokens.
         optional: whether a model may be without it.
         least: the smallest first size.
@@ -113,7 +113,7 @@ def _expected(
 
 
 def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
-    """The width of all heads of a stack; that of the encoder's heads is what its first tensor says."""
+    """Return the width of all heads of a stack; for the encoder from its first tensor."""
     first = tensors.get("encoder.0.attention.query.weight")
     inner = first.shape[0] if first is not None and first.shape else 0
     return inner if stack == "encoder" and inner > 0 and inner % heads == 0 else heads * model.head_dim
@@ -147,7 +147,7 @@ def _attention(name: str, inner: int, width: int) -> Iterator[Expected]:
 
 
 def _feed_forward(name: str, width: int, tensors: Mapping[str, Parameter]) -> Iterator[Expected]:
-    """The inner width is what the first of its tensors says."""
+    """Return the inner width, from the first of its tensors."""
     yield Expected(f"{name}.inner.weight", ("inner", width), True)
     inner = tensors[f"{name}.inner.weight"].shape[0]
     yield Expected(f"{name}.inner.bias", (inner,), optional=True)
@@ -184,7 +184,7 @@ def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator
 
 
 def _overlaps(tensor: Parameter) -> bool:
-    """Whether no axis steps over all of the other. Else the file is as large as what is made of it."""
+    """Return whether no axis repeats the other. Otherwise the result is larger than the file."""
     if len(tensor.shape) != 2:
         return False
     spans = [(count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True)]

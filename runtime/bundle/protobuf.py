@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _NUMBER, _BYTES = 0, 2  # wire types: of integers, and with a length
-_SIZES = {1: 8, 5: 4}  # bytes of those that are of a fixed size
+_SIZES = {1: 8, 5: 4}  # bytes of types with a fixed size
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 HEX = re.compile(r"[0-9a-f]{64}")
 _LARGEST_SIZE = 2**31 - 1
 _ROLES, _OPTIONAL_ROLES = get_args(Role), get_args(OptionalRole)
-# Never listed under `files`: the manifest itself, and what is made on the device.
+# Never listed under `files`: the manifest itself, and files written on the device.
 UNLISTED = ("manifest.json", "engines")
 
 

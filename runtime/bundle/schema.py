@@ -53,7 +53,7 @@ class ModelSizes:
     """Sizes of a runtime's buffers.
 
     Attributes:
-        heads: of the decoder, and of the encoder unless `encoder_heads` says otherwise.
+        heads: of the decoder, and of the encoder unless `encoder_heads` is set.
         head_dim: of the decoder.
         copies: whether a step reads the source's ids as well.
     """
@@ -183,7 +183,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Generation:
-    """The model's own settings of its search, for the option `generation="model"`; None for what it does not say.
+    """The generation settings of the model, for the option `generation="model"`. Unset fields are None.
 
     Attributes:
         beam, length_penalty, early_stopping, repetition_penalty, no_repeat_ngram, bad_words, suppress, begin_suppress,
@@ -271,7 +271,7 @@ class ManifestFields:
         """The lowerings to choose from, in the order of `lowerings`: `asked` alone if it is given.
 
         Raises:
-            InputError: `asked` is not a lowering that this version knows.
+            InputError: `asked` is not a lowering of this version.
             BundleError: the bundle lacks it.
         """
         if asked is None:

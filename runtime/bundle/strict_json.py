@@ -36,7 +36,7 @@ def added(default: Any) -> Any:
 
 
 class _MismatchError(Exception):
-    """A value that is not of its type; the message says where and what."""
+    """A value of the wrong type. The message contains its place and the value."""
 
 
 def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def decode(
     Args:
         kind: a dataclass with fields of int, float, str, bool, None, Literal, unions of them, `tuple[T, ...]`,
             `tuple[A, B]`, `dict[str, T]` and further dataclasses.
-        value: what `parse` gave. Fields whose metadata say `added`, because files were written before there were such
+        value: the result of `parse`. Fields whose metadata contain `added`, which older files lack
             fields, may be missing: they then have their defaults.
         where: what messages start with: the file, then the path inside it.
         error: what to raise if a field is missing, unknown or of another type; the message names its path.
@@ -189,7 +189,7 @@ class _Decoder:
                 raise _MismatchError(f"{where} lacks the field {name!r}: the file is incomplete or was edited by hand")
         for name in value:
             if name not in fields:
-                unknown = "this txport does not know what it means"
+                unknown = "this version of txport does not support it"
                 advice = nearest(name, fields, "it may have") if self.by_hand else unknown
                 raise _MismatchError(f"{where} has the unknown field {name!r}: {advice}")
         present = [name for name in fields if name in value]
@@ -201,7 +201,7 @@ class _Decoder:
         others = [kind for kind in arguments if kind is not type(None)]
         if len(others) == 1:
             return self.decode(others[0], value, where)
-        # Of several alternatives, the JSON type says which one is meant; literals are all strings or all integers.
+        # The JSON type selects among several alternatives; literals are all strings or all integers.
         types = {type(typing.get_args(kind)[0]) if typing.get_args(kind) else kind: kind for kind in others}
         if type(value) not in types:
             raise _MismatchError(f"{where} must be {' or '.join(_NAMES[kind] for kind in types)}, not {_name(value)}")
@@ -230,7 +230,7 @@ def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _expect(kind: type, value: Any, where: str) -> None:
-    if type(value) is not kind:  # not isinstance: a bool is no int here
+    if type(value) is not kind:  # not isinstance, since a bool is an int for it
         raise _MismatchError(f"{where} must be {_NAMES[kind]}, not {_name(value)}")
 
 

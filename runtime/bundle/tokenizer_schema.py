@@ -41,7 +41,7 @@ class TokenizerFiles:
 
 @dataclass(frozen=True)
 class Languages:
-    """The languages that a user may choose, by name, and the ids that say so to the model.
+    """The languages that a user may choose, by name, and the ids that select them in the model.
 
     Attributes:
         source: ids of the source vocabulary; empty if there is nothing to choose.
@@ -121,7 +121,7 @@ class TokenizerDescription:
         target_prefix: what each answer is forced to begin with, after bos and before any prefix of the user's.
         languages: none where there is nothing to choose.
         added: tokens beside those of the model files, for the kinds "sentencepiece" and "bytes"; a vocabulary has
-            those that answers show.
+            the codes in answers.
     """
 
     kind: Literal["sentencepiece", "tokenizers", "bytes", "none"]

@@ -1,4 +1,4 @@
-"""Progress of a command on standard error: a line written anew on a terminal, a line about every half minute in a pipe.
+"""Progress of a command on standard error: an updated line on a terminal, a new line every half minute in a pipe.
 
 It needs no library, so that every command can have it.
 """
@@ -21,14 +21,14 @@ _BAR = 12  # characters, so that the rest fits into 80 columns
 
 
 class Line:
-    """A line on a terminal, written anew while this context lasts; what others write to standard error is above it.
+    """A line on a terminal that is updated in this context. Other output to standard error appears above it.
 
     Args:
         text: gives the line, in a thread of its own too.
         enabled: false to show nothing.
-        refresh: seconds after which it is written anew; 0 for only when `draw` is called.
+        refresh: seconds between updates; 0 updates only when `draw` is called.
         transient: whether it is erased at the end.
-        report: is called every so many seconds, `every`, instead where standard error is no terminal.
+        report: is called every `every` seconds instead if standard error is not a terminal.
 
     Attributes:
         shown: whether it is enabled, and standard error is a terminal.
@@ -125,7 +125,7 @@ class Stages(Line):
 
     Args:
         enabled: false to show nothing, as in a library.
-        every: seconds between two lines where standard error is no terminal.
+        every: seconds between two lines if standard error is not a terminal.
         transient: whether bars are erased at their end.
     """
 
@@ -152,7 +152,7 @@ class Stages(Line):
         self.draw()
 
     def advance(self, count: int = 1) -> None:
-        """Count so many parts of the stage as done."""
+        """Add finished parts of the stage."""
         self._done += count
 
     def reach(self, description: str, done: int, total: int) -> None:
@@ -216,7 +216,7 @@ def _broken(text: str, width: int) -> str:
 
 
 def _width(stream: Any) -> int:
-    """Columns of a terminal; 0 if it does not say it."""
+    """Return the number of columns of a terminal, or 0 if unknown."""
     try:
         return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):

@@ -64,7 +64,7 @@ def _as_json(column: "pyarrow.ChunkedArray") -> list[Any]:
     """The values of a column."""
     kind = column.type
     if types.is_timestamp(kind):
-        column = column.cast(pyarrow.timestamp(kind.unit))  # without the zone, which this machine may not know
+        column = column.cast(pyarrow.timestamp(kind.unit))  # without the zone, which this machine may lack
     target = _json_type(kind)
     values: list[Any] = (column if target == kind else column.cast(target)).to_pylist()
     return values

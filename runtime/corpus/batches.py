@@ -1,6 +1,6 @@
 """Translation of batches of Apache Arrow: what Ray Data, Spark and others call in the processes that they start.
 
-These engines know how to share work, start processes again and scale; this is the function that they run.
+These engines share work, restart processes and scale; this is the function that they run.
 """
 
 import os
@@ -29,7 +29,7 @@ class BatchTranslator:
         bundle: a directory that each machine has, or the name by which tx-get keeps a bundle.
         column: the column to translate.
         target: name of the translation's column.
-        ids: whether the target ids are a column, too.
+        ids: whether to add a column of target ids.
         errors: "skip", or "replace" to put U+FFFD where bytes are not UTF-8.
         engine: arguments of `Translator`. By default there is one thread: these engines count on a core a process.
         options: fields of `Options`.

@@ -36,7 +36,7 @@ def columns_of(options: Options, target: str, ids: bool = False) -> dict[str, Co
 
 
 def _of_answer(options: Options, ids: bool) -> dict[str, Column]:
-    """Columns that each hypothesis has, too; scores with six decimals, as tx-translate writes them."""
+    """Columns of each hypothesis; scores with six decimals, as in tx-translate."""
     columns: dict[str, Column] = {}
     if ids:
         columns["ids"] = Column("ids", lambda result: result.ids)

@@ -68,7 +68,7 @@ PART_FLAGS = ("share", "resume", "check", "column", "read", "write", "compressio
 
 
 def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **layout: Any) -> str:
-    """Work on a corpus as the flags of `of_parts` say; what was done, in a sentence.
+    """Process a corpus with the flags of `of_parts` and return a summary in one sentence.
 
     Raises:
         CheckFailed: something is missing or damaged.

@@ -33,14 +33,14 @@ _BINARY = {
 }  # fmt: skip
 _STANDARD: dict[str, Any] = {"bz2": bz2, "xz": lzma}
 _ZSTD_LEVEL = 3
-# Bytes that tell the kind of a file.
+# First bytes of each kind of file.
 _PEEK = 1 << 13
 # Packed bytes that are unpacked at once: of a very dull file they become 10,000 times as many.
 _PIECE = 1 << 11
 
 
 class Form(NamedTuple):
-    """Format and compression of a file, and its name without the endings that say so."""
+    """Return format and compression of a file, and its name without their suffixes."""
 
     format: str
     compression: str
@@ -82,7 +82,7 @@ def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
     """The unpacked content of a file, whose first bytes are those of its form.
 
     Raises:
-        InputError: the file is packed otherwise than its name says, or its content is neither text nor Parquet.
+        InputError: the compression does not match the file name, or its content is neither text nor Parquet.
     """
     packed = io.BufferedReader(cast(io.RawIOBase, file), _PEEK)
     first = packed.peek(_PEEK)
@@ -170,7 +170,7 @@ class _Frames(io.RawIOBase):
 
 
 def damage(error: BaseException) -> bool:
-    """Whether an exception says that a compressed file is damaged or ends too early."""
+    """Return whether an exception means that a compressed file is damaged or truncated."""
     if isinstance(error, (EOFError, gzip.BadGzipFile, lzma.LZMAError)) or type(error).__module__ == "zlib":
         return True
     return type(error).__name__ == "ZstdError" or (isinstance(error, OSError) and error.errno is None)  # of bz2

@@ -55,7 +55,7 @@ class Lines:
         return False
 
     def take(self, most: int) -> list[bytes]:
-        """The next lines, at most so many; fewer if they are long. None is left if there is none."""
+        """Return up to this number of lines, fewer if they are long. The end of the file gives an empty list."""
         taken: list[bytes] = []
         size = 0
         while len(taken) < most and size < _WINDOW_BYTES and not self.ended:
@@ -75,7 +75,7 @@ class Lines:
         return skipped
 
     def identity(self, raw: Sequence[bytes]) -> Iterator[bytes]:
-        """Bytes that tell these rows from others."""
+        """Return bytes that identify these rows."""
         return (line + b"\n" for line in raw)
 
 
@@ -127,9 +127,9 @@ class JsonSource(Lines):
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:
-            return Fault(f"the row is no JSON ({str(error).partition(':')[0]})"), {}
+            return Fault(f"the row is not JSON ({str(error).partition(':')[0]})"), {}
         if not isinstance(row, dict):
-            return Fault("the row is no JSON object"), {}
+            return Fault("the row is not a JSON object"), {}
         kept = dict(row) if self._keep is None else {name: row[name] for name in self._keep if name in row}
         if twice := [name for name in self._new if kept.pop(name, None) is not None]:
             return Fault(f"the row has {twice[0]!r} already, which is to be written"), kept
@@ -153,7 +153,7 @@ class TextWriter:
 
 
 class JsonWriter:
-    """Writes an object a row: what is kept, then the new columns."""
+    """Writes one object per row: the copied columns, then the new ones."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Places of corpora: local paths, and URLs of any store that fsspec knows (s3://, gs://, hdfs://, https:// ...).
+"""Places of corpora: local paths, and URLs of any store of fsspec (s3://, gs://, hdfs://, https:// ...).
 
 A local file appears by one rename. A store has no such thing for all protocols: a file is made here, uploaded under its
 name, and counts only once the manifest is there that is written after it (`txport.runtime.corpus.parts`). Object stores
@@ -28,7 +28,7 @@ def is_url(path: str) -> bool:
 
 
 def check_remote(url: str) -> None:
-    """Refuse a URL of a recipe, which may be somebody else's, that is of no remote store: of this machine or network.
+    """Refuse a URL of a recipe, which may be untrusted, if it refers to this machine or network.
 
     Raises:
         InputError: its protocol is not in `REMOTE`.
@@ -38,12 +38,12 @@ def check_remote(url: str) -> None:
 
 
 def listed(paths: Sequence[str]) -> list[str]:
-    """Input files, in order: of a directory all below it, of a pattern those that fit it, sorted by name.
+    """Expand directories and patterns to input files, sorted by name.
 
     Names in directories that begin with "." or "_" are left out, as everywhere in this field.
 
     Raises:
-        InputError: nothing is there, or what is there cannot be listed.
+        InputError: there are no files, or they cannot be listed.
     """
     found = [file for path in paths for file in (_urls(path) if is_url(path) else _files(path))]
     if not found:
@@ -124,7 +124,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 class Hashed:
-    """A file to write that knows the SHA-256 and the size of what was written."""
+    """A file to write that computes SHA-256 and size of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,7 +1,7 @@
 """The loop over a corpus: its files, their parts, and of each part the windows that are translated together.
 
 A part is some ten thousand rows of one file, always the same ones: what one process leaves undone another one does, and
-the bytes are those that the first one would have written.
+the bytes are identical to those of an uninterrupted run.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from txport.runtime.corpus.rows import Fault, Output, Rows
 from txport.runtime.errors import InputError
 
 _log = logging.getLogger("txport.corpus")
-# Rows of a part, and of those that are sorted by length and translated together.
+# Rows of a part, and rows that are sorted by length and translated together.
 PART_ROWS, WINDOW_ROWS = 65_536, 8_192
 # Columns of which a text has none, and needs none: errors have a file of their own.
 PLAIN = ("error", "truncated", "finished")
@@ -35,7 +35,7 @@ class Task(Protocol):
 
     Attributes:
         kinds: kinds of the new columns, by name (see `txport.runtime.corpus.columns`).
-        settings: all that decides what is made of a row.
+        settings: all values that affect the translation of a row.
         tokens: target tokens that were made so far.
         counts: rows so far, by what was wrong with them.
     """
@@ -80,7 +80,7 @@ class Layout:
         return {**shown, "keep": kept, "part rows": str(self.part_rows), "window rows": str(self.window_rows)}
 
     def schema(self) -> Sequence[str]:
-        """Columns of Parquet that come from lines, which say no types: text all of them."""
+        """Return Parquet types for columns of lines, which have no types: text for all."""
         return (self.column,) if self.keep is None else self.keep
 
     def output_form(self, form: Form) -> Form:
@@ -132,13 +132,13 @@ class Totals:
 
 
 class Corpus:
-    """Files, and the directory of what is made of them.
+    """Input files and an output directory.
 
     Args:
         files: paths and URLs, as `txport.runtime.corpus.locations.listed` has them.
         output: the directory to write.
         layout: what their columns are.
-        task: what is made of their rows.
+        task: the operation on their rows.
 
     Raises:
         InputError: two files have one name, or columns are asked for of which a text has none.
@@ -162,10 +162,10 @@ class Corpus:
         Args:
             share: which parts.
             resume: leave the parts that are there, if they were made of these rows with these settings.
-            check: make nothing; compare what is there with its hashes.
+            check: write nothing; compare existing parts with their hashes.
 
         Returns:
-            counts of all parts of the share; in `missing` are those that a check has not found, or found damaged.
+            counts of all parts of the share. `missing` lists parts that a check finds missing or damaged.
 
         Raises:
             InputError: a part is there and `resume` is not set, or it was made of other rows or with other settings; a
@@ -178,7 +178,7 @@ class Corpus:
                 at = 0
                 while at == 0 or not source.ended:
                     if share.has(number, at):
-                        part = _Place(path, self._layout.output_form(form), at, source)
+                        part = _PartLocation(path, self._layout.output_form(form), at, source)
                         self._part(part, totals, resume, check)
                         clock.tell(totals)
                     else:
@@ -186,10 +186,10 @@ class Corpus:
                     at += 1
         return totals
 
-    def _part(self, place: "_Place", totals: Totals, resume: bool, check: bool) -> None:
+    def _part(self, place: "_PartLocation", totals: Totals, resume: bool, check: bool) -> None:
         found = parts.read(self._store, place.output)
         if found is not None and not (resume or check):
-            raise InputError(f"{self._store.path(place.output)} is there already: go on with --resume")
+            raise InputError(f"{self._store.path(place.output)} exists: continue with --resume")
         if found is not None and self._is_whole(found, check):
             found.check_settings(self._settings, self._store)
             self._check_rows(place, found)
@@ -208,7 +208,7 @@ class Corpus:
             return self._store.size(part.output) == part.output_bytes
         return self._store.sha256(part.output) == part.output_sha256
 
-    def _check_rows(self, place: "_Place", found: Part) -> None:
+    def _check_rows(self, place: "_PartLocation", found: Part) -> None:
         reading = _Reading(place, self._layout)
         for _ in reading.windows():
             pass
@@ -218,7 +218,7 @@ class Corpus:
                 "output directory, or remove the parts of this file"
             )
 
-    def _make(self, place: "_Place") -> Part:
+    def _make(self, place: "_PartLocation") -> Part:
         """Write a part, what was wrong with its rows where they have no column for it, and its manifest."""
         task, form = self._task, place.form
         tokens = task.tokens
@@ -264,7 +264,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _PartLocation:
     """A part that may have to be made: its file's path, its form and number, and the source that stands before it."""
 
     path: str
@@ -285,7 +285,7 @@ class _Place:
 class _Reading:
     """The rows of one part, from a source that stands before them; they are hashed and counted on the way."""
 
-    def __init__(self, place: _Place, layout: Layout) -> None:
+    def __init__(self, place: _PartLocation, layout: Layout) -> None:
         self._place = place
         self._layout = layout
         self._digest = hashlib.sha256()
@@ -353,13 +353,13 @@ class _Report:
 
 
 class _Clock:
-    """Says now and then how far a run is."""
+    """Logs the progress of a run from time to time."""
 
     def __init__(self) -> None:
         self._start = self._said = time.monotonic()
 
     def tell(self, totals: Totals) -> None:
-        """Say it if it is time."""
+        """Log progress every 30 s."""
         if time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
             _log.info("%s, %d s", totals.sentence(), self._said - self._start)

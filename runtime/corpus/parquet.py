@@ -36,14 +36,14 @@ class ParquetSource:
         nothing: what no rows keep.
 
     Raises:
-        InputError: it is no Parquet file, or has not these columns, or has new ones already.
+        InputError: it is not a Parquet file, lacks these columns, or already has the new ones.
     """
 
     def __init__(self, file: BinaryIO, where: str, column: str, keep: Sequence[str] | None, new: Sequence[str]) -> None:
         try:
             whole = pyarrow.parquet.ParquetFile(file, pre_buffer=False)
         except pyarrow.ArrowException as error:
-            raise InputError(f"{where} is no whole Parquet file: {error}") from error
+            raise InputError(f"{where} is not a complete Parquet file: {error}") from error
         names = whole.schema_arrow.names
         self._keep = list(names if keep is None else keep)
         for name in (column, *self._keep):
@@ -72,7 +72,7 @@ class ParquetSource:
         return False
 
     def take(self, most: int) -> "pyarrow.Table":
-        """The next rows, at most so many; fewer if they are large. The table is empty if there is none."""
+        """Return up to this number of rows, fewer if they are large. The end of the file gives an empty table."""
         if self.ended:
             return pyarrow.table({})
         batches: list[pyarrow.Table] = []
@@ -101,7 +101,7 @@ class ParquetSource:
         return Rows(texts_of(raw.column(self._column), errors), raw.select(self._keep))
 
     def identity(self, raw: "pyarrow.Table") -> Iterator[bytes | memoryview]:
-        """Bytes that tell these rows from others."""
+        """Return bytes that identify these rows."""
         for name in raw.column_names:
             yield name.encode()
             for chunk in raw.column(name).chunks:

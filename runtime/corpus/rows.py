@@ -9,7 +9,7 @@ from txport.runtime.errors import InputError
 if TYPE_CHECKING:
     import pyarrow
 
-# No model takes so much: a longer row is no sentence, and would take memory for nothing.
+# A longer row is not a sentence, and would waste memory.
 MOST_BYTES = 1 << 20
 # What may become of a row that cannot be translated, as of lines in `txport.runtime.text.lines`.
 ON_ERROR = ("skip", "strict", "replace")

@@ -1,4 +1,4 @@
-"""Pairs in shards: JSONL or Parquet files, such as tx-translate-corpus and tx-distill write, read anew in each pass.
+"""Pairs in shards: JSONL or Parquet files of tx-translate-corpus or tx-distill, read again in each epoch.
 
 No text stays in memory, so that a corpus may be larger than it.
 """
@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 class Shards(Collection[Pair]):
-    """The pairs of some files, in order. Rows of which a side is no text, or empty, are left out.
+    """Pairs of some files, in order. Rows with an invalid or empty side are skipped.
 
     Args:
         files: paths and URLs.

@@ -43,7 +43,7 @@ def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: 
 
 
 def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object, object]]]:
-    """Two columns of a file of objects, in windows; what is no text is a `Fault`, None or of another type."""
+    """Yield two columns of a file of objects, in windows. Invalid values are a `Fault`, None or of another type."""
     form = form_of(path)
     if form.format == TEXT:
         raise InputError(f"{path} has no columns: give .jsonl or .parquet")

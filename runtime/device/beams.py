@@ -1,6 +1,6 @@
 """A running batch of beam search on a device, by the graph `decoder_beams`.
 
-A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on with
+A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues with
 other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). All but the
 caches is on the host, which sees each step: one small block goes to the device, and the candidates come back.
 """
@@ -37,7 +37,7 @@ class DeviceBeams(DeviceState):
         self._beams, self.rows = beams, count * beams
         self._sentence, self._beam = np.arange(count)[:, None], np.arange(beams)
         # The tokens that each sentence has made: positions stay before the end of the cache, where a sentence that has
-        # finished writes what nobody reads.
+        # finished writes unused values.
         self._lengths, self._limits = np.zeros(count, np.int64), np.ones(count, np.int64)
         self._token_ids, self._finished = np.full((count, beams), pool.tokens.pad), np.ones((count, beams), np.bool_)
         self._ancestors = np.zeros((count, beams, self.target, beams), np.bool_)
@@ -123,7 +123,7 @@ class DeviceBeams(DeviceState):
         for values in (self._token_ids, self._finished, self._ancestors):
             values[:] = values[self._sentence, order % self._beams]
 
-    def moved(self, rows: Sequence[int], target: int) -> "DeviceBeams":
+    def resized(self, rows: Sequence[int], target: int) -> "DeviceBeams":
         """A new state of whole sentences; see `DeviceState.moved`."""
         assert not self._unread, "rows move after the steps before have been read"
         sentences = [row // self._beams for row in rows[:: self._beams]]

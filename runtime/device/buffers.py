@@ -128,7 +128,7 @@ class Block:
 
 
 def state_block(rows: int, id_type: str) -> Block:
-    """The small tensors of a plain step: first those that it writes, so that one copy takes them."""
+    """Return the small tensors of a plain step: first its outputs, so that one copy suffices."""
     kinds = {"token_ids": id_type, "positions": id_type, "finished": "bool", "target_limits": id_type}
     return Block({name: (kind, (rows,)) for name, kind in kinds.items()})
 
@@ -182,7 +182,7 @@ class StepBuffers:
 
     Attributes:
         caches: of self-attention.
-        sources: what the encoder gives but for the bias: keys and values of cross-attention, and ids to copy.
+        sources: outputs of the encoder except the bias: keys and values of cross-attention, and ids to copy.
 
     Args:
         device: where.
@@ -292,7 +292,7 @@ class StepBuffers:
         self.device.copy(target, Buffer(self.state), self._ring_row)
 
     def download_state(self, poll: Poll, steps: int) -> None:
-        """Copy ids, positions, flags and the tokens of so many steps to the host; they are there after its event."""
+        """Copy ids, positions, flags and the tokens of this number of steps to the host; complete after its event."""
         self.device.download(poll.array[: self.block.size + steps * self._ring_row], self.state)
         poll.steps = steps
         poll.memory.used.record()

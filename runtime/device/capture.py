@@ -44,7 +44,7 @@ class CapturedRuns:
         attempts: failed captures after which nothing is captured any more; 0 for never.
         often: which time it is captured. Before, a library has allocated what it needs and has chosen its kernels.
         most: keys to remember, the latest ones.
-        refused: called after the last failed capture, with what the device or the library said.
+        refused: called after the last failed capture, with the message of the device or the library.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class StepGroups:
     Args:
         buffers: of the steps.
         enqueue: enqueues one step; it has run before, with nothing left to do.
-        program: where it comes from; says whether to capture, and learns of a refusal.
+        program: its origin; decides whether to capture, and is notified of a refusal.
     """
 
     def __init__(self, buffers: StepBuffers, enqueue: Callable[[], None], program: Program) -> None:

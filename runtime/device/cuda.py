@@ -1,4 +1,4 @@
-"""The device layer on CUDA's driver, by cuda-python. Errors say which call failed and why.
+"""The device layer on CUDA's driver, by cuda-python. Errors name the failed call and its reason.
 
 It uses the device's primary context, as CUDA's runtime does, and so TensorRT and ONNX Runtime.
 """
@@ -220,7 +220,7 @@ def _kinds(graph: Any) -> Iterator[str]:
 
 
 def _is_pageable(node: Any) -> bool:
-    """Whether an end of a copy is in memory that the driver does not know."""
+    """Return whether an end of a copy is in memory that is not registered with the driver."""
     copy = _checked("cuGraphMemcpyNodeGetParams", node)
     ends = (copy.srcMemoryType, copy.srcHost, copy.srcDevice), (copy.dstMemoryType, copy.dstHost, copy.dstDevice)
     for kind, host, unified in ends:
@@ -252,7 +252,7 @@ def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
 
 
 def _free_host(used: Event, address: int) -> None:
-    """CUDA does not say that freeing page-locked memory waits for copies to it."""
+    """Wait for copies, since CUDA does not guarantee that freeing page-locked memory waits for them."""
     with suppress(EngineError):  # a device that has failed works on nothing
         used.synchronize()
     cuda.cuMemFreeHost(address)

@@ -71,7 +71,7 @@ def find_gpu() -> Gpu | str:
 
 
 def pci_bus_id() -> str | None:
-    """Address of device 0 on the bus, as "0000:3b:00.0", by which other libraries know it; None if there is none.
+    """Return the bus address of device 0, such as "0000:3b:00.0", or None if there is no device.
 
     Their own numbers follow the bus. CUDA's follow CUDA_VISIBLE_DEVICES and, by default, speed.
     """

@@ -110,7 +110,7 @@ class Pool:
         """A step whose rows are all finished.
 
         Raises:
-            ResourceError: the device does not have enough memory; the message says which batch would fit.
+            ResourceError: the device does not have enough memory; the message contains the batch size that would fit.
         """
         with self.working():
             idle = self._idle_steps[sizes]

@@ -112,7 +112,7 @@ class DeviceState(DecoderState):
         self._copy_from(self._buffers, here)
         self._take_over(self._buffers, here)
 
-    def moved(self, rows: Sequence[int], target: int) -> "DeviceState":
+    def resized(self, rows: Sequence[int], target: int) -> "DeviceState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`.
 
         Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other ones.
@@ -154,7 +154,7 @@ class DeviceState(DecoderState):
 
 
 def _without_repeats(rows: list[int], count: int) -> list[int]:
-    """Each row where it is first named, and in place of repeats those of `count` rows that are not named."""
+    """Replace repeated rows by unused ones of `count` rows."""
     unused = iter(sorted({*range(count)} - {*rows}))
     seen = set[int]()
     places = list[int]()

@@ -185,11 +185,11 @@ LANGUAGES = sorted({*_NEVER, *_ORDINALS})
 
 @dataclass(frozen=True)
 class Abbreviations:
-    """Abbreviations of a language, and other words that tell its full stops apart.
+    """Abbreviations of a language, and other words that decide whether a full stop ends a sentence.
 
     Attributes:
         never: words before a full stop that never end a sentence.
-        before_numbers: those that end none before a number.
+        before_numbers: abbreviations that do not end a sentence before a number.
         starters: words that begin a sentence after an initial or an ordinal.
         ordinals: whether a number of two digits at most may be an ordinal.
     """

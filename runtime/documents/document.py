@@ -64,7 +64,7 @@ class Draft:
         sentences: those of its segments; None where a tokenizer leaves nothing of one.
 
     Raises:
-        InputError: it is no text, or a sentence is too long and the call is strict.
+        InputError: it is not text, or a sentence is too long and the call is strict.
     """
 
     def __init__(self, call: Call, text: str, description: "TokenizerDescription", what: str) -> None:
@@ -104,7 +104,7 @@ class Draft:
         return self.call.fitting(self._marker + text) - len(self._marker)
 
     def built(self, translations: Sequence[Translation]) -> Document:
-        """The document, of the translations of all segments; warns of those that did not come to their end."""
+        """Return the document from the translations of all segments. Warn about unfinished translations."""
         text, targets = join(self.text, self.segments, [each.text for each in translations])
         skipped = len(self._marker)
         parts = [

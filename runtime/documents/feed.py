@@ -12,7 +12,7 @@ from txport.runtime.results import Piece, Translation, empty
 from txport.runtime.search.queue import Pending
 from txport.runtime.text.requests import Sentence
 
-# Id of what is no token: layout, and the text of a part that cannot be given token by token.
+# Id of text that is not a token: layout, and parts that cannot be streamed token by token.
 NO_ID = -1
 # Parts of a document that are in the queue at one time: more than a batch has rows, and no more than others can bear.
 _AT_ONCE = 64
@@ -136,7 +136,7 @@ class _InOrder:
         self._give()
 
     def end(self) -> None:
-        """Give what is left, after the last part."""
+        """Send the remaining layout after the last part."""
         self._give()
         self._layout(self._draft.text[self._before[0].end if self._before else 0 :])
 

@@ -31,9 +31,9 @@ _MARK = re.compile(
 # most single spaces at once.
 _COLUMN = re.compile(rf"{_SPACE}(?:(?<=\t)|(?=[\s{_BULLETS}])(?={_SPACE}*[\t{_BULLETS}]|{_SPACE}{{3}})){_SPACE}*")
 _WORD = re.compile(r"[^\W_]")
-# A line's characters, but for white space at its end, and those of its cells, without the marks before them.
+# Spans of a line without white space at its end, and of its cells without the marks before them.
 _Line = tuple[Span, list[Span]]
-# Widths of a paragraph, in characters, that somebody may have wrapped it to, and of a word that may not have fit.
+# Usual widths of wrapped paragraphs in characters, and the width of a word that did not fit.
 _WIDTHS = range(40, 121)
 _LONGEST_WORD = 20
 # Ends of a sentence after which another one needs a space, where these scripts have one.
@@ -46,7 +46,7 @@ class Segment(NamedTuple):
 
     Attributes:
         start, end: its characters in the document, without white space around them.
-        text: the same, with one space in place of each line break and the white space around it.
+        text: the same, with one space instead of each line break and the white space around it.
         breaks: where in `text` these spaces are, and what they stand for.
         cut: whether it is a part of a sentence that is longer than the model takes.
     """
@@ -75,7 +75,7 @@ def split(text: str, language: str | None = None) -> list[Segment]:
 
 def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
     """The segment of these characters of a document."""
-    if len((own := text[start:end]).splitlines()) < 2:  # as almost all: `splitlines` knows every break
+    if len((own := text[start:end]).splitlines()) < 2:  # the usual case; `splitlines` finds every break
         return Segment(start, end, own, (), cut)
     words = []
     breaks = []
@@ -97,7 +97,7 @@ def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
 
 
 def join(text: str, segments: Sequence[Segment], translations: Iterable[str]) -> tuple[str, list[Span]]:
-    """The document with a translation in place of each segment, and the characters of each translation in it."""
+    """Return the document with translated segments, and the character span of each translation."""
     made = []
     spans = []
     length = 0
@@ -194,7 +194,7 @@ def _end_of_mark(text: str, start: int, end: int) -> int:
 
 
 def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
-    """Whether each line of a paragraph goes on with the one before: in none unless some line shows that it does."""
+    """Return whether the lines of a paragraph are one wrapped text; only if a line shows it."""
     begins = [cells[0][0] for _, cells in paragraph[1:]]
     if not any(text[begin : begin + 1].islower() for begin in begins):
         return [False] * len(paragraph)

@@ -2,7 +2,7 @@
 
 A sentence ends after a terminator and the quotes and brackets that close behind it. Terminators of scripts without
 capitals (as of Chinese, Japanese and Hindi) always end one. Those of Latin, Greek and Cyrillic do before white space,
-unless the next word is in lower case; a single full stop has more meanings, which `_full_stop` tells apart: those of
+unless the next word is in lower case; a single full stop has more meanings, which `_full_stop` distinguishes: those of
 decimal points and addresses by what follows, those of initials and ordinals by their form, and only then by the
 abbreviations of a language (`txport.runtime.documents.abbreviations`).
 """
@@ -12,13 +12,13 @@ import re
 from txport.runtime.documents.abbreviations import Abbreviations, abbreviations_of
 from txport.runtime.text.alignment import Span
 
-# Terminators that need white space after them, and those that need none.
+# Terminators that need white space after them, and terminators that do not.
 WEAK = ".!?…‼‽⁇⁈⁉"
 STRONG = "。！？｡．।॥؟۔։።፧፨\u104b\u17d4\u17d5᠃᠉꓿"
 # Terminators after letters of one script each: of Greek and of Armenian.
 AFTER_LETTERS = {";": ("\u0370", "\u03ff"), ":": ("\u0530", "\u058f")}
 BRACKETS = ("([{（［｛「『【〈《〔｢", ")]}）］｝」』】〉》〕｣")
-# Quotes that open and close, those that open in one language and close in another, and those that mostly close.
+# Quotes that open and close, that open in one language and close in another, and that mostly close.
 _PLAIN_QUOTES = "\"'`´"
 _OPENING_QUOTES = "“‘„‟‚‛«‹"
 QUOTES = _PLAIN_QUOTES + _OPENING_QUOTES + "”’»›"
@@ -70,13 +70,13 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
 
 
 def _closes(text: str, start: int, end: int) -> bool:
-    """Whether a bracket closes soon, but for one that closes at once."""
+    """Return whether a bracket closes soon, but not at once."""
     bracket = _BRACKET.search(text, start + 1, min(end, start + _BRACKETED))
     return bracket is not None and bracket[0] in BRACKETS[1] and text[start] not in CLOSING
 
 
 def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abbreviations) -> int:
-    """The end of the sentence that began at `begin`, for a run of terminators; 0 if it goes on.
+    """Return the end of the sentence that began at `begin`, for a run of terminators, or 0 if it continues.
 
     Args:
         begin: of the sentence.
@@ -131,7 +131,7 @@ def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
     """The place after quotes and brackets that close; one that only closes may have white space around it.
 
     Args:
-        quotes: of the opening ones, those that may close here.
+        quotes: opening quotes that may close here.
     """
     while place < end:
         if text[place] in CLOSING and (text[place] in quotes or text[place] not in _OPENING_QUOTES):
@@ -175,7 +175,7 @@ def _is_first(text: str, begin: int, word: int) -> bool:
 
 
 def _is_starter(text: str, start: int, end: int, rules: Abbreviations) -> bool:
-    """Whether the word there begins a sentence, and is no initial."""
+    """Return whether the word begins a sentence and is not an initial."""
     stop = start
     while stop < end and text[stop].isalpha():
         stop += 1

@@ -82,7 +82,7 @@ class EnginePrecision:
     Attributes:
         type: as in the manifest.
         proof: "network": it was strongly typed, and checked before the build; "inspector": the library chose types, and
-            the layers of the finished engine say which.
+            the layers of the finished engine show which.
         layers: the number of layers that compute each type: of the finished engine if it was opened, else the network.
     """
 

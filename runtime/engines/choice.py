@@ -99,7 +99,7 @@ def choose(
         trust_engines: whether TensorRT engines in the bundle, which are native code, may run.
 
     Raises:
-        InputError: a word is not one that this version knows, or they contradict each other.
+        InputError: a value is not supported, or the values contradict each other.
         BundleError: the bundle lacks the lowering, parameters for the fused engine, or a TensorRT engine that fits.
         MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT; for "fused" there is no library.
     """
@@ -279,8 +279,8 @@ def _installed_version(package: str) -> str | None:
 def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int = 0, *, many: bool = False) -> Engine:
     """Load the chosen library and the bundle's graphs, its engines or its parameters.
 
-    If a GPU that "auto" chose, or the fused engine, cannot be used, a warning says why, and what comes after it takes
-    its place.
+    If a GPU that "auto" chose, or the fused engine, cannot be used, a warning contains the reason, and the next choice
+    takes its place.
 
     Args:
         bundle: the bundle.

@@ -13,7 +13,7 @@ from txport.runtime.device.gpu import find_gpu
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import cuda_provider
 
-# Each before those that need it.
+# Each before its dependents.
 _LIBRARIES = ("libcudart", "libcublasLt", "libcublas", "libcurand", "libnvrtc", "libcufft", "libcudnn")
 _NUMBERED_AS_CUDA = ("libcudart", "libcublasLt", "libcublas", "libnvrtc")
 # The first driver of each generation of CUDA (CUDA's release notes, table 3).
@@ -62,7 +62,7 @@ def _unmet() -> str | None:
 
 
 def _built_for() -> int | None:
-    """The generation of CUDA, as 13, that this ONNX Runtime was built for; None if it does not say."""
+    """Return the major version of CUDA that this ONNX Runtime was built for, or None if unknown."""
     version = str(getattr(onnxruntime, "cuda_version", "") or "").partition(".")[0]
     return int(version) if version.isdigit() else None
 

@@ -74,7 +74,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, tr
     """The engines to run; see `candidates`.
 
     Raises:
-        BundleError: none fits; the message lists the engines, the GPU and the library, and says how to build engines.
+        BundleError: none fits; the message lists the engines, the GPU and the library, and how to build engines.
     """
     found = candidates(bundle, manifest, gpu, library, trust_engines)
     if found.fitting:
@@ -90,7 +90,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, tr
 def untrusted(bundle: Path) -> str:
     """Sentence on engines of a bundle that do not run, and what to do."""
     return (
-        f"the engines in {bundle / ENGINES} are native code by whoever made the bundle and are not used: run tx-build "
+        f"the engines in {bundle / ENGINES} are native code of a third party and are not used: run tx-build "
         f"{bundle}, or trust them with --trust-engines (trust_engines=True)"
     )
 
@@ -109,7 +109,7 @@ def usable_directories(bundle: Path, manifest: Manifest, trust_engines: bool) ->
 
 
 def directories(folder: Path) -> list[Path]:
-    """Directories of engines in name order; those that a build is still writing have names that begin with a dot."""
+    """Return directories of engines in name order, without hidden ones, which a build is still writing."""
     found = folder.glob(f"*/{NAME}")
     return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
 

@@ -1,7 +1,7 @@
 """The fused engine for CPUs (`runtime/cpp/src/fused`), driven through its C ABI (`txport/engine.h`).
 
 The library `libtxport_engine.so` gets the path of the weights, the model's sizes and its table of parameters from a
-manifest that was checked here, and checks the table itself: it knows neither JSON nor hashes. Encoder and groups of
+manifest that was checked here, and checks the table itself. It reads neither JSON nor hashes. Encoder and groups of
 steps are single calls. ctypes lets go of Python's global lock for the length of each call. Arrays of int64 go in as
 they are.
 """
@@ -231,7 +231,7 @@ def address(array: npt.NDArray[Any]) -> int:
 
 
 def _weights(files: Files, manifest: Manifest) -> AbstractContextManager[memoryview | None]:
-    """The bytes of the weights of an archive, of the size that the library is told."""
+    """Map the weights of an archive after checking their size."""
     if isinstance(files, Path):
         return nullcontext()
     manifest.check_file(files, WEIGHTS, contents=False)
@@ -273,7 +273,7 @@ class NativeEngine:
     Raises:
         MissingLibrary: the library is not here, or it is not of this version.
         BundleError: the file of weights is damaged.
-        EngineError: the engine cannot run the bundle; the message says why.
+        EngineError: the engine cannot run the bundle; the message contains the reason.
         ResourceError: there is not enough memory.
     """
 
@@ -323,7 +323,7 @@ class NativeEngine:
     ) -> "NativeState":
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
-        `logits` and `top` say what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
+        `logits` and `top` select what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
         """
         state, library = c_void_p(), self.library
         arguments = rows, source, target, logits, top, byref(state)
@@ -435,7 +435,7 @@ class NativeState:
         here = _int64(rows)
         check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
 
-    def moved(self, rows: Sequence[int], target: int) -> "NativeState":
+    def resized(self, rows: Sequence[int], target: int) -> "NativeState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
         here = _int64(rows)
         state = c_void_p()

@@ -1,6 +1,6 @@
 """A running batch of beam search on ONNX Runtime's CPU provider, by the graph `decoder_beams`.
 
-A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on with
+A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues with
 other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). The rows of a
 sentence that have not finished are all at one position.
 """
@@ -33,7 +33,7 @@ class OrtBeams(OrtState):
     def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int) -> None:
         super().__init__(steps, buffers, sizes, beams)
         # The tokens that each sentence has made: the graph's positions stay before the end of the cache, where a
-        # sentence that has finished writes what nobody reads.
+        # sentence that has finished writes unused values.
         self._positions = buffers["lengths"]
         self._sentence, self._beam = np.arange(self._batch)[:, None], np.arange(beams)[None]
         buffers["rows"][:] = self._sentence * beams + self._beam

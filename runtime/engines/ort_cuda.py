@@ -61,7 +61,7 @@ class OrtProgram:
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
     def graph_of(self, beams: int) -> Graph | None:
-        """The step for so many rows of a sentence; that of beam search takes any number, if the bundle has it."""
+        """Return the step for this number of rows per sentence. Beam search supports any number."""
         return self.step_graph if beams == 1 else self._beam_graph if self._beam_step is not None else None
 
     @cached_property

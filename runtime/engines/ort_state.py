@@ -172,7 +172,7 @@ class OrtState(DecoderState):
         """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
         self._gather(list(rows))
 
-    def moved(self, rows: Sequence[int], target: int) -> "OrtState":
+    def resized(self, rows: Sequence[int], target: int) -> "OrtState":
         """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
         return self._moved(list(rows), target)
 
@@ -197,7 +197,7 @@ class OrtState(DecoderState):
     def _gather(self, here: list[int]) -> None:
         """Copy these rows to the first rows of the same buffers.
 
-        What an earlier sentence left behind the end of the one that moves in is overwritten, too: see `place`.
+        Values of an earlier, longer sentence are overwritten as well: see `place`.
         """
         to = [index for index, row in enumerate(here) if index != row]
         of = [here[index] for index in to]
@@ -216,7 +216,7 @@ class OrtState(DecoderState):
         self._sentences[to] = self._sentences[of]
 
     def _allocated(self, count: int, target: int) -> "OrtState":
-        """A new state of so many entries, with the same outputs."""
+        """Return a new state of this number of entries, with the same outputs."""
         return self.allocated(self._steps, count, self.source, target, logits="logits" in self._buffers)
 
     def _copied(self, here: list[int], target: int) -> "OrtState":

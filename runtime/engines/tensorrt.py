@@ -78,10 +78,10 @@ class TensorRt:
     def why(self) -> str:
         """The first error that the library logged since `messages` was cleared, as one line.
 
-        Those that follow are often only its consequences; but memory that ran out may be said in any of them.
+        The next errors are often its consequences, but exhausted memory may be reported in any of them.
         """
         first = next(filter(is_out_of_memory, self.messages), self.messages[0] if self.messages else None)
-        return "it does not say why" if first is None else " ".join(first.split())[:400].rstrip(".")
+        return "no reason given" if first is None else " ".join(first.split())[:400].rstrip(".")
 
     def new_builder(self) -> Any:
         """A builder.
@@ -92,7 +92,7 @@ class TensorRt:
         self.messages.clear()
         try:
             return self.module.Builder(self.logger)
-        except TypeError as error:  # so the bindings say that there is none
+        except TypeError as error:  # how the bindings report that there is none
             raise EngineError(f"{self.library} cannot build engines here: {self.why()}") from error
 
     def new_network(self, builder: Any) -> Any:
@@ -103,7 +103,7 @@ class TensorRt:
         return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
 
     def set_precision(self, config: Any, network: Any, half: bool) -> None:
-        """Fix the precision that the graph states, where the library would choose one; never TF32 in place of FP32.
+        """Fix the precision of the graph where the library would choose one. Never use TF32 instead of FP32.
 
         In a weakly typed network float32 islands are found by the types of tensors: the parser of 8.6 names neither
         its Normalization layers nor a Gemm's bias after their node (onnx-tensorrt 8.6-EA, builtin_op_importers.cpp).
@@ -121,10 +121,10 @@ class TensorRt:
         self._keep_float32(network)
 
     def _keep_float32(self, network: Any) -> None:
-        """Compute and hand on in float32 what the graph says is float32.
+        """Compute and pass on float32 values of the graph in float32.
 
         Without the types of outputs, float16 might lie between two layers of an island, and overflow there. Until it
-        is built, a weakly typed network says float32 of all that it computes: what is float32 follows from inputs,
+        is built, a weakly typed network reports float32 for all values: real types follow from inputs,
         outputs, weights and casts, since a layer reads one floating type. Layers come in the order in which they were
         added: only of what the caches become, which are outputs, the writers come last.
 
@@ -145,7 +145,7 @@ class TensorRt:
                 types[tensor.name] = "float16" if half and said == "float32" else said
                 if of_weights:
                     weights.add(tensor.name)
-                elif types[tensor.name] == "float32" and kind != "CAST":  # which is told its type
+                elif types[tensor.name] == "float32" and kind != "CAST":  # whose type is explicit
                     layer.precision = self.module.float32
                     layer.set_output_type(index, self.module.float32)
 
@@ -220,7 +220,7 @@ class TensorRt:
         """An execution context whose temporaries are in the caller's memory; None if the library cannot make one.
 
         By default each context would have memory for the largest profile. Contexts may share it if they run on one
-        stream, as NVIDIA says (TensorRT issues 2040 and 3276) and TensorRT-LLM does.
+        stream, as NVIDIA recommends (TensorRT issues 2040 and 3276) and TensorRT-LLM does.
 
         Args:
             engine: the engine.
@@ -299,7 +299,7 @@ def _opened(name: str, library: LibraryVersion) -> TensorRt:
 def _logger(module: Any, messages: list[str]) -> Any:
     """A logger that passes messages on to ours and keeps the errors for `TensorRt.why`.
 
-    Why no implementation of a layer was found, the library says before, among its verbose messages.
+    The library logs why it found no implementation of a layer earlier, among its verbose messages.
     """
 
     class Logger(module.ILogger):  # type: ignore[misc]

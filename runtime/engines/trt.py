@@ -40,7 +40,7 @@ class TrtProgram:
         device: whose memory and stream.
 
     Raises:
-        BundleError: an engine file was changed, cannot be opened, or has other tensors than the manifest says.
+        BundleError: an engine file was changed, cannot be opened, or has other tensors than the manifest specifies.
         EngineError: TensorRT failed.
         ResourceError: there is not enough memory.
     """
@@ -77,7 +77,7 @@ class TrtProgram:
         self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
 
     def graph_of(self, beams: int) -> Graph | None:
-        """The step for so many rows of a sentence; None if there are no engines for it."""
+        """Return the step for this number of rows per sentence, or None without engines for it."""
         return self._graphs.get(beams)
 
     def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
@@ -141,14 +141,14 @@ class TrtProgram:
         return engine
 
     def _check_tensors(self, path: Path, engine: Any, graph: Graph) -> None:
-        """All tensors of an engine are bound: it must not have an optional output that this version does not know."""
+        """Check that all tensors of an engine are bound, since unknown outputs cannot be."""
         types = {"int64": self.id_type}
         expected = {tensor.name: types.get(tensor.dtype, tensor.dtype) for tensor in (*graph.inputs, *graph.outputs)}
         found = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
         outputs = {tensor.name for tensor in graph.outputs if not tensor.optional or tensor.name in OPTIONAL_OUTPUTS}
         inputs = {tensor.name for tensor in graph.inputs}
         if not (found.items() <= expected.items() and outputs <= found.keys() <= outputs | inputs):
-            raise BundleError(f"{path} has other inputs or outputs than the manifest says: run tx-build again")
+            raise BundleError(f"{path} has other inputs or outputs than the manifest: run tx-build again")
 
     def _context(self, engine: Any, profile: int) -> Any:
         self._tensorrt.messages.clear()

@@ -1,4 +1,4 @@
-"""The state of a batch; where memory has no room for it, how much fits is said."""
+"""The state of a batch. If memory does not suffice, the error contains the batch size that fits."""
 
 from txport.runtime.engine import DecoderState, Engine
 from txport.runtime.errors import ResourceError

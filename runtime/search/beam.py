@@ -45,8 +45,8 @@ class BeamSlot(Slot):
     """A sentence whose rows are hypotheses, by descending log-probability; `ids` and `scores` stay empty.
 
     Attributes:
-        running: those that go on, one for each of the first rows.
-        ended: at most `Search.beam` of those that ended (times the patience), by descending score.
+        running: hypotheses that continue, one for each of the first rows.
+        ended: at most `Search.beam` (times the patience) finished hypotheses, by descending score.
     """
 
     running: list[_Running] = field(default_factory=lambda: [_Running([], [], 0.0)])
@@ -79,7 +79,7 @@ class BeamSlot(Slot):
             ends: ids that end a hypothesis.
 
         Returns:
-            those that run from now on; none if the sentence is done.
+            the running hypotheses; none if the sentence is finished.
         """
         beam = self.request.search.beam
         self.length += 1
@@ -159,11 +159,11 @@ class BeamSearch:
         """Whether rules need all logits, and not only the best."""
         return request.ruled
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step: always."""
         return True
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Continue the best hypotheses, instead of the tokens that the device chose."""
         order = list(range(state.rows))
         overrides: list[tuple[int, int, bool]] = []
@@ -227,7 +227,7 @@ class BeamSearch:
         return ids, scores
 
     def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
-        """Ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for those that must not come."""
+        """Ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for forbidden ones."""
         changed = log_softmax(logits)
         self._constraints.apply(changed, made, slot.request)
         if self._renormalize:
@@ -237,7 +237,7 @@ class BeamSearch:
 
 
 def candidates(search: Search, constraints: Constraints) -> int:
-    """Continuations of a sentence to look at: each hypothesis may end with each of the ends, and as many must go on."""
+    """Return the number of candidates per sentence: all may be ends of hypotheses, and `beam` must continue."""
     return (1 + len(constraints.ends)) * search.beam
 
 

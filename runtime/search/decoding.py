@@ -79,7 +79,7 @@ def decode_all(
     if workers == 1:
         results = answers(schedulers[0], shares[0])
     else:
-        # An error in a thread, or Ctrl-C in this one: nobody will take what the others would make.
+        # An error in a thread, or Ctrl-C in this one: results of the other threads are not needed.
         with ThreadPoolExecutor(workers) as pool, _stopped_by_errors(schedulers):
             futures = [pool.submit(answers, *each) for each in zip(schedulers, shares, strict=True)]
             results = [result for future in futures for result in future.result()]

@@ -55,11 +55,11 @@ class Forks:
         """Whether the host reads logits: of each step, or only where alternatives begin."""
         return self._sampling is not None or not self._recomputes or self._greedy.needs_logits(request)
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step: always."""
         return True
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Choose a token for each row: the one that the device chose, or another one."""
         order = list(range(state.rows))
         forked = [(index * self.rows, slot) for index, slot in enumerate(slots) if isinstance(slot, ForkedSlot)]

@@ -55,14 +55,14 @@ class NativeBeamSearch:
         return _Slot(index, request, limit, hypotheses=hypotheses)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether a state stores logits: for a penalty of what was made. Else they are computed where they are read."""
+        """Return whether a state stores logits, for a repetition penalty. Otherwise they are computed on reading."""
         return request.search.rules.repetition_penalty != 1
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
         """Whether the host sees the next step: always."""
         return True
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Continue the best hypotheses, by further steps as well, until a sentence ends."""
         assert isinstance(state, NativeState)
         steps, done = self._beams.search(state, [getattr(slot, "hypotheses", None) for slot in slots], self._more)

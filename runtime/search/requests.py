@@ -115,7 +115,7 @@ class Slot:
         scores: the score of each, if the request asks for them.
         done: whether the answer has ended.
         ruled: see `Request.ruled`.
-        stepwise: the length to which the host must see each step before the next.
+        single_steps: the length to which the host must see each step before the next.
     """
 
     index: int
@@ -130,7 +130,7 @@ class Slot:
         request = self.request
         self.ruled = request.ruled
         begun = max(len(request.prefix), request.min_length)
-        self.stepwise = self.limit if request.scores or request.search.rules != NO_RULES else begun
+        self.single_steps = self.limit if request.scores or request.search.rules != NO_RULES else begun
 
     def extend(self, token_ids: Sequence[int], ends: Container[int]) -> None:
         """Append tokens as far as the end of the answer. An end inside the prefix ends nothing."""

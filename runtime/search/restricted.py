@@ -162,6 +162,6 @@ class RestrictedState(DecoderState):
         self._state.reorder(rows)
         self._rows = self._rows.taken(rows)
 
-    def moved(self, rows: Sequence[int], target: int) -> "RestrictedState":
+    def resized(self, rows: Sequence[int], target: int) -> "RestrictedState":
         """A new state of these rows, as often as each is named."""
-        return RestrictedState(self._state.moved(rows, target), self._rows.taken(rows), self._tokens)
+        return RestrictedState(self._state.resized(rows, target), self._rows.taken(rows), self._tokens)

@@ -21,7 +21,7 @@ def draw(logits: Float32, sampling: Sampling, key: int, sample: int, position: i
 
 
 def probabilities(logits: Float32, sampling: Sampling) -> Float64:
-    """float64 `[vocabulary]`, not normalised, 0 for what is cut off; in the order of Hugging Face's warpers."""
+    """Return float64 `[vocabulary]`, not normalized, 0 for excluded tokens, in the order of Hugging Face's warpers."""
     scores = logits.astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < len(scores):
         least = np.partition(scores, -sampling.top_k)[-sampling.top_k]

@@ -1,6 +1,7 @@
 """Continuous batching over any engine: rows, groups of steps, refills and moves; a policy chooses the tokens.
 
-Rows are independent: one that finishes takes the next waiting sentence while the others go on, so a batch never waits
+Rows are independent: one that finishes takes the next waiting sentence while the others continue, so a batch never
+    waits
 for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows when more wait than it
 has room for; when none waits, the rows that work move together once they are half of the batch. Caches start short and
 double, so that a short answer does not pay for the longest cache.
@@ -42,17 +43,18 @@ class Policy(Protocol):
     def needs_logits(self, request: Request) -> bool:
         """Whether a state that answers this request must be allocated with logits."""
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
         """Whether `choose` must see the next step of these slots before the one after it begins."""
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Append the tokens of a group of steps to the answers.
 
         Args:
             state: what made them.
             slots: the slot of each row, or of each `rows` rows; None for what is free.
             token_ids: int64 `[steps, rows]` that the device chose.
-            stepwise: what `stepwise` said; if true, this is one step, and all steps of the state have been read.
+            one_by_one: result of `steps_one_by_one`; if true, this is one step, and all steps of the state have been
+                read.
         """
 
 
@@ -71,11 +73,11 @@ class Scheduler:
         engine: what runs the model.
         policy: what chooses the tokens.
         rows: the most sentences that run together; at most `Limits.batch`, which is also the meaning of None. The rows
-            of all are at most `Limits.batch`, too.
+            of all are also at most `Limits.batch`.
         batch_tokens: the most source tokens, padding included, that run together, but one row at least.
         workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
         poll: the most steps that the host has not seen; None for the engine's own.
-        on_failure: is told of the requests that a batch has lost, and why; the next batch follows. None to raise.
+        on_failure: called with the failed requests of a batch and the error; the next batch follows. None raises.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Scheduler:
         self._stopped = False
 
     def submit(self, requests: Sequence[Request]) -> range:
-        """Queue requests behind those that wait, the longest sources first; any thread may do so at any time.
+        """Append requests to the queue, the longest sources first. Any thread may call this at any time.
 
         Returns:
             the `Result.index` of each.
@@ -182,7 +184,7 @@ class Scheduler:
         return not self._queue
 
     def _dropped(self) -> list[int]:
-        """The requests of a batch for which there is no memory: those that it would have begun with leave the queue."""
+        """Remove and return the requests of a batch that does not fit into memory."""
         with self._lock:
             return [self._queue.popleft().number for _ in range(min(len(self._queue), self._rows))]
 
@@ -211,7 +213,7 @@ class Scheduler:
         return islice(self._queue, self._rows)
 
     def _share(self, workers: int) -> int:
-        """Share of the waiting entries for one of so many workers, so that the others get some, too."""
+        """Return the share of the waiting entries for one of this number of workers."""
         return -(-len(self._queue) // max(1, workers))
 
     def take(self, state: DecoderState, logits: bool) -> list[_Entry]:
@@ -265,7 +267,7 @@ class _Batch:
         self._in_flight = 0  # steps of the group that the device began while the host read another
 
     def steps(self) -> Iterator[list[Slot]]:
-        """Step, and yield the slots that worked; those that are done have left the batch already."""
+        """Run a step and yield its slots. Finished ones have already left the batch."""
         while not self._scheduler.stopped:
             if not self._in_flight:
                 self._give_up()
@@ -313,7 +315,7 @@ class _Batch:
         count = min(most, max(2 * count, needed))
         rows = range(self._state.rows, count * self._width)
         taken = [*range(self._state.rows), *(row % self._width for row in rows)]
-        self._state = self._state.moved(taken, self._target(self._working()))
+        self._state = self._state.resized(taken, self._target(self._working()))
         self._state.override(rows, [self._engine.tokens.pad] * len(rows), [True] * len(rows))
         self._slots += [None] * (count - len(self._slots))
 
@@ -375,7 +377,7 @@ class _Batch:
             return
         kept = self._compacted_slots() if drained else list(range(len(self._slots)))
         rows = [slot * self._width + row for slot in kept for row in range(self._width)]
-        self._state = self._state.moved(rows, self._target(working))
+        self._state = self._state.resized(rows, self._target(working))
         self._slots = [self._slots[slot] for slot in kept]
 
     def _target(self, working: list[Slot]) -> int:
@@ -393,12 +395,12 @@ class _Batch:
         return [index if self._slots[index] is not None else behind.popleft() for index in range(len(working))]
 
     def _step(self, working: list[Slot]) -> None:
-        stepwise = self._policy.stepwise(working)
-        # Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
+        one_by_one = self._policy.steps_one_by_one(working)
+        # If rows do not change, a device continues while the host reads: with half as many steps in a group, since
         # those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
-        ahead = self._engine.poll > 1 and not stepwise and not self._half_free(working) and self._drained()
+        ahead = self._engine.poll > 1 and not one_by_one and not self._half_free(working) and self._drained()
         group = self._scheduler.poll
-        if stepwise:
+        if one_by_one:
             group = 1
         elif ahead:
             group = max(group // 2, 1)
@@ -408,10 +410,10 @@ class _Batch:
         following = self._begin(min(group, most - self._in_flight)) if ahead else 0
         token_ids = self._state.read().token_ids
         self._in_flight = following
-        self._policy.choose(self._state, self._slots, token_ids, stepwise)
+        self._policy.choose(self._state, self._slots, token_ids, one_by_one)
 
     def _begin(self, steps: int) -> int:
-        """Begin a group of so many steps, behind the one that is in flight."""
+        """Begin a group of this number of steps, after the group in flight."""
         if steps > 0:
             self._state.step(steps)
         return max(steps, 0)

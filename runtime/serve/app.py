@@ -87,7 +87,7 @@ def answer_of(error: Exception) -> Response:
 
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words = {404: "there is nothing here", 405: f"{request.method} is not answered here: /translate takes POST, "
+    words = {404: "not found", 405: f"{request.method} is not answered here: /translate takes POST, "
              "all else GET"}  # fmt: skip
     sentence = words.get(error.status_code, error.detail)
     return JSONResponse({"error": sentence}, error.status_code, error.headers)
@@ -112,12 +112,12 @@ class Routes:
         return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
 
     async def health(self, _: Request) -> Response:
-        """Health as LibreTranslate says it."""
+        """Health in LibreTranslate's format."""
         return JSONResponse({"status": "ok"})
 
     async def live(self, _: Request) -> Response:
-        """Whether the process should go on: 503 if an engine fails again and again."""
-        return _health(self._service.models.alive, "an engine fails again and again: start the server anew")
+        """Liveness of the process: 503 if an engine keeps failing."""
+        return _health(self._service.models.alive, "an engine keeps failing: restart the server")
 
     async def ready(self, _: Request) -> Response:
         """Whether requests should come here; while the server drains, it takes no connections."""

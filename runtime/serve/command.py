@@ -74,7 +74,7 @@ _limits = flags(
 @click.option(
     "--api-keys",
     type=click.Path(path_type=Path),
-    help=f"File of API keys, one a line, of {SHORTEST} characters or more; those of {VARIABLE} count, too.",
+    help=f"File of API keys, one a line, of {SHORTEST} characters or more. Keys of {VARIABLE} are valid as well.",
 )
 @_limits
 @click.option(

@@ -1,4 +1,4 @@
-"""Texts of a request as documents: submitted to the queue, and said as LibreTranslate's API says them."""
+"""Texts of a request as documents: submitted to the queue, and formatted for LibreTranslate's API."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -67,7 +67,7 @@ def tokens(document: Document) -> int:
 
 
 def alternatives(document: Document, count: int) -> list[str]:
-    """Other texts, each once and at most so many: each of the translations of one rank of all parts."""
+    """Return up to this number of distinct alternatives, each from the translations of one rank of all parts."""
     texts = dict.fromkeys(_of_rank(document, rank) for rank in range(1, count + 1))
     return [text for text in texts if text != document.text]
 
@@ -112,7 +112,7 @@ def _places(inner: str, whole: str, span: Span) -> dict[int, int]:
 
 
 async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:
-    """The answer to what another thread submits; if nobody waits for it any more, it is cancelled when it is there."""
+    """Wait for the result of another thread. If the wait is cancelled, the result is cancelled as well."""
 
     def drop(future: "Future[Pending]") -> None:
         if not future.cancelled() and future.exception() is None:

@@ -48,7 +48,7 @@ class Keys:
         return cls(keys, file)
 
     def reload(self) -> None:
-        """Read the file again, so that keys can be exchanged; if that fails, the keys stay as they are.
+        """Read the file again, so that keys can be exchanged. If that fails, the keys do not change.
 
         Raises:
             InputError: as `read`, or there is no key any more.

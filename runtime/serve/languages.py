@@ -25,7 +25,7 @@ def _code(name: str, whole: bool = False) -> str:
 
 
 def by_code(names: Iterable[str]) -> dict[str, str]:
-    """A bundle's languages by their codes; what follows tells those of one language apart, as zh-Hans and zh-Hant."""
+    """Return a bundle's languages by their codes. Suffixes distinguish variants, such as zh-Hans and zh-Hant."""
     names = list(names)
     codes = [_code(name) for name in names]
     return {_code(name, codes.count(code) > 1): name for name, code in zip(names, codes, strict=True)}
@@ -43,7 +43,7 @@ def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str |
 
     Args:
         description: has the languages to choose from, if there are several.
-        name: "en-de" says what the bundle leaves open, which is a language without a name of its own; another one
+        name: "en-de" sets languages that the bundle does not specify; another one
             says nothing.
     """
     said: list[dict[str, str | None]] = [{}, {}]

@@ -41,7 +41,7 @@ class Metrics:
 class _Queues:
     """Figures of the models, read when they are asked for.
 
-    Those of a queue begin anew when its model is loaded again, as Prometheus expects of counters.
+    Counters of a queue restart when its model is loaded again, as Prometheus expects.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:

@@ -17,8 +17,8 @@ from txport.runtime.serve.logs import log
 from txport.runtime.translator import Translator
 
 AUTO = "auto"
-_LISTED = "/languages lists those that are"
-# Failures of an engine in a row after which its bundle is opened anew, and after which the process should be.
+_LISTED = "see /languages"
+# Consecutive failures of an engine after which its bundle is opened again, and after which the process should restart.
 REOPEN, GIVE_UP = 3, 6
 Open = Callable[[Path], Translator]
 
@@ -59,7 +59,7 @@ class Model:
 
     @classmethod
     def read(cls, argument: str) -> "Model":
-        """The model of an argument: a bundle's path, or NAME=PATH, where en-de says its languages, too.
+        """Return the model of an argument: a bundle's path, or NAME=PATH. A NAME such as en-de sets its languages.
 
         Raises:
             InputError: there is no such bundle.
@@ -175,7 +175,7 @@ class Models:
                     room = None if room is None else room - model.bytes
             except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
                 raise
-            except BaseException as error:  # a library may raise what is no Exception
+            except BaseException as error:  # a library may raise a BaseException
                 log("model not loaded", error=error, model=model.name, why=str(error))
 
     @asynccontextmanager
@@ -190,7 +190,7 @@ class Models:
             ResourceError: others that are in use leave no memory.
             asyncio.TimeoutError: it is not loaded in time; it is loaded all the same.
         """
-        while (loaded := model.loaded) is None:  # another one may have taken its place before this client goes on
+        while (loaded := model.loaded) is None:  # it may have been unloaded before this client continues
             await asyncio.wait_for(asyncio.shield(self._load(model)), seconds)
         loaded.users += 1
         try:
@@ -209,7 +209,7 @@ class Models:
 
     @property
     def alive(self) -> bool:
-        """Whether no engine fails again and again, although it was opened anew."""
+        """Return whether no engine keeps failing after it was opened again."""
         return all(model.failures < GIVE_UP for model in self.models)
 
     async def close(self) -> None:
@@ -225,12 +225,12 @@ class Models:
         return any(model.loads for model in self.models)
 
     def _load(self, model: Model) -> "asyncio.Task[None]":
-        """The task that loads a model: it goes on, and what it loads stays, when those who wait for it go away."""
+        """Return the task that loads a model. It continues when the waiting requests are cancelled."""
         if model not in self._loads:
             task = asyncio.create_task(self._open(model))
             self._loads[model] = task
             task.add_done_callback(lambda _: self._loads.pop(model))
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps nobody waits
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the task may have no waiter
         return self._loads[model]
 
     async def _open(self, model: Model) -> None:
@@ -243,7 +243,7 @@ class Models:
                 log("model loaded", model=model.name, seconds=round(time.monotonic() - start, 3))
 
     async def _make_room(self, wanted: Model) -> None:
-        """Unload those that nobody uses, the least recently used first, until there is room."""
+        """Unload unused models, the least recently used first, until there is room."""
         if self.memory is None:
             return
         while wanted.bytes + sum(model.bytes for model in self.models if model.loaded is not None) > self.memory:
@@ -263,7 +263,7 @@ class Models:
 
 
 def _codes(side: dict[str, str | None], wanted: str) -> list[str]:
-    """The codes of a side that a client may mean; [""] where the bundle says none and the client, too."""
+    """Return the codes of a side that match a request; [""] if neither bundle nor client names a language."""
     if wanted == AUTO or (wanted == "" and len(side) == 1):
         return list(side) or [""]
     if wanted == "":

@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_HEADERS = 64 << 10  # bytes of a request's headers
-# In a body of more pieces than this, pieces must have so many bytes on average: each costs as much as many bytes.
+# A body of more pieces than this needs this average size of pieces, since each piece costs as much as many bytes.
 MOST_PIECES, LEAST_BYTES = 512, 64
 
 
@@ -72,7 +72,7 @@ class Protocol(H11Protocol):
         self._stalled = self.loop.call_later(self.slow_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on: it takes the answer."""
+        """Continue sending, since the client reads again."""
         self._forget("_stalled")
         super().resume_writing()
 

@@ -20,7 +20,7 @@ MOST_PARTS = 100
 MOST_HEADERS = 1024  # bytes of a part's headers
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))', re.ASCII | re.IGNORECASE)
 _NAME = re.compile(rb';\s*name=(?:"([^"\r\n]*)"|([^\s";,]+))', re.IGNORECASE)
-# Encodings that leave a part as it is.
+# Encodings that do not change a part.
 _PLAIN = (b"7bit", b"8bit", b"binary")
 # Brackets of a JSON body: each may be an object, of which a million take a quarter of a second.
 _MOST_BRACKETS = 1 << 16
@@ -37,7 +37,7 @@ class Ask:
         model: the name of a bundle, or "" for any that translates so.
         alternatives: how many more translations of each text.
         stream: whether to send the translation as it is made.
-        alignments: whether to say which words come from which.
+        alignments: whether to add word alignments.
         key: of the API, or "".
     """
 
@@ -131,7 +131,7 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
     """The request of these fields.
 
     Raises:
-        Refusal: 400 for what is missing or of another type, 413 for too much, 422 for what this server does not do.
+        Refusal: 400 for missing fields or wrong types, 413 for too much text, 422 for unsupported features.
     """
     if unknown := sorted(fields.keys() - FIELDS):
         raise Refusal(400, f"there is no field {unknown[0]!r}: {nearest(unknown[0], sorted(FIELDS))}")
@@ -166,9 +166,9 @@ def _check(ask: Ask, form: str, settings: Settings) -> None:
     if ask.characters > settings.max_characters:
         raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.max_characters} of a request")
     if form not in ("", "text"):
-        raise Refusal(422 if form == "html" else 400, "only the format text is translated: take tags out before")
+        raise Refusal(422 if form == "html" else 400, "only the format text is translated: strip the tags first")
     if ask.stream and (ask.several or ask.alternatives):
-        raise Refusal(422, "a stream is of one text without alternatives: give q as a text, and leave out alternatives")
+        raise Refusal(422, "streaming takes one text and no alternatives: give q as one text")
     if ask.alignments and ask.alternatives:
         raise Refusal(422, "alignments are of one translation: leave out alternatives")
 
@@ -179,7 +179,7 @@ def _number(value: Any, most: int) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        raise Refusal(400, "alternatives is not a number from 0 on")
+        raise Refusal(400, "alternatives must be 0 or more")
     if number > most:
         raise Refusal(422, f"alternatives may be {most} at most")
     return number

@@ -27,7 +27,7 @@ class Record:
 
     Attributes:
         start: of the request, by `time.monotonic`.
-        figures: what the log says of it.
+        figures: values for the log.
     """
 
     start: float = field(default_factory=time.monotonic)

@@ -33,7 +33,7 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 def config(bundle: Path, device: str, threads: int) -> str:
     """Return the text of config.pbtxt. KIND_CPU because txport, not Triton, picks the device."""
     values = {"bundle": str(bundle), "device": device, "threads": str(threads)}
-    # A JSON string is one of protocol buffers' text form, with all of Unicode as it is.
+    # A JSON string is valid in the text format of protocol buffers, with Unicode unescaped.
     lines = (
         f'parameters {{ key: "{name}" value: {{ string_value: {json.dumps(value, ensure_ascii=False)} }} }}'
         for name, value in values.items()
@@ -60,7 +60,7 @@ def main(bundle: Path, output: Path, bundle_path: str | None, device: str, threa
     """
     Manifest.load(bundle)
     if not re.fullmatch(r"[\w.-]+", output.name):
-        raise InputError(f"{output.name!r} is no name of a Triton model: take letters, digits, '.', '_' and '-'")
+        raise InputError(f"{output.name!r} is not a name of a Triton model: use letters, digits, '.', '_' and '-'")
     place = Path(bundle_path) if bundle_path else bundle.resolve()
     with new_directory(output) as directory:
         (directory / "config.pbtxt").write_text(config(place, device, threads), encoding="utf-8")

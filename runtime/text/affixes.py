@@ -71,7 +71,7 @@ def affixes(
 def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:
     """Split a text's own choice of the target language from its beginning.
 
-    `>>name<<` as Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest stays as it is.
+    `>>name<<` as Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest does not change.
     Before another marker, such as MADLAD's `<2name>`, there may be white space, and the name must be known.
 
     Returns:
@@ -110,7 +110,7 @@ def _language_id(side: str, name: str | None, languages: Languages | None) -> in
 
 
 def _must_choose(side: str, languages: Languages | None) -> InputError:
-    assert languages is not None  # the manifest's rules say so
+    assert languages is not None  # by the rules of the manifest
     table, _ = languages.of(side)
     return InputError(f"choose a {side} language of this bundle with --{side}-language: {_some(table)}")
 

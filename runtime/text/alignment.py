@@ -1,7 +1,7 @@
 """Alignment of a translation's words with those of its source, read off cross-attention.
 
 The weights of the heads that are known to align (`alignment_heads` of the manifest) are averaged, or of all heads of
-the last `LAST_LAYERS` layers: the last but one is what aligns best where nobody has trained a head for it (Garg et al.
+the last `LAST_LAYERS` layers: the last but one aligns best if no head was trained for it (Garg et al.
 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1; with one layer, that one). A token
 is aligned to the token of the source text to which the average gives most, and two words are if any of their tokens are
 (section 4.3 there). Attention is no alignment by definition: look before you rely on it.
@@ -52,7 +52,7 @@ def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
 
     Args:
         cross: cross-attention.
-        heads: (layer, head) of those that do; empty for all of the last layers.
+        heads: (layer, head) pairs that align; empty for all of the last layers.
     """
     if heads:
         layers, numbers = zip(*heads, strict=True)
@@ -91,7 +91,7 @@ def words_of(text: str) -> list[Span]:
 
 
 def stripped(span: Span, text: str) -> Span:
-    """A span without white space around it; what is left of a space alone is empty, at its end."""
+    """Return a span without white space around it; a span of spaces only becomes empty, at its end."""
     start, end = span
     while start < end and text[start].isspace():
         start += 1

@@ -21,10 +21,10 @@ from txport.runtime.files import io_failure
 _CHUNK = 1 << 16
 # A window is translated together: enough lines to sort by length and to keep a batch full.
 WINDOW_LINES = 1024
-# Where somebody waits for the first lines, windows begin with this many, and double.
+# If the first lines are needed soon, windows begin with this size, and double.
 FIRST_LINES = 32
 _WINDOW_BYTES = 1 << 20
-# No sentence has so many bytes: a longer line would take memory and time for nothing.
+# Longer lines are refused: they are not sentences, and would waste memory and time.
 MOST_LINE_BYTES = 1 << 20
 # What may become of a line that is not UTF-8, or too long.
 ON_ERROR = ("strict", "replace", "skip")
@@ -113,7 +113,7 @@ def write_all(descriptor: int, data: bytes) -> None:
     """Write bytes at once, past every buffer.
 
     Raises:
-        BrokenPipeError: nobody reads any more.
+        BrokenPipeError: the reader closed the pipe.
         InputError: they cannot be written.
         ResourceError: the disk is full or fails.
     """
@@ -197,7 +197,7 @@ def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
     r"""All lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at its start is dropped.
 
     Args:
-        file: may be empty, which is no line.
+        file: may be empty, which gives no lines.
         error: what to raise if the file cannot be read or is not UTF-8; the message has the number of the line.
     """
     try:
@@ -222,4 +222,4 @@ def _text(line: bytes, where: str, error: type[TxportError]) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as fault:
         byte = f"byte {fault.start + 1} is 0x{line[fault.start]:02x}"
-        raise error(f"{where} is not UTF-8 ({byte}): convert the text, say with iconv -t utf-8") from None
+        raise error(f"{where} is not UTF-8 ({byte}): convert the text, for example with iconv -t utf-8") from None

@@ -28,7 +28,7 @@ _log = logging.getLogger("txport")
 
 
 def length_limit(source: int, begun: int, most: int) -> int:
-    """The most tokens of an answer, unless a call says otherwise.
+    """Return the default of the maximum number of target tokens.
 
     Args:
         source: the tokens of the source, eos and languages included.
@@ -38,8 +38,8 @@ def length_limit(source: int, begun: int, most: int) -> int:
     return min(most, LENGTH_RATIO * source + LENGTH_OFFSET + begun)
 
 
-def quiet(_message: str) -> None:
-    """Takes warnings of a `Call` where what is cut is counted instead."""
+def ignore_warnings(_message: str) -> None:
+    """Discards warnings of a `Call`; the caller counts truncated sentences."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Call:
 
         Args:
             tokenizer, limits, options, warn: see `Call`.
-            model: what options of the search need to know; without it the search is greedy.
+            model: facts for options of the search; without it the search is greedy.
 
         Raises:
             InputError: a language is unknown or must be chosen, a length is not possible, or options of the search
@@ -132,7 +132,7 @@ class Call:
             number: of the sentence in its text, from 1; random draws follow from it.
 
         Raises:
-            InputError: it is no text, or too long.
+            InputError: it is not text, or too long.
         """
         check_text(text, what)
         if not text or text.isspace():

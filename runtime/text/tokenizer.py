@@ -230,7 +230,7 @@ class FromTokenizers(Side):
 
 
 class Bytes(Side):
-    """The bytes of UTF-8, as ByT5 has them: what is no byte, and bytes of no character, leave no text."""
+    """UTF-8 bytes, as in ByT5. Ids that are not bytes, and invalid bytes, are dropped from texts."""
 
     def encode(self, text: str) -> list[int]:
         return [byte + FIRST_BYTE for byte in _valid(text).encode()]

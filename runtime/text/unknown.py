@@ -1,4 +1,4 @@
-"""Long runs of characters that a SentencePiece model does not know, for which it takes the square of their length.
+"""Long runs of characters that are unknown to a SentencePiece model, which needs quadratic time for them.
 
 It makes one unknown piece of such a run, however long, so the middle of the run changes nothing.
 """
@@ -23,7 +23,7 @@ def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[G
         is_unknown: whether the model makes nothing but one unknown piece of some characters.
 
     Returns:
-        the text that is left, of the same ids, and what was left out.
+        the shortened text, which has the same ids, and the removed text.
     """
     if len(text) < LEAST_RUN:
         return text, []

@@ -286,7 +286,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, object]) -> None:
 
 
 def test_a_batch_is_within_the_bundles(toy: Translator) -> None:
-    with pytest.raises(InputError, match="the batch 9 is not between 1 and 8, the most of this bundle"):
+    with pytest.raises(InputError, match="the batch 9 is not between 1 and 8, the maximum of this bundle"):
         Translator(BUNDLE, batch=9)
     assert Translator(BUNDLE, batch=8).translate(TEXTS) == toy.translate(TEXTS)
 

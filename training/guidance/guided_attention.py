@@ -1,7 +1,7 @@
 """Guided attention: chosen heads of cross-attention learn to point to the source, beside what all heads learn.
 
 Heads learn to translate, and not to point at what they translate (a word's number may be read off its neighbour). Two
-losses teach it, on the average of the heads that `alignment_heads` of a config names. "diagonal" wants a target token
+losses teach it, on the average of the heads that `alignment_heads` of a config names. "diagonal" rewards a target token
 to look as far into the source as it is into the target, which is right where both run in parallel: Tachibana et al.
 (2017), "Efficiently Trainable Text-to-Speech System Based on Deep Convolutional Networks with Guided Attention",
 arXiv:1710.08969, section 4.1. "alignments" wants what an aligner has found: Chen et al. (2016), "Guided Alignment
@@ -101,8 +101,8 @@ def default_heads(decoder_layers: int) -> Heads:
     """(layer, head) to guide where a recipe names none: the first head of the last layer but one, or of two the last.
 
     That layer aligns best by itself already (Garg et al. 2019, "Jointly Learning to Align and Translate with
-    Transformer Models", section 4.1), and what it finds the last layer can use. The first of two knows too little: on
-    the built-in corpus its heads align digits worst.
+    Transformer Models", section 4.1), and the last layer can use its result. The first of two layers has too little
+    context: on the built-in corpus its heads align digits worst.
     """
     return ((decoder_layers - 2 if decoder_layers > 2 else decoder_layers - 1, 0),)
 

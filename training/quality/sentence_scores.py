@@ -34,7 +34,7 @@ def sentence_bleu(translation: str, reference: str, order: int = 2) -> float:
     Longer n-grams than the translation has do not count, and an empty translation has 0.
 
     Args:
-        translation: what was made.
+        translation: the translation.
         reference: what should have been made.
         order: of the longest n-grams.
     """

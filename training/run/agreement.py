@@ -9,12 +9,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.runtime.errors import EngineError, InputError, TxportError
 from txport.training.examples import Examples
 
-# What gloo says; NCCL's errors have a type.
+# Messages of gloo; NCCL's errors have a type.
 _LOST = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
 
 
 class Agreement(Callback):
-    """Compares what the processes are to train on, once they know each other.
+    """Compares the inputs of all processes after they are connected.
 
     Args:
         examples: what each device has a share of: training pairs, validation pairs.
@@ -43,7 +43,7 @@ class Agreement(Callback):
 
 
 def said_once(trainer: Trainer, error: TxportError) -> BaseException:
-    """Exception for an error that all processes of a run have: only the first says it."""
+    """Exception for an error of all processes of a run: only the first reports it."""
     return error if trainer.is_global_zero else SystemExit(error.exit_code)
 
 
@@ -56,7 +56,7 @@ def lost(error: RuntimeError, saved: bool) -> TxportError | None:
     """
     if not isinstance(error, torch.distributed.DistError) and _LOST.search(str(error)) is None:
         return None
-    way_out = "go on with --resume" if saved else "start again"
+    way_out = "continue with --resume" if saved else "start again"
     return EngineError(f"another process of this run has ended, or the network between them: {way_out}")
 
 

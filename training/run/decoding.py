@@ -11,7 +11,7 @@ from txport.training.evaluation import Scores, answers, score
 # Test sentences for each minute of a run, and the fewest.
 PER_MINUTE, FEWEST = 50, 100
 
-# Told how many sentences are done, and of how many.
+# Called with the number of finished sentences and of all sentences.
 Watch = Callable[[int, int], None]
 
 
@@ -42,6 +42,6 @@ def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
 
 
 def judge(engine: Engine, tokenizer: Tokenizer, pairs: Sequence[Pair], watch: Watch) -> Scores:
-    """Figures of the translations of all pairs; `watch` is told how far it is."""
+    """Return the scores of the translations of all pairs; `watch` is called with the progress."""
     hypotheses = decode(engine, tokenizer, [source for source, _ in pairs], watch)
     return score(hypotheses, [target for _, target in pairs])

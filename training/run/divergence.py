@@ -1,4 +1,4 @@
-"""A run whose loss is no number any more ends there, and what it saved before stays as it is."""
+"""End a run whose loss is not a number, and keep its last saved state."""
 
 import math
 

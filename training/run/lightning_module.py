@@ -35,7 +35,7 @@ class TranslationModule(LightningModule):
         tokenizer: for validation by decoding.
         validation: pairs to decode at each validation.
         clock: of the run.
-        watch: told how many of this device's sentences are decoded.
+        watch: called with the number of decoded sentences of this device.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TranslationModule(LightningModule):
         return float(self.trainer.strategy.broadcast(self.own_progress()))
 
     def own_progress(self) -> float:
-        """`progress` by the clock of this device, which asks no other."""
+        """Return `progress` by the clock of this device, without communication."""
         done = self.global_step / max(1.0, float(self.trainer.estimated_stepping_batches))
         return min(1.0, max(done, self.clock.done()))
 
@@ -156,7 +156,7 @@ class TranslationModule(LightningModule):
             true_token, seed: see `mixed_inputs`.
         """
         config = self.model.config
-        # Marian's answers begin with padding: what is to be predicted tells how long they are.
+        # Marian's answers begin with padding: the labels show their length.
         wanted = batch.target_ids[:, 1:] != config.pad_id
         target_lengths = wanted.sum(dim=1)
         with (

@@ -82,7 +82,7 @@ class TargetReached(Callback):
 
 class Pace(Callback):
     """Validations at equal parts of a run, by steps or by time, and after its last step; farther apart where they
-    are slow. Lightning is told by `val_check_batch`, the number of batches after which it validates.
+    are slow. Lightning's `val_check_batch` is the number of batches after which it validates.
 
     Must be asked before the state is saved, which waits for a validation that is due.
     """
@@ -94,7 +94,7 @@ class Pace(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)
         trainer.val_check_batch = NEVER
-        # Reading the corpus may have taken long, and a run that had ended may go on.
+        # Reading the corpus may have taken long, and a finished run may continue.
         if self._next is None or self._next == 1:
             self._next = min(1.0, pl_module.progress() + 1 / MOST)
 

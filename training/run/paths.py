@@ -1,4 +1,4 @@
-"""Paths of the files of a run, and checks of whether it can go on. Neither needs PyTorch."""
+"""Paths of the files of a run, and checks whether it can be resumed. Neither needs PyTorch."""
 
 import json
 from collections.abc import Collection
@@ -41,13 +41,13 @@ class RunPaths:
             if not directory.exists():
                 continue
             if not force and (directory == self.checkpoint or self.last.exists()):
-                way_out = "--resume to go on with it, " if directory == self.path else ""
+                way_out = "--resume to continue it, " if directory == self.path else ""
                 raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
             if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
                 raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
 
     def check_resume(self, recipe: Recipe, stated: Collection[str] = ()) -> Recipe:
-        """Check that a run can go on, by `check_begun` and `check_unfinished`.
+        """Check that a run can be resumed, by `check_begun` and `check_unfinished`.
 
         Args:
             recipe: of this start.
@@ -81,7 +81,7 @@ class RunPaths:
         """Check that a run has steps left.
 
         Args:
-            options: the `TrainingOptions` that it would go on with.
+            options: the `TrainingOptions` of the resumed run.
 
         Raises:
             Finished: it has made all the steps that these options allow.
@@ -92,7 +92,7 @@ class RunPaths:
         now, then = getattr(options, end["by"]), end["limit"]
         if now is not None and now <= then:
             steps = f"{end['steps']:,} step{'' if end['steps'] == 1 else 's'}"
-            raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to go on")
+            raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to continue")
 
     def write_end(self, options: Any, by: str, steps: int, bleu: float) -> None:
         """Note that the run is finished.

@@ -51,7 +51,7 @@ class RunProgress(Callback):
         self._print_line()
 
     def watch(self, name: str) -> Any:
-        """A function that is told how many sentences are done, and of how many."""
+        """Return a function that is called with the number of finished sentences and of all sentences."""
         return lambda done, total: self.phase(name, done, total)
 
     def figures(self) -> str:
@@ -119,5 +119,5 @@ class RunProgress(Callback):
 
 
 def _beginning(text: str) -> str:
-    """Text cut to fit a line: a model that knows little does not end."""
+    """Truncate a text to one line, since an untrained model may not end."""
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."

@@ -18,7 +18,7 @@ SAVE_EVERY = 180.0
 
 
 class StateSaver(Checkpoint):
-    """Writes `state/last.ckpt`, from which a run goes on exactly. Lightning calls it after the other callbacks.
+    """Writes `state/last.ckpt`, from which a run resumes exactly. Lightning calls it after the other callbacks.
 
     Between batches only: the gradients of a step that accumulates are no part of the state.
     """
@@ -38,7 +38,7 @@ class StateSaver(Checkpoint):
         if trainer.global_step == self._step:  # gradients accumulate
             return
         self._step = self._interruption.step = trainer.global_step
-        if due(trainer):  # what is saved before a validation would go on without it
+        if due(trainer):  # a state saved before a validation would resume without it
             return
         stop = self._agreed(trainer, self._interruption.received is not None)
         if stop or self._agreed(trainer, time.monotonic() >= self._next) or _last(trainer):

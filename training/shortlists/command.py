@@ -11,7 +11,7 @@ from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
-from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.requests import Call, ignore_warnings
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.runtime.translator import Translator
 from txport.training.corpora import Pair, read_parallel
@@ -121,7 +121,7 @@ def _make(
     elif alignments is not None:
         by_aligner(links, pairs, alignments, tokenizer)
     else:
-        call = Call.of(tokenizer, translator.engine.limits, Options(), warn=quiet)
+        call = Call.of(tokenizer, translator.engine.limits, Options(), warn=ignore_warnings)
         by_attention(links, pairs, call, bundle, manifest, translator.engine, threads)
     counts = np.zeros(model.target_vocabulary, np.int64)
     for _, text in pairs:

@@ -35,7 +35,7 @@ class Links:
         self._weights: list[Weights] = []
 
     def add(self, sources: Sequence[int], targets: Sequence[int], weights: Sequence[float] | None = None) -> None:
-        """Add pairs, each of the weight 1 unless `weights` says otherwise."""
+        """Add pairs, with weight 1 unless `weights` is set."""
         keys = np.asarray(sources, np.int64) * self._width + np.asarray(targets, np.int64)
         self._keys.append(keys)
         self._weights.append(np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64))

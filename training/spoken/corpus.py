@@ -3,7 +3,7 @@
 "On 3/14/2025 at 5:30 pm it cost $12.50." -> "on march fourteenth twenty twenty five at five thirty p m it cost twelve
 dollars and fifty cents". The task is that of Sproat and Jaitly, "RNN Approaches to Text Normalization: A Challenge"
 (2016). A sentence is a clause, with or without an opener and a tail, or two that a word joins, or one or two short ones
-of everyday, or loose words and amounts in any order; every slot in them is drawn anew: there are far more sentences
+of everyday, or loose words and amounts in any order. Every slot is drawn independently: there are far more sentences
 than any model can memorise. Letters lose their accents, and signs that nobody says are left out.
 """
 
@@ -77,7 +77,7 @@ def _joined(rng: random.Random) -> str:
 
 
 def _loose(rng: random.Random) -> str:
-    """The template of loose words, with amounts drawn where it says so."""
+    """Return the template of loose words, with random amounts."""
     return re.sub(r"\{amount\}", lambda _: rng.choice(AMOUNTS), rng.choice(LOOSE))
 
 

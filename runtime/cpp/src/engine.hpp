@@ -86,8 +86,8 @@ class Memory {
 
 // The buffers of one running batch: ids, positions, flags, caches and cross-attention keys and values.
 //
-// Rows are independent: each has its own position, so a finished row can be refilled while the others go on. A row that
-// was never placed is finished and makes pad.
+// Rows are independent: each has its own position, so a finished row can be refilled while the others continue. A row
+// that was never placed is finished and makes pad.
 class DecoderState {
  public:
   DecoderState() = default;
@@ -136,7 +136,7 @@ class DecoderState {
   // A new state of rows.size() rows, from 1 to Limits::batch and possibly more than now, with caches of `target`
   // tokens. Row i continues row `rows[i]` of this state; a row may be taken more than once, and its copies are
   // independent from then on. This state is invalid afterwards, and all of its steps must have been read.
-  virtual std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
+  virtual std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
 };
 
 // A bundle, loaded by one library on one device. Threads may share one.

@@ -56,7 +56,7 @@ Translator::Translator(const Bundle& bundle, TranslatorOptions options)
   const int cores = usable_cores();
   const int side_by_side = std::max(1, cores / (options_.threads > 0 ? options_.threads : cores));
   shared_ = std::make_unique<SharedBatches>(*engine_, search, static_cast<std::size_t>(side_by_side));
-  if (options_.batch) check_between("batch", *options_.batch, 1, engine_->limits().batch, "the most of this bundle");
+  if (options_.batch) check_between("batch", *options_.batch, 1, engine_->limits().batch, "the maximum of this bundle");
 }
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,

@@ -1,6 +1,6 @@
 """Model for Triton's Python backend: each text of a request joins the batch that runs.
 
-`tx-triton` writes this file into a model repository, beside a config.pbtxt that says where the bundle is. Requests are
+`tx-triton` writes this file into a model repository, beside a config.pbtxt with the path of the bundle. Requests are
 answered when their own texts are done, whatever else runs: `execute` returns at once, and the next request joins.
 """
 
@@ -32,7 +32,7 @@ class TritonPythonModel:
                 _send(sender, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
 
     def finalize(self) -> None:
-        """Answer what is here, and close the bundle."""
+        """Answer all requests, and close the bundle."""
         self.translator.close()
 
 

@@ -255,7 +255,7 @@ def test_what_only_python_has_is_named(change: dict[str, Any], words: str, tmp_p
         ({"added_tokens": [{"id": 5000, "content": "<y>"}]}, "has the id 5000, outside the vocabulary of 3000"),
         ({"model": {"vocab": {"a": -1}, "merges": []}}, "has the id -1"),
         ({"model": {"vocab": {"a": 1, "b": 2}, "merges": ["a b"]}}, "lacks the piece 'ab'"),
-        ({"model": {"vocab": {"a": 1}, "merges": ["ab"]}}, "has the merge 'ab', which is no pair"),
+        ({"model": {"vocab": {"a": 1}, "merges": ["ab"]}}, "has the merge 'ab', which is not a pair"),
         ({"model": {"vocab": {"a": 1}, "merges": [["a"]]}}, "is not a tokenizer.json"),
     ],
 )

@@ -83,7 +83,7 @@ def test_names(text: str, name: Name | None) -> None:
 
 
 def test_a_model_by_its_name(place: Place) -> None:
-    with pytest.raises(InputError, match=f"{MODEL} is no directory, and tx-get has kept no bundle of this name"):
+    with pytest.raises(InputError, match=f"{MODEL} is not a directory, and tx-get has no bundle of this name"):
         find_bundle(MODEL)
     done = place.run("tx-get", MODEL)
     assert done.stdout == f"bundle: {Name(MODEL).directory}\n"

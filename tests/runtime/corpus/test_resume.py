@@ -63,7 +63,7 @@ def test_manifests_tell_the_truth(source: Path, out: Path) -> None:
 
 def test_a_run_never_writes_over_another_by_mistake(source: Path, out: Path) -> None:
     before = content(out)
-    with pytest.raises(InputError, match=r"a-00000\.jsonl is there already: go on with --resume"):
+    with pytest.raises(InputError, match=r"a-00000\.jsonl exists: continue with --resume"):
         run(source, out, *PARTS)
     assert content(out) == before
 
@@ -115,7 +115,7 @@ def test_another_bundle_is_noticed(source: Path, out: Path, damaged: Path) -> No
     from corpora import main
 
     line = [damaged, source, "-o", out, "--max-length", 4, *PARTS, "--resume"]
-    with pytest.raises(InputError, match=r"was made with bundle [0-9a-f]{64}, and now it is [0-9a-f]{64}"):
+    with pytest.raises(InputError, match=r"was written with bundle [0-9a-f]{64}, now it is [0-9a-f]{64}"):
         CliRunner().invoke(main, list(map(str, line)), catch_exceptions=False)
 
 
@@ -268,7 +268,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     run(two, tmp_path / "two")
     assert len(all_rows(tmp_path / "two")) == 2, "frames may follow each other"
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(InputError, match=r"a\.parquet is no whole Parquet file"):
+    with pytest.raises(InputError, match=r"a\.parquet is not a complete Parquet file"):
         run(tmp_path / "a.parquet", tmp_path / "out-parquet")
     with pytest.raises(InputError, match=r"unpack it, Parquet compresses its columns itself"):
         form_of("a.parquet.gz")
@@ -289,7 +289,7 @@ def test_bad_columns_and_names_are_one_sentence(tmp_path: Path) -> None:
         run(tmp_path / "a.txt", tmp_path / "o5", "--scores")
     with pytest.raises(InputError, match="error is the column of errors"):
         run(tmp_path / "a.txt", tmp_path / "o6", "--target", "error", "--to", "jsonl")
-    with pytest.raises(InputError, match="attention is no column of a corpus"):
+    with pytest.raises(InputError, match="attention is not available as a column"):
         run(tmp_path / "a.txt", tmp_path / "o7", "--attention", "--to", "jsonl")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="exists and is not a directory"):

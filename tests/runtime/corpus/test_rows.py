@@ -305,7 +305,7 @@ def odd_columns() -> dict[str, Any]:
 
 
 def refuse_constant(name: str) -> None:
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 def test_columns_that_pass_through_stay_as_they_are(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_forms_and_addresses_that_are_refused(server: Served) -> None:
     assert server.post(b"--x", "multipart/form-data")[0] == 400
     assert server.post(b"q=%ff&source=en&target=de", "application/x-www-form-urlencoded")[0] == 400
     assert server.post(b"&".join([b"a=b"] * 200), "application/x-www-form-urlencoded")[0] == 400
-    assert server.get("/detect") == (404, {"error": "there is nothing here"})
+    assert server.get("/detect") == (404, {"error": "not found"})
     assert server.get("/translate") == (405, {"error": "GET is not answered here: /translate takes POST, all else GET"})
 
 

@@ -68,7 +68,7 @@ def test_an_interrupted_run_goes_on_bit_by_bit(
 ) -> None:
     recipe, output = tiny(*OPTIONS, *LAST), tmp_path / "checkpoint"
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    said = f"interrupted at step {step}; the state of step {step} is saved: go on with --resume"
+    said = f"interrupted at step {step}; the state of step {step} is saved: continue with --resume"
     if step == 1:
         said = "interrupted before the first step"
     with signal_at(text, number), pytest.raises(Interrupted, match=said) as caught:
@@ -124,4 +124,4 @@ def test_a_process_says_one_sentence_and_its_exit_code(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert output == "" and "Traceback" not in errors
-    assert errors.splitlines()[-1].endswith("is saved: go on with --resume")
+    assert errors.splitlines()[-1].endswith("is saved: continue with --resume")

@@ -114,7 +114,7 @@ typedef struct txport_options {
   const double* length_penalty; /* power of the length by which scores of beams are divided; NULL: 1 */
   const char* early_stopping;   /* "true": a beam search ends with enough hypotheses; "false": when none is likely to be
                                    better; "never": when none can be; NULL: false */
-  double patience;              /* with early_stopping "true", how many times the beam must have ended; 0: 1 */
+  double patience;              /* with early_stopping "true": stop after beam x patience finished hypotheses; 0: 1 */
   double repetition_penalty;    /* factor against tokens made already; 0: 1 */
   int32_t no_repeat_ngram;      /* so many tokens in a row never occur twice; 0: no rule */
   txport_words bad_words;       /* what must not occur */

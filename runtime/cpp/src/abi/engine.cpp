@@ -295,7 +295,7 @@ txport_code txport_state_moved(txport_engine_state* state, std::int64_t count, c
     const auto& limits = from.handle.engine->limits();
     within(count, 1, limits.batch, "count");
     within(target, 1, limits.target, "target");
-    auto next = from.state->moved(indices(rows, count, from.rows(), "rows"), target);
+    auto next = from.state->resized(indices(rows, count, from.rows(), "rows"), target);
     from.state.reset();
     *moved = std::make_unique<txport_engine_state>(txport_engine_state{from.handle, std::move(next), from.outputs, {}})
                  .release();

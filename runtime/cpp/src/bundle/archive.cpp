@@ -137,7 +137,7 @@ class Reader {
       central += central_header(entry, at);
       const std::string local = local_header(entry, at);
       if (at > data_.size() || data_.substr(at, local.size()) != local) {
-        refuse("a member's header is not what the directory says");
+        refuse("a member's header differs from the directory");
       }
       at += local.size();
       if (entry.size > data_.size() - at) refuse("a member is larger than the archive");
@@ -159,7 +159,7 @@ class Reader {
   // Names, sizes and sums, from the end of the archive; what else it says is not looked at.
   std::vector<Entry> directory() const {
     if (data_.size() < kEndSize || data_.substr(data_.size() - kEndSize, 4) != "PK\5\6") {
-      throw BundleError(file_ + " is no bundle: give a directory of tx-export or a file of tx-pack");
+      throw BundleError(file_ + " is not a bundle: give a directory of tx-export or a file of tx-pack");
     }
     const std::size_t end = data_.size() - kEndSize;
     const std::uint64_t count = number(data_, end + 8, 2);

@@ -73,7 +73,7 @@ Bundle::Bundle(const fs::path& path) : name_(path.string()) {
     return;
   }
   if (fs::file_size(path, fault) == 0) {
-    throw BundleError(name_ + " is no bundle: give a directory of tx-export or a file of tx-pack");
+    throw BundleError(name_ + " is not a bundle: give a directory of tx-export or a file of tx-pack");
   }
   archive_ = std::make_shared<const Archive>(path);
 }

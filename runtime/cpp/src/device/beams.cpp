@@ -176,7 +176,7 @@ void DeviceBeams::reorder(const std::vector<std::size_t>& rows) {
   }
 }
 
-std::unique_ptr<DecoderState> DeviceBeams::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> DeviceBeams::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   assert(unread_.empty());
   std::vector<std::size_t> sentences;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -32,7 +32,7 @@ class DeviceBeams : public DeviceState {
                        const std::vector<bool>& finished) override;
   Top top(std::size_t k) override;
   void reorder(const std::vector<std::size_t>& rows) override;
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  private:
   const std::size_t beams_;

@@ -199,7 +199,7 @@ void DeviceState::reorder(const std::vector<std::size_t>& rows) {
 }
 
 // Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other places.
-std::unique_ptr<DecoderState> DeviceState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> DeviceState::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   assert(read_ == groups_);
   const Places here = places_of(rows);
   const DeviceBuffers& old = *buffers_;

@@ -111,7 +111,7 @@ fs::path own_engines(const Manifest& manifest) {
 
 std::string untrusted(const fs::path& bundle) {
   return "the engines in " + (bundle / kEnginesName).string() +
-         " are native code by whoever made the bundle and are not used: run tx-build " + bundle.string() +
+         " are native code of a third party and are not used: run tx-build " + bundle.string() +
          ", or trust them with --trust-engines (trust_engines)";
 }
 

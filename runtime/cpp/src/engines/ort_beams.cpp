@@ -192,7 +192,7 @@ void OrtBeams::reorder(const std::vector<std::size_t>& rows) {
   }
 }
 
-std::unique_ptr<DecoderState> OrtBeams::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> OrtBeams::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   std::vector<std::size_t> sentences;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     assert(rows[i] % beams() == i % beams());

@@ -91,7 +91,7 @@ MissingLibrary no_cuda(const std::string& reason) {
 }
 
 std::string missing(const std::string& library) {
-  return library + " is missing, install it where the loader looks, as LD_LIBRARY_PATH says";
+  return library + " is missing, install it in a folder of the loader, for example of LD_LIBRARY_PATH";
 }
 
 // The generation of CUDA, as 13, whose runtime the provider has loaded; 0 if it has loaded none.
@@ -237,7 +237,7 @@ Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& h
     if (is_cuda_failure(why) && !is_out_of_memory(why)) throw no_cuda(why_no_cuda(cuda_provider(), why));
     throw_failure<BundleError>("ONNX Runtime " + onnxruntime_version() + " does not load " + path + ": " + why);
   }
-  throw BundleError(path + " has other inputs or outputs than the manifest says: export the bundle again");
+  throw BundleError(path + " has other inputs or outputs than the manifest: export the bundle again");
 }
 
 std::optional<Graph> copied(const Graph* graph) { return graph == nullptr ? std::nullopt : std::optional(*graph); }

@@ -140,7 +140,7 @@ std::vector<float> OrtState::logits(std::size_t row) {
 
 void OrtState::reorder(const std::vector<std::size_t>& rows) { gather(rows); }
 
-std::unique_ptr<DecoderState> OrtState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> OrtState::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   if (rows.size() > batch_) return widened(rows, target);
   std::unique_ptr<OrtState> next = narrowed(rows);
   return target == target_ ? std::move(next) : next->with_caches(target);

@@ -91,7 +91,7 @@ std::string TensorRtLog::why() {
   const std::lock_guard lock(mutex_);
   std::string line = std::move(first_);
   first_.clear();
-  if (line.empty()) return "it does not say why";
+  if (line.empty()) return "no reason given";
   for (char& c : line) c = c == '\n' || c == '\r' ? ' ' : c;
   return line.substr(0, 400);
 }

@@ -228,7 +228,7 @@ void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& 
     fits = fits && listed.count(name) == 1 && listed[name] == name_of(opened.engine->getTensorDataType(name.c_str()));
   }
   if (!fits) {
-    throw BundleError(path.string() + " has other inputs or outputs than the manifest says: run tx-build again");
+    throw BundleError(path.string() + " has other inputs or outputs than the manifest: run tx-build again");
   }
 }
 

@@ -210,7 +210,7 @@ class FusedState : public DecoderState {
   // Rows share the pages that they had so far; those that they go on writing are copied by the next step.
   void reorder(const std::vector<std::size_t>& rows) override { rows_ = gather(rows, target_); }
 
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, outputs_, pages_);
     next->rows_ = gather(rows, target);
     next->selection_ = selection_;

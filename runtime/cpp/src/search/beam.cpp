@@ -133,7 +133,7 @@ std::shared_ptr<Slot> BeamSearch::slot(std::size_t index, Request request, std::
   return std::make_shared<BeamSlot>(index, std::move(request), limit);
 }
 
-void BeamSearch::choose(DecoderState& state, const Slots& slots, const Ids& /*token_ids*/, bool /*stepwise*/) const {
+void BeamSearch::choose(DecoderState& state, const Slots& slots, const Ids& /*token_ids*/, bool /*one_by_one*/) const {
   const std::vector<Scored> best = scored(state, slots);
   Continuations next(state.rows());
   for (std::size_t index = 0; index < slots.size(); ++index) {

@@ -14,12 +14,12 @@ bool Greedy::needs_logits(const Request& request) const {
   return request.scores || constraints_.penalises() || (request.ruled() && !recomputes_logits_);
 }
 
-bool Greedy::stepwise(const Slots& slots) const {
-  return std::any_of(slots.begin(), slots.end(), [](const auto& slot) { return slot->length < slot->stepwise; });
+bool Greedy::steps_one_by_one(const Slots& slots) const {
+  return std::any_of(slots.begin(), slots.end(), [](const auto& slot) { return slot->length < slot->single_steps; });
 }
 
-void Greedy::choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const {
-  if (stepwise) {
+void Greedy::choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const {
+  if (one_by_one) {
     choose_one(state, slots, token_ids);
     return;
   }

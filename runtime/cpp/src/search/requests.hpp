@@ -70,9 +70,9 @@ struct Slot {
   Ids ids;                  // the tokens of its answer so far
   std::vector<double> scores;
   bool done = false;
-  bool cancelled = false;  // nobody waits for its answer: its rows are free as soon as the host may write to them
-  bool ruled;              // see Request::ruled
-  std::int64_t stepwise;   // the length to which the host must see each step before the next
+  bool cancelled = false;     // nobody waits for its answer: its rows are free as soon as the host may write to them
+  bool ruled;                 // see Request::ruled
+  std::int64_t single_steps;  // the length to which the host must see each step before the next
 
   Slot(std::size_t index, Request request, std::int64_t limit);
   virtual ~Slot() = default;

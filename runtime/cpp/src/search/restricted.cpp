@@ -68,8 +68,8 @@ class RestrictedState : public DecoderState {
     rows_ = taken(rows);
   }
 
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
-    return std::make_unique<RestrictedState>(state_->moved(rows, target), taken(rows), tokens_);
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override {
+    return std::make_unique<RestrictedState>(state_->resized(rows, target), taken(rows), tokens_);
   }
 
  private:

@@ -104,7 +104,7 @@ class Batch {
     // The protocol makes no free rows: copies of the first slot's become free by ending them.
     std::vector<std::size_t> rows = rows_of(all_slots());
     while (rows.size() < total * width_) rows.push_back(rows.size() % width_);
-    state_ = state_->moved(rows, target(slots_));
+    state_ = state_->resized(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
     rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * width_));
     end_rows(rows);
@@ -206,7 +206,7 @@ class Batch {
   void grow_or_shrink(const Slots& working) {
     if (in_flight_ > 0 || (longest(working) < state_->target() && !half_free(working))) return;
     const std::vector<std::size_t> kept = drained_ ? compacted_slots() : all_slots();
-    state_ = state_->moved(rows_of(kept), target(working));
+    state_ = state_->resized(rows_of(kept), target(working));
     Slots slots;
     slots.reserve(kept.size());
     for (const std::size_t index : kept) slots.push_back(slots_[index]);
@@ -262,18 +262,18 @@ class Batch {
   }
 
   void advance(const Slots& working) {
-    const bool stepwise = policy_.stepwise(working);
+    const bool one_by_one = policy_.steps_one_by_one(working);
     // Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
     // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
     const bool given_up = std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->cancelled; });
-    const bool ahead = engine_.poll() > 1 && !stepwise && !given_up && drained_ && !half_free(working);
+    const bool ahead = engine_.poll() > 1 && !one_by_one && !given_up && drained_ && !half_free(working);
     const std::int64_t poll = scheduler_.poll_;
-    const std::int64_t group = stepwise ? 1 : ahead ? std::max<std::int64_t>(poll / 2, 1) : poll;
+    const std::int64_t group = one_by_one ? 1 : ahead ? std::max<std::int64_t>(poll / 2, 1) : poll;
     if (in_flight_ == 0) in_flight_ = begin(group, working);
     const std::int64_t following = ahead ? begin(group, working) : 0;
     const Ids token_ids = state_->read().token_ids;
     in_flight_ = following;
-    policy_.choose(*state_, slots_, token_ids, stepwise);
+    policy_.choose(*state_, slots_, token_ids, one_by_one);
   }
 
   // Begin a group of up to `count` steps, behind the one that is in flight; return how many they are.

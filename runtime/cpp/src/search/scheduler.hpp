@@ -56,10 +56,10 @@ class Policy {
   // Whether a state that answers this request must be allocated with logits.
   virtual bool needs_logits(const Request& request) const = 0;
   // Whether `choose` must see the next step of these slots, none of them null, before the one after it begins.
-  virtual bool stepwise(const Slots& slots) const = 0;
-  // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If `stepwise` said so it is one
+  virtual bool steps_one_by_one(const Slots& slots) const = 0;
+  // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If `one_by_one`, it is one
   // step, and all steps of the state have been read.
-  virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const = 0;
+  virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const = 0;
 
  private:
   const std::size_t rows_;

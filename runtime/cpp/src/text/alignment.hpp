@@ -2,7 +2,7 @@
 // the same in Python.
 //
 // The weights of the heads that are known to align (`alignment_heads` of the manifest) are averaged, or of all heads of
-// the last kLastLayers layers: the last but one is what aligns best where nobody has trained a head for it (Garg et al.
+// the last kLastLayers layers: the last but one aligns best if no head was trained for it (Garg et al.
 // 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1; with one layer, that one). A
 // token is aligned to the token of the source text to which the average gives most, and two words are if any of their
 // tokens are (section 4.3 there). Attention is no alignment by definition: look before you rely on it.

@@ -206,7 +206,7 @@ class ByteLevel : public Side {
       if (merge.is_string()) {
         const auto text = merge.get<std::string>();
         const auto space = text.find(' ');
-        if (space == std::string::npos) damaged("has the merge " + quote(text) + ", which is no pair");
+        if (space == std::string::npos) damaged("has the merge " + quote(text) + ", which is not a pair");
         pair = {text.substr(0, space), text.substr(space + 1)};
       } else {
         pair = merge.get<std::pair<std::string, std::string>>();
