@@ -68,7 +68,7 @@ class ExportOptions:
         beams: add the graph by which beam search copies no cache.
         attention: add the graphs that attention, alignments, scores of given translations and embeddings need.
         verify: compare with PyTorch before the bundle appears.
-        sentences: how many sentences to verify on, if there are so many.
+        sentences: maximum number of sentences to verify.
         minutes: how long comparing them may take.
         singles: how many of them to run alone and with padding as well.
         text: a file of sentences to use instead of the checkpoint's own.

@@ -1,7 +1,7 @@
 """tx-distill: a text and a bundle's translations of it, as pairs to train another model on.
 
-Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947, section 3.2): a student that learns what its
-teacher says, rather than what people wrote, has fewer answers to choose between, and gives up less for being small.
+Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947, section 3.2): a student that learns the
+answers of its teacher instead of human translations has fewer alternatives to model, and loses less by its small size.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """Scheduled sampling: a decoder in training also reads its own tokens, as it does when it translates.
 
-Bengio et al. (2015), arXiv:1506.03099. A Transformer decodes all positions at once, so that what it would say is known
+Bengio et al. (2015), arXiv:1506.03099. A Transformer decodes all positions at once, so that its predictions are known
 after a first pass only: Mihaylova and Martins (2019), arXiv:1906.07651.
 """
 

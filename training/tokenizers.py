@@ -36,7 +36,7 @@ def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, director
     """Train and write `directory`/shared.model, or source.model and target.model; the directory appears when whole.
 
     Pad is 0, unknown 1, begin of sentence 2, end of sentence 3. Each digit is a piece of its own, so that numbers that
-    were never seen are read like those that were; only in words it is not.
+    were never seen are read like known ones, except in words.
 
     Raises:
         InputError: the directory exists, or the corpus has not enough different pieces for the vocabulary.

@@ -259,7 +259,7 @@ class Beams(Lowering):
 
     Cross-attention reads a sentence's keys and values once. A cache has a slot for each beam at each position; what a
     beam makes stays in its slot for ever, and `self_ancestors` are the slots that a hypothesis continues. So a search
-    that goes on with other hypotheses moves those flags and no cache. Only standard operators; those of opset 18 would
+    that continues with other hypotheses moves those flags but not the cache. Only standard operators; opset 18 would
     write a cache one number at a time.
     """
 

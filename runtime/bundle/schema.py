@@ -136,8 +136,7 @@ class Graph:
 
     Attributes:
         name: of the graph, unique in a bundle.
-        role: a `Role` or an `OptionalRole`; another one, of an optional graph, is left alone by a runtime that does not
-            know it.
+        role: a `Role` or an `OptionalRole`. Graphs of unknown optional roles are ignored by older runtimes.
         lowering: how a decoder step is written; "standard" for the others.
         optional: whether a runtime can do without it.
         file: relative to the bundle.

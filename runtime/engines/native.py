@@ -2,8 +2,8 @@
 
 The library `libtxport_engine.so` gets the path of the weights, the model's sizes and its table of parameters from a
 manifest that was checked here, and checks the table itself. It reads neither JSON nor hashes. Encoder and groups of
-steps are single calls. ctypes lets go of Python's global lock for the length of each call. Arrays of int64 go in as
-they are.
+steps are single calls. ctypes lets go of Python's global lock for the length of each call. Arrays of int64 are passed
+without a copy.
 """
 
 import ctypes

@@ -44,7 +44,7 @@ def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str |
     Args:
         description: has the languages to choose from, if there are several.
         name: "en-de" sets languages that the bundle does not specify; another one
-            says nothing.
+            is ignored.
     """
     said: list[dict[str, str | None]] = [{}, {}]
     parts = name.split("-")

@@ -4,7 +4,7 @@ The weights of the heads that are known to align (`alignment_heads` of the manif
 the last `LAST_LAYERS` layers: the last but one aligns best if no head was trained for it (Garg et al.
 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1; with one layer, that one). A token
 is aligned to the token of the source text to which the average gives most, and two words are if any of their tokens are
-(section 4.3 there). Attention is no alignment by definition: look before you rely on it.
+(section 4.3 there). Attention is not an alignment by definition: check the results before you rely on it.
 """
 
 from collections.abc import Collection, Sequence

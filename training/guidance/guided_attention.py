@@ -45,7 +45,7 @@ class Guide(Protocol):
 class Diagonal(Guide):
     """The penalties of `diagonal_loss`.
 
-    Of step t of T and source piece n of N, both counted from 0, 1 - exp(-(n / N - t / T)^2 / (2 g^2)). What is no text
+    Of step t of T and source piece n of N, both counted from 0, 1 - exp(-(n / N - t / T)^2 / (2 g^2)). Special tokens
     (eos, a language) counts in neither N nor T; to look there costs 1, or it would be a way out. Steps that make no
     text are free.
 

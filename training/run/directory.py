@@ -4,7 +4,7 @@ NAME.run/
   recipe.json     the recipe, with all overrides
   config.json     the model of a run that fine-tunes a checkpoint; other models follow from the recipe
   tokenizer/      as it will be in the checkpoint
-  state/          last.ckpt, the best, and those that are averaged, written by Lightning
+  state/          last.ckpt, the best and the averaged checkpoints, written by Lightning
   logs/           csv/version_N/metrics.csv and tensorboard/
   end.json        of a run that is finished: what ended it, and how good it was
 """

@@ -104,8 +104,8 @@ def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], check
         if share > MOST_UNKNOWN:
             raise InputError(
                 f"the tokenizer of {checkpoint} lacks {100 * share:.0f}% of the pieces of the corpus' {name} "
-                f"texts, for example in {_example(every, side, unk, encode_side)!r}: go on from a checkpoint of these "
-                "languages, swap source and target if they are reversed, or train anew without --from"
+                f"texts, for example in {_example(every, side, unk, encode_side)!r}: fine-tune a checkpoint of these "
+                "languages, swap source and target if they are reversed, or train a new model without --from"
             )
 
 

@@ -1,7 +1,7 @@
 // What a library must offer to run a bundle: encode, then step a fixed set of rows whose buffers it owns.
 //
-// Search (search/) is written once over these classes and knows no library; an engine knows no search.
-// Nothing here says where buffers live: an engine on a GPU keeps them there, and `read` is the only point at which the
+// Search (search/) is written once over these classes, and does not depend on a library. Engines do not depend on it.
+// The location of buffers is private: an engine on a GPU keeps them there, and `read` is the only point at which the
 // host waits for it. Methods throw ResourceError: there is not enough memory; and EngineError: the library or the GPU
 // failed.
 #pragma once

@@ -303,7 +303,7 @@ std::string usable_text(std::string text, const std::string& errors, const std::
   return usable;
 }
 
-// Translate one file as a whole; false if nobody reads any more.
+// Translate one file as a document; false if the reader closed the pipe.
 bool translate_whole(const Arguments& arguments, const Translator& translator, int descriptor, const std::string& what,
                      const Output& output, Progress& progress) {
   const std::string text = usable_text(read_all(descriptor), arguments.errors, what);
@@ -312,7 +312,7 @@ bool translate_whole(const Arguments& arguments, const Translator& translator, i
   return output.write(arguments.json ? as_json(document, text) : document.text);
 }
 
-// Translate one file; false if nobody reads any more.
+// Translate one file; false if the reader closed the pipe.
 bool translate_file(const Arguments& arguments, const Translator& translator, const std::string& path,
                     const Output& output, Progress& progress) {
   std::optional<InputFile> file;

@@ -63,7 +63,7 @@ typedef struct txport_model {
   }
 
 /* How to open an engine. Begin with TXPORT_ENGINE_OPTIONS_INIT: every zero is the default. New fields come at the end,
- * and `struct_size` says which ones the application knows. */
+ * and `struct_size` defines which ones the application has. */
 typedef struct txport_engine_options {
   size_t struct_size; /* sizeof(txport_engine_options) */
   const char* device; /* these three as in txport_translator_options */

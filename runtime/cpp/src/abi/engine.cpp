@@ -71,7 +71,7 @@ txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_e
     if (size < kFirst)
       throw InputError("txport_engine_facts.struct_size is " + std::to_string(size) +
                        ": set it to sizeof(txport_engine_facts)");
-    // Of a newer header, fields that we do not know stay as they are.
+    // Unknown fields of a newer header are not changed.
     *facts = {size,
               limits.batch,
               limits.source,

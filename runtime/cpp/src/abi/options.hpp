@@ -31,7 +31,7 @@ inline std::optional<std::string> unless_null(const char* text) {
   return text == nullptr ? std::nullopt : std::optional<std::string>(text);
 }
 
-// Takes warnings as the core gives them; empty if nobody listens.
+// Callback for warnings of the core; empty for none.
 inline std::function<void(const std::string&)> listener(txport_warning warning, void* user) {
   if (warning == nullptr) return nullptr;
   return [warning, user](const std::string& words) { warning(user, words.c_str()); };

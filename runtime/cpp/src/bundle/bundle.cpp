@@ -25,7 +25,7 @@ bool is_relative_to(const fs::path& path, const fs::path& directory) {
   return rest == directory.end();
 }
 
-// What tells a file from another one at its path.
+// The identity of a file, to detect another one at its path.
 struct Identity {
   explicit Identity(const fs::path& path) {
     if (::stat(path.c_str(), &status) != 0) status = {};

@@ -37,13 +37,13 @@ class Bundle {
   bool is_directory() const { return archive_ == nullptr; }
   const std::filesystem::path& directory() const { return directory_; }
 
-  // The bytes of a file, which are at most so many.
+  // The bytes of a file, up to a maximum size.
   std::string read(const std::string& file, std::size_t most = kLargestFile) const;
 
   // Check where a listed file is, its size and, if asked, its hash.
   void check(const std::string& file, const FileEntry& entry, bool contents) const;
 
-  // Of one that is no directory: whether there is such a file, and its bytes.
+  // For a file instead of a directory: whether it has such a member, and its bytes.
   bool has(const std::string& file) const;
   std::string_view view(const std::string& file) const;
 

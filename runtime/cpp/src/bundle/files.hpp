@@ -38,7 +38,7 @@ class MappedFile {
   std::size_t bytes_;
 };
 
-// Throws BundleError: a file has not the size that the manifest says.
+// Throws BundleError: the size of a file differs from the manifest.
 void check_size(const std::filesystem::path& path, std::uintmax_t size, std::uintmax_t expected);
 
 }  // namespace txport::core

@@ -179,7 +179,7 @@ std::pair<std::string_view, std::string_view> pair_of(std::string_view message) 
   return {parts[0].bytes, parts[1].bytes};
 }
 
-// The external data of a weight of so many bytes must lie in weights.bin.
+// The external data of a weight of this size must lie in weights.bin.
 void check_place(const std::vector<std::string_view>& entries, std::uint64_t size, std::uint64_t weights) {
   const std::string file = fs::path(kWeightsName).filename().string();
   std::map<std::string_view, std::string_view> place;

@@ -170,7 +170,7 @@ TokenizerDescription decode_tokenizer(const Value& value) {
 
 std::optional<Verification> decode_verification(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  // In the place of `engines`, bundles of older versions have a flag.
+  // Bundles of older versions have a flag instead of `engines`.
   const bool has_flag = value.has("fused") && value["fused"].is_boolean() && !value.has("engines");
   value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"},
                {has_flag ? "fused" : "engines"});

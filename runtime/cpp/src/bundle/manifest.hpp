@@ -1,4 +1,4 @@
-// manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
+// manifest.json: all facts about a bundle that a runtime may rely on.
 //
 // The structs mirror the file field by field, as txport.runtime.bundle.manifest does in Python.
 #pragma once
@@ -65,7 +65,8 @@ struct Precision {
 // A size, or the name of a dimension.
 using Size = std::variant<std::int64_t, std::string>;
 
-// An input or output of a graph. An optional output need not be bound, and is not if this version does not know it.
+// An input or output of a graph. An optional output need not be bound, and is not bound if this version does not
+// support it.
 struct Tensor {
   std::string name;
   std::string dtype;
@@ -101,7 +102,7 @@ using Affix = std::variant<std::int64_t, std::string>;
 
 inline const std::pair<std::string, std::string> kMariansMarker{">>", "<<"};
 
-// Languages that can be chosen, by name, each with the id that tells the model.
+// Languages that can be chosen, by name, each with the id that selects it in the model.
 struct Languages {
   std::map<std::string, std::int64_t> source;
   std::map<std::string, std::int64_t> target;
@@ -219,7 +220,7 @@ struct Manifest {
   // Of a directory.
   ModelFile model_file(const std::filesystem::path& directory) const;
 
-  // The graph of a loaded manifest: its rules say that there is one.
+  // The graph of a loaded manifest, which exists by its rules.
   const Graph& encoder() const;
   // Throws BundleError: the bundle does not have this lowering.
   const Graph& step(const std::string& lowering) const;

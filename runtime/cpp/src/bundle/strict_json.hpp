@@ -38,7 +38,7 @@ class Value {
   Value operator[](const char* name) const;
 
   std::vector<Value> items() const;                            // of an array
-  std::vector<Value> items(std::size_t count) const;           // of an array of exactly so many
+  std::vector<Value> items(std::size_t count) const;           // of an array of exactly this size
   std::vector<std::pair<std::string, Value>> members() const;  // of an object with free keys
 
   std::int64_t integer() const;

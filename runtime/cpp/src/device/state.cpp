@@ -42,7 +42,7 @@ std::vector<Run> runs_of(const Places& to, const Places& from) {
   return runs;
 }
 
-// Each place where it is first named, and in the place of repeats those of `count` that are not named.
+// The places, with repeats replaced by unused ones of `count`.
 Places without_repeats(const Places& places, std::size_t count) {
   std::vector<bool> named(count);
   for (const std::size_t place : places) named[place] = true;

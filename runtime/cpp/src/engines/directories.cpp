@@ -91,7 +91,7 @@ fs::path cache_directory() {
   return (caches.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(caches)) / "txport";
 }
 
-// Whether nobody but this user and root can put files into a folder.
+// Whether only this user and root can write to a folder.
 bool is_own(const fs::path& folder) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) != 0) return false;

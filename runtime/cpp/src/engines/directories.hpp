@@ -48,7 +48,7 @@ Candidates candidates(const std::filesystem::path& bundle, const Manifest& manif
 Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
            bool trust_engines);
 
-// Directories of engines, sorted by name; without those that a build is still writing, whose names begin with a dot.
+// Directories of engines, sorted by name, without hidden ones, which a build is still writing.
 std::vector<std::filesystem::path> engine_directories(const std::filesystem::path& folder);
 
 }  // namespace txport::core

@@ -23,7 +23,7 @@ class HostTensor {
 
   // The same memory as a tensor of its first rows.
   HostTensor front(std::size_t rows) const;
-  // Another tensor of this shape but for the number of its rows, not initialised. Throws std::bad_alloc.
+  // Another tensor of this shape except the number of rows, not initialised. Throws std::bad_alloc.
   HostTensor like(std::size_t rows) const;
 
   // A view of the whole tensor for ONNX Runtime.

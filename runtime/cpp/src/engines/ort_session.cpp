@@ -161,7 +161,7 @@ struct How {
 
 Ort::SessionOptions session_options(const How& how) {
   Ort::SessionOptions options;
-  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // an exception says what an error is
+  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // errors are exceptions
   // On a GPU one thread: the host only launches kernels.
   options.SetIntraOpNumThreads(how.device != "cpu" ? 1 : how.threads > 0 ? how.threads : limited_cores());
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
@@ -178,7 +178,7 @@ Ort::SessionOptions session_options(const How& how) {
     // memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
     options.DisableMemPattern();
   }
-  options.AddConfigEntry("session.load_model_format", "ONNX");  // never its own, whatever a name says
+  options.AddConfigEntry("session.load_model_format", "ONNX");  // never its own format, whatever the name
   // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
   // this would only cost the time that it and AMX save.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");

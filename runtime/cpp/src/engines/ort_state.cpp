@@ -146,7 +146,7 @@ std::unique_ptr<DecoderState> OrtState::resized(const std::vector<std::size_t>& 
   return target == target_ ? std::move(next) : next->with_caches(target);
 }
 
-// A state that goes on with this one's rows.
+// A state that continues this one's rows.
 std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t batch, std::int64_t target) const {
   auto made = of(std::move(tensors), batch, target);
   made->clean_ = clean_;

@@ -70,7 +70,7 @@ class OrtTeacherForcing : public TeacherForcing {
     const auto numbers = [this](std::size_t source, std::size_t target) {
       const ModelSizes& model = manifest_.model;
       const auto maps = static_cast<std::size_t>(model.decoder_layers * model.heads);
-      // All are computed, those too that nobody reads.
+      // All are computed, even unused ones.
       return target * std::max(static_cast<std::size_t>(model.target_vocabulary), maps * std::max(source, target));
     };
     std::vector<const char*> wanted{"log_probabilities"};

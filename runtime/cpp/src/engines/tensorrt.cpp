@@ -83,7 +83,7 @@ void TensorRtLog::log(Severity severity, const nvinfer1::AsciiChar* message) noe
   try {
     const std::lock_guard lock(mutex_);
     if (first_.empty() || (is_out_of_memory(message) && !is_out_of_memory(first_))) first_ = message;
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for a message is no message
+  } catch (...) {  // NOLINT(bugprone-empty-catch): without memory there is no message
   }
 }
 

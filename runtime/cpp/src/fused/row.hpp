@@ -41,10 +41,10 @@ class Progress {
     finished_ = finished || position_ >= limit_;
   }
 
-  // How many tokens it has after so many steps, at most.
+  // Maximum number of tokens after this number of steps.
   std::size_t after(std::size_t steps) const { return std::min(position_ + steps, limit_); }
 
-  // Throws InputError: so many steps would pass the end of a cache of `target` positions.
+  // Throws InputError: this number of steps would pass the end of a cache of `target` positions.
   void check(std::size_t steps, std::size_t target) const {
     if (!finished_ && after(steps) > target) {
       throw InputError("a row would pass the end of its cache of " + std::to_string(target) +

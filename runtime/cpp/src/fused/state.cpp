@@ -31,7 +31,7 @@ class Pages : public std::enable_shared_from_this<Pages> {
  public:
   explicit Pages(std::size_t bytes) : bytes_(bytes) {}
 
-  // Makes room for so many in all. Throws std::bad_alloc.
+  // Makes room for this number in all. Throws std::bad_alloc.
   void reserve(std::size_t count) {
     if (count <= count_) return;
     free_.reserve(count);

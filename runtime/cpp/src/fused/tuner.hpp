@@ -47,7 +47,7 @@ class BoundsTuner {
  public:
   bool choose() { return pause_.load(std::memory_order_relaxed) <= 0 || pause_.fetch_sub(1) <= 1; }
   void record(std::size_t read, std::size_t panels) {
-    constexpr std::size_t kMostRead = 8;  // more than one of so many, and the copy does not pay
+    constexpr std::size_t kMostRead = 8;  // above one of this number, the copy does not pay
     constexpr int kPause = 64;            // calls until it is tried again
     if (read * kMostRead > panels) pause_.store(kPause);
   }

@@ -28,8 +28,8 @@ struct Running {
 
 // A sentence whose rows are hypotheses, by descending log-probability; `ids` and `scores` stay empty.
 struct BeamSlot : Slot {
-  std::vector<Running> running{1};  // those that go on, one for each of the first rows
-  // At most Search::beam of those that ended (times the patience), by descending score.
+  std::vector<Running> running{1};  // hypotheses that continue, one for each of the first rows
+  // At most Search::beam (times the patience) finished hypotheses, by descending score.
   std::vector<Hypothesis> ended;
 
   BeamSlot(std::size_t index, Request request, std::int64_t limit);
@@ -80,7 +80,7 @@ class BeamSearch : public Policy {
   const bool renormalize_;
   const bool recomputes_logits_;
   const std::int64_t pad_;
-  const std::size_t kept_;  // candidates of a sentence: each may end with each of the ends, and as many must go on
+  const std::size_t kept_;  // candidates of a sentence: all may be ends of hypotheses, and `beam` must continue
 
   BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
              bool recomputes_logits);

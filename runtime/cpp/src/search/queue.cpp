@@ -172,7 +172,7 @@ ProcessQueue::Lane& ProcessQueue::lane_of(const Search& search) {
   return found != lanes_.end() ? *found : lanes_.emplace_back(engine_, search, options_);
 }
 
-// Nobody may wait for ever: not if there is a bug here, nor if there is no memory.
+// Callers must not wait for ever, not even after a bug or without memory.
 void ProcessQueue::run() {
   std::exception_ptr error;
   try {

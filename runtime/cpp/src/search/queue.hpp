@@ -18,7 +18,7 @@
 
 namespace txport::core {
 
-// The most requests that wait for an answer, unless the caller says otherwise.
+// Default of the maximum number of waiting requests.
 inline constexpr std::size_t kMostWaiting = 1024;
 
 // What becomes of a request: some parts, then either an answer or a failure, once. All are called in the thread that

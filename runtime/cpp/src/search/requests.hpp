@@ -70,7 +70,7 @@ struct Slot {
   Ids ids;                  // the tokens of its answer so far
   std::vector<double> scores;
   bool done = false;
-  bool cancelled = false;     // nobody waits for its answer: its rows are free as soon as the host may write to them
+  bool cancelled = false;     // its answer is not needed: its rows are free as soon as the host may write to them
   bool ruled;                 // see Request::ruled
   std::int64_t single_steps;  // the length to which the host must see each step before the next
 

@@ -23,7 +23,7 @@ class Batch {
         slots_(sizes.rows),
         state_(allocated(sizes)) {}
 
-  // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
+  // Run a step and return its slots. Finished ones have already left the batch. Empty if no sentence is
   // left for this batch.
   Slots step() {
     if (in_flight_ == 0) {
@@ -161,7 +161,7 @@ class Batch {
     return true;
   }
 
-  // The state of so many sentences; where they take several rows each and memory fails, how many fit is said.
+  // The state of this number of sentences. If memory does not suffice, the error contains the number that fits.
   std::unique_ptr<DecoderState> allocated(const Scheduler::BatchSizes& sizes) const {
     const std::int64_t source = engine_.ragged() ? engine_.limits().source : sizes.source;
     const auto state = [&](std::size_t rows, std::size_t width) {
@@ -263,7 +263,7 @@ class Batch {
 
   void advance(const Slots& working) {
     const bool one_by_one = policy_.steps_one_by_one(working);
-    // Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
+    // If rows do not change, a device continues while the host reads: with half as many steps in a group, since
     // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
     const bool given_up = std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->cancelled; });
     const bool ahead = engine_.poll() > 1 && !one_by_one && !given_up && drained_ && !half_free(working);
@@ -407,7 +407,7 @@ std::int64_t Scheduler::head_width() const {
   return width;
 }
 
-// As many of those that wait as one of so many workers may take, so that the others get some, too.
+// The share of the waiting entries for one of this number of workers.
 std::size_t Scheduler::share(std::int64_t workers) const {
   const auto parts = static_cast<std::size_t>(std::max<std::int64_t>(workers, 1));
   return (queue_.size() + parts - 1) / parts;

@@ -76,7 +76,7 @@ class Scheduler {
   Scheduler(const Engine& engine, const Policy& policy, const SearchOptions& options,
             std::optional<std::int64_t> poll = std::nullopt);
 
-  // Queue requests behind those that wait, the longest sources first; any thread may do so at any time. Returns the
+  // Append requests to the queue, the longest sources first. Any thread may call this at any time. Returns the
   // Result::index of the first; the others follow. Throws InputError: see Request::check.
   std::size_t submit(std::vector<Request> requests);
   // Run batches until nothing waits, and give each answer when it ends. Threads that drain at once share the queue.

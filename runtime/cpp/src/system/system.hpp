@@ -10,7 +10,7 @@
 
 namespace txport::core {
 
-// Cores that this process may run on or, where the system does not say (macOS), those of the machine; at least 1.
+// Number of cores of this process or, if unknown (macOS), of the machine; at least 1.
 int affinity();
 
 // Give the calling thread a name of at most 15 bytes, for debuggers and `top -H`.
