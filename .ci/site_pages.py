@@ -46,7 +46,9 @@ def _not_python(folder: str, names: list[str]) -> set[str]:
     """Names that are not copied: files other than Python's, and folders that are no packages."""
     paths = [Path(folder, name) for name in names]
     return {
-        path.name for path in paths if not (path.suffix == ".py" and path.is_file() or (path / "__init__.py").exists())
+        path.name
+        for path in paths
+        if not ((path.suffix == ".py" and path.is_file()) or (path / "__init__.py").exists())
     }
 
 

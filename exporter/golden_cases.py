@@ -67,7 +67,8 @@ def golden_cases(
     forced = len(sample.prefix)
     # Tokens of each answer on which all engines agree; then those before the first near tie.
     agreed = {
-        i: len(os.path.commonprefix([ids, *(each[i] for each in results)])) for i, ids in sorted(expected.items())
+        i: len(os.path.commonprefix([ids, *(each[i] for each in results)]))  # noqa: RUF071 - of ids
+        for i, ids in sorted(expected.items())
     }
     clear = {i: min(end, forced + _first(leads[i][forced:] <= bound)) for i, end in agreed.items()}
     if max(clear.values()) == forced:

@@ -164,6 +164,7 @@ def _array(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("output", type=Path)

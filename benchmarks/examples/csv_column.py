@@ -20,6 +20,7 @@ def windows(rows: Iterator[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Add a column with translations to a CSV file.")
     parser.add_argument("bundle")
     parser.add_argument("source")

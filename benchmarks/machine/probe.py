@@ -145,6 +145,7 @@ def on_gpu(sizes: list[int]) -> Probed:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="+", help="Size of the arrays in bytes.")
     parser.add_argument("--threads", type=int, default=cores())

@@ -72,6 +72,7 @@ def _cell(each: Measurement | None) -> str:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="Name of a model and its report of tx-bench.")
     parser.add_argument("--readme", type=Path, default=Path("benchmarks/README.md"))

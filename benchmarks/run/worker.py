@@ -107,6 +107,7 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 
 
 def main() -> None:
+    """Run the command."""
     end_with_parent()
     # What libraries print must not mix with the replies.
     replies = os.fdopen(os.dup(1), "w")

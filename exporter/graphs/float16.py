@@ -217,7 +217,7 @@ def _masks(graph: ir.Graph) -> set[ir.Value]:
         # Relative positions are added to a mask, and scores, which come from a product, are not passed on.
         sums = not any(value is not None and _is_product(value) for value in node.inputs)
         moves = node.op_type in ("Add", "Gather", "Unsqueeze", "Where") and sums
-        if masks or moves and any(value in found for value in node.inputs):
+        if masks or (moves and any(value in found for value in node.inputs)):
             found.update(node.outputs)
     return found
 

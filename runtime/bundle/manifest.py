@@ -170,10 +170,11 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
 def _rename(value: dict[str, Any]) -> None:
     """Replace `verification.fused`, a flag in bundles of older versions, by `verification.engines`."""
     verification = value.get("verification")
-    if isinstance(verification, dict) and "engines" not in verification:
-        if isinstance(fused := verification.get("fused"), bool):
-            del verification["fused"]
-            verification["engines"] = ["ort", "fused"] if fused else ["ort"]
+    if not isinstance(verification, dict) or "engines" in verification:
+        return
+    if isinstance(fused := verification.get("fused"), bool):
+        del verification["fused"]
+        verification["engines"] = ["ort", "fused"] if fused else ["ort"]
 
 
 def _check_own_hash(data: bytes, stated: object, file: str) -> None:

@@ -47,7 +47,7 @@ def field_at(message: bytes, at: int) -> tuple[int, Any, int]:
     tag, at = _read_varint(message, at)
     kind = tag & 7
     value: bytes | int = b""
-    if kind == _BYTES or kind == _NUMBER:
+    if kind in (_BYTES, _NUMBER):
         value, at = _read_varint(message, at)
         if kind == _BYTES:
             size = value

@@ -226,13 +226,12 @@ class Corpus:
         report = _Report()
         reading = _Reading(place, self._layout)
         rows = 0
-        with self._store.write(place.output) as file:
-            with packed(file, form.compression) as plain:
-                writer = self._writer(plain, form.format, place.source.nothing)
-                for output in task.outputs(reading.decoded()):
-                    rows += report.add(output, place.first(self._layout))
-                    writer.write(output)
-                writer.close()
+        with self._store.write(place.output) as file, packed(file, form.compression) as plain:
+            writer = self._writer(plain, form.format, place.source.nothing)
+            for output in task.outputs(reading.decoded()):
+                rows += report.add(output, place.first(self._layout))
+                writer.write(output)
+            writer.close()
         report.write(self._store, place.output, form.format)
         part = Part(
             version=parts.VERSION, input=place.path, number=place.number, first=place.first(self._layout),

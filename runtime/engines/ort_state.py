@@ -265,4 +265,5 @@ def enough_memory(rows: int, length: int) -> Iterator[None]:
 
 
 def bind(to: Callable[..., None], name: str, array: Array) -> None:
+    """Bind an array of host memory to an input or output by `to`, without a copy."""
     to(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)

@@ -222,7 +222,7 @@ class FromTokenizers(Side):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special ones."""
         with _panics("decode ids"):
-            return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
+            return str(self._tokenizer.decode([int(i) for i in ids if i >= 0], skip_special_tokens=True))
 
     def piece(self, token: int) -> str | None:
         piece: str | None = self._tokenizer.id_to_token(token)

@@ -389,7 +389,7 @@ def test_threads_share_a_translator(toy: Translator) -> None:
 
 
 def test_files(toy: Translator, tmp_path: Path) -> None:
-    lines = (TEXTS + ["", "  "]) * 300
+    lines = ([*TEXTS, "", "  "]) * 300
     (tmp_path / "in").write_text("\n".join(lines), encoding="utf-8")
     assert toy.translate_file(tmp_path / "in", tmp_path / "out", Options(max_length=5)) == len(lines)
     found = (tmp_path / "out").read_bytes().decode().split("\n")

@@ -164,7 +164,7 @@ def test_an_output_that_exists_is_refused(tiny: Tiny, run: tuple[Path, Outcome],
         train(recipe, run[0], Path())
     (tmp_path / "mine.run" / "state").mkdir(parents=True)
     (tmp_path / "mine.run" / "state" / "last.ckpt").touch()
-    with pytest.raises(InputError, match="--resume to go on with it"):
+    with pytest.raises(InputError, match="--resume to continue it"):
         train(recipe, tmp_path / "mine", Path())
 
 

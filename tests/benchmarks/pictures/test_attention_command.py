@@ -147,7 +147,7 @@ def test_a_page_needs_nothing_else(checkpoint: Path, given: Expected, tmp_path: 
     assert not re.search("<(script|link|img|iframe)|url\\(|@import", page)
 
 
-@pytest.mark.parametrize("word, kinds", [("it", ("encoder", "decoder", "cross")), ("five", ("decoder", "cross"))])
+@pytest.mark.parametrize(("word", "kinds"), [("it", ("encoder", "decoder", "cross")), ("five", ("decoder", "cross"))])
 def test_a_word_is_joined_with_what_it_attends_to(
     checkpoint: Path, given: Expected, tmp_path: Path, word: str, kinds: tuple[str, ...]
 ) -> None:
@@ -228,7 +228,7 @@ SPLIT = [TEXT, "--target", ANSWER]
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         ([*SPLIT, "--layer", 3], "there is no layer 3: encoder attention has 2, from 1 on"),
         ([*SPLIT, "--layer", 0], "there is no layer 0: encoder attention has 2, from 1 on"),
@@ -283,7 +283,7 @@ def test_a_text_longer_than_a_bundle_takes(attention_bundle: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["maps.pdf", "maps", ".svg"])
 def test_files_of_other_kinds(checkpoint: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"its name must end in \.svg, \.html or \.png$"):
+    with pytest.raises(InputError, match=r"the name must end in \.svg, \.html or \.png$"):
         attend(checkpoint, TEXT, "-o", tmp_path / name)
 
 

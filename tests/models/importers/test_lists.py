@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs transformers: pip install 'txp
 
 WORDS = ["</s>", "<unk>", *(f"word{i}" for i in range(58)), "<pad>"]
 LETTERS = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .,!?'-éñ漢0123456789ABCDEFGHIJKLM", "<pad>"]
-LETTERS = LETTERS[:60] + ["<pad>"]
+LETTERS = [*LETTERS[:60], "<pad>"]
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def test_a_run_never_writes_over_another_by_mistake(source: Path, out: Path) -> 
 
 
 CHANGES = {
-    "a row": lambda lines: lines[:30] + [lines[31], lines[30]] + lines[32:],
+    "a row": lambda lines: [*lines[:30], lines[31], lines[30], *lines[32:]],
     "a row less": lambda lines: lines[:-1],
     "a row more": lambda lines: [*lines, lines[0]],
     "a kept column": lambda lines: [lines[0].replace('"n": 0', '"n": 9'), *lines[1:]],
@@ -104,7 +104,7 @@ def test_a_full_last_part_knows_that_it_is_the_last(source: Path, tmp_path: Path
     ],
 )
 def test_other_options_are_noticed(source: Path, out: Path, flags: list[object], said: str) -> None:
-    with pytest.raises(InputError, match=f"was made {said}: go on as before, or choose another output"):
+    with pytest.raises(InputError, match=f"was made {said}: use the same options, or choose another output"):
         run(source, out, *PARTS, "--resume", *flags)
 
 
@@ -294,7 +294,7 @@ def test_bad_columns_and_names_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="exists and is not a directory"):
         run(tmp_path / "a.txt", tmp_path / "file")
-    with pytest.raises(AssertionError, match="the third of eight is 3/8"):
+    with pytest.raises(AssertionError, match="is not I/N, for example 3/8"):
         run(tmp_path / "a.txt", tmp_path / "o8", "--shard", "9/8")
 
 

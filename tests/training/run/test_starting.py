@@ -307,7 +307,7 @@ def test_what_contradicts_the_checkpoint_is_refused(
 
 @pytest.mark.parametrize("value", ['training.freeze=["a"]', "training.max_steps=0"])
 def test_what_needs_a_checkpoint_is_refused_without(place: Path, value: str) -> None:
-    with pytest.raises(InputError, match="--from|goes on from a checkpoint"):
+    with pytest.raises(InputError, match="--from|unless training.from_checkpoint is set"):
         read(str(place / "recipe.toml"), [value])
 
 
