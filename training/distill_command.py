@@ -42,7 +42,7 @@ class Filter:
     min_score: float
 
     def fault(self, source: int, prefix: int, result: Translation) -> str | None:
-        """Why a pair is left out; None if it is kept.
+        """Return the reason for dropping a pair, or None.
 
         Args:
             source: tokens of the source text, without language tokens and eos.

@@ -32,7 +32,7 @@ _READERS = ("query", "key", "value", "inner")
 
 
 def unsupported(model: Transformer) -> str | None:
-    """Why there is no class of Hugging Face's with exactly this function, or None."""
+    """Return the reason why no Hugging Face class has exactly this function, or None."""
     config = model.config
     needs = {
         f"sinusoidal positions, and this model's are {config.positions}": _order(model) is not None,

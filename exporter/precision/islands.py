@@ -184,7 +184,7 @@ def _growing(model: ir.Model) -> set[str]:
 
 
 def _reads_cache(node: ir.Node) -> bool:
-    """Such a node stays float16: a Cast of whole caches at each step would cost more than the step."""
+    """Return whether a node must stay float16, since a Cast of whole caches would cost more than the step."""
     return any(value is not None and (value.name or "").startswith("self_") for value in node.inputs)
 
 

@@ -147,7 +147,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
 
 
 def _reason(error: Exception, source: str, revision: str) -> str:
-    """Why a repository was not fetched, and the way out."""
+    """Return the reason why a repository was not downloaded, and what to do."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):

@@ -160,7 +160,7 @@ def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) 
 
 
 def against_fused(manifest: Manifest) -> str | None:
-    """Why the fused engine is not chosen for a bundle, as far as that is known before it is opened; None if it is."""
+    """Return the reason against the fused engine for a bundle, as far as known before opening it, or None."""
     if manifest.model.copies:
         return _NO_COPIES
     if manifest.parameters is None:

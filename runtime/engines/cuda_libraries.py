@@ -68,7 +68,7 @@ def _built_for() -> int | None:
 
 
 def why_no_cuda(reason: str = "") -> str:
-    """Why the provider did not start although its libraries are here: the driver, or the reason that it gave."""
+    """Return the reason why the provider did not start with all libraries: the driver, or its own message."""
     built, gpu = _built_for(), find_gpu()
     if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
         return f"{reason}, check the driver with nvidia-smi".removeprefix(", ")
@@ -80,7 +80,7 @@ def why_no_cuda(reason: str = "") -> str:
 
 
 def missing(library: str) -> str:
-    """Why the provider does not start without a library, and the way out."""
+    """Return the reason why the provider does not start without a library, and what to do."""
     return f"{library} is missing, pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
 
 

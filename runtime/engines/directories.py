@@ -115,7 +115,7 @@ def directories(folder: Path) -> list[Path]:
 
 
 def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> str | None:
-    """Why these engines must not run here; None if they may."""
+    """Return the reason why these engines must not run, or None if they may."""
     for name, digest in record.bundle.items():
         if name not in manifest.files or manifest.files[name].sha256 != digest:
             return "was built from another bundle"

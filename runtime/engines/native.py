@@ -196,7 +196,7 @@ def find_library() -> Path | None:
 
 
 def missing() -> str | None:
-    """Why there is no library, and how to get it; None if there is one."""
+    """Return the reason why there is no library and how to get it, or None if there is one."""
     return None if find_library() is not None else f"{LIBRARY} is not here: {_HOW}"
 
 

@@ -1,4 +1,4 @@
-"""When a run ends by time, and when it validates: so that this takes a tenth of the time at most."""
+"""Pacing of a run: the end by time, and validations that take at most a tenth of the time."""
 
 import time
 from typing import Any

@@ -54,7 +54,7 @@ struct StepOutput {
 struct Outputs {
   bool logits = false;
   std::size_t top = 0;  // the most candidates of a row that DecoderState::top is asked for; 0: none
-  // So many rows next to each other are of one sentence: they are placed by the first of them, make tokens together,
+  // This number of adjacent rows belongs to one sentence: they are placed by the first of them, make tokens together,
   // are reordered among themselves and moved as a whole. An engine may make use of that.
   std::size_t beams = 1;
 
@@ -100,10 +100,10 @@ class DecoderState {
   virtual std::int64_t target() const = 0;  // length of the self-attention caches, in tokens
 
   // Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished. A state
-  // that takes all rows of `memory` may go on with its buffers, and later placements write over them.
+  // that takes all rows of `memory` may keep its buffers, and later placements write over them.
   virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
-  // Let these rows, which were just placed, choose among `words[i]` only, ascending ids: all that a state tells of them
+  // Let these rows, which were just placed, choose among `words[i]` only, ascending ids: all results of the state
   // is over these words, and others have the logit -infinity. Copies of a row have its words, until the row is placed
   // again. Only on states of an engine that `restricts`.
   virtual void restrict_rows(const std::vector<std::size_t>& rows,

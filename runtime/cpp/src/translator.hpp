@@ -76,7 +76,7 @@ class Translator {
   std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
   // Translate one sentence in the batch that runs; any thread may do so at any time. `seconds`: the time to a deadline,
-  // after which the failure is a DeadlineExceeded. What the listener is told comes from the thread that decodes, or in
+  // after which the failure is a DeadlineExceeded. The listener is called in the thread that decodes, or in
   // this call if there is nothing in the sentence to translate.
   // Throws as `translate`, and InputError: parts are asked of a search that has several answers, or the queue was
   // closed. ResourceError: kMostWaiting requests wait. The listener hears nothing then.

@@ -55,8 +55,8 @@ typedef enum txport_code {
 typedef void (*txport_warning)(void* user, const char* message);
 
 /* Takes one token of a stream: its id, the text that became certain by it (perhaps none; NUL-terminated, `length`
- * bytes, gone after the call), and its log-probability (0 without the option scores). Return 0 to go on, anything else
- * to stop. */
+ * bytes, gone after the call), and its log-probability (0 without the option scores). Return 0 to continue, anything
+ * else to stop. */
 typedef int (*txport_token)(void* user, int64_t id, const char* text, size_t length, double score);
 
 /* How to open a bundle. Begin with TXPORT_TRANSLATOR_OPTIONS_INIT: every zero is the default. New fields come at the
@@ -325,7 +325,7 @@ typedef struct txport_request {
 TXPORT_API txport_code txport_submit(const txport_translator* translator, const char* text, size_t length,
                                      const txport_options* options, const txport_request* request,
                                      txport_pending** pending) TXPORT_NOEXCEPT;
-/* The answer to a request without `done`: waits for it so many seconds at most, 0 to look only; below 0: as long as it
+/* The answer to a request without `done`: waits up to this number of seconds, 0 to look only; below 0: as long as it
  * takes. TXPORT_WAITING if there is none yet. Any other code is the request's own, and comes once; with TXPORT_OK, free
  * *result at the end. */
 TXPORT_API txport_code txport_pending_wait(txport_pending* pending, double seconds,
@@ -335,7 +335,7 @@ TXPORT_API txport_code txport_pending_wait(txport_pending* pending, double secon
 TXPORT_API void txport_pending_cancel(txport_pending* pending) TXPORT_NOEXCEPT;
 /* Free the handle; cancels nothing. */
 TXPORT_API void txport_pending_free(txport_pending* pending) TXPORT_NOEXCEPT;
-/* Take no more requests by txport_submit, and return when those that are here have their answers; at once in a
+/* Refuse further requests by txport_submit, and return when the present ones have their answers; at once in a
  * callback. txport_close without it cancels them. */
 TXPORT_API txport_code txport_drain(const txport_translator* translator) TXPORT_NOEXCEPT;
 

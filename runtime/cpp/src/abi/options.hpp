@@ -12,7 +12,7 @@
 
 namespace txport::abi {
 
-// A copy of options that may be null, or of an older header; a newer header may have fields that we do not know.
+// A copy of options that may be null, or of an older header; a newer header may have unknown fields.
 template <typename T>
 T read_options(const T* options, std::size_t smallest, const char* name) {
   T result{};

@@ -20,7 +20,7 @@ struct FileEntry {
 // Copies share what is open. Methods throw BundleError: a file is missing, or cannot be read.
 class Bundle {
  public:
-  // A directory, or a file, which is mapped: nobody may shorten it meanwhile. Throws BundleError: the file is not as
+  // A directory, or a mapped file, which must not be shortened meanwhile. Throws BundleError: the file is not as
   // tx-pack writes it. A path at which nothing is counts as a directory.
   Bundle(const std::filesystem::path& path);  // NOLINT(google-explicit-constructor): a path names a bundle
   Bundle(const char* path) : Bundle(std::filesystem::path(path)) {}         // NOLINT(google-explicit-constructor)
@@ -47,7 +47,7 @@ class Bundle {
   bool has(const std::string& file) const;
   std::string_view view(const std::string& file) const;
 
-  // Those, which must be so many, for a while: pages of a file that were read are then given back. Null for a
+  // The bytes, of exactly this size, for a while: pages of a file that were read are then released. Null for a
   // directory.
   std::shared_ptr<const std::byte> lent(const std::string& file, std::int64_t size) const;
 

@@ -75,7 +75,7 @@ struct Tensor {
 };
 
 // One ONNX file. Each alias is an (input, output) pair that shares one buffer. An optional graph is left alone by
-// versions that do not know its role.
+// versions that do not support its role.
 struct Graph {
   std::string name;
   std::string role;
@@ -158,8 +158,8 @@ struct Verification {
   std::vector<std::string> engines;  // what was compared: "ort" in each lowering, and "fused" where that can run it
 };
 
-// The model's own settings of its search (search/settings.hpp), for the option `generation`; nothing for what it does
-// not say.
+// The generation settings of the model (search/settings.hpp), for the option `generation`. Unset fields are
+// empty.
 struct Generation {
   std::optional<std::int64_t> beam;
   std::optional<double> length_penalty;
@@ -209,7 +209,7 @@ struct Manifest {
   // for faults that only the bundle shows.
   static Manifest parse(std::string_view data, const std::string& file = kManifestName);
 
-  // Check that every listed file is inside the bundle, of the listed size and, where `hashes` says so for its name,
+  // Check that every listed file is inside the bundle, of the listed size and, if `hashes` returns true for its name,
   // of the listed hash. Throws BundleError: the first fault that was found.
   void check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const;
 

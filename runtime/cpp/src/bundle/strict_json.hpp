@@ -29,7 +29,7 @@ class Value {
  public:
   Value(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
 
-  // Check that this is an object with exactly these fields, and any of those that were `added` after files had been
+  // Check that this is an object with exactly these fields, and any fields that were `added` after files had been
   // written.
   const Value& fields(std::initializer_list<const char*> names, std::initializer_list<const char*> added = {}) const;
   // Whether an object has the field.

@@ -146,7 +146,7 @@ class DeviceBuffers {
   void launch(std::size_t count, Poll& poll) const;
 
  private:
-  // What the device reads of the host when the stream gets there. So many may wait for that at once: new buffers, rows
+  // Host data that the device reads when the stream arrives. This number may be pending: new buffers, rows
   // that move into them and rows that are placed there upload without a step between.
   static constexpr std::size_t kUploads = 4;
   struct Upload {

@@ -78,7 +78,7 @@ class DeviceState : public DecoderState {
   void place_sources(const Places& here, const DeviceMemory& memory, const std::vector<std::size_t>& memory_rows) const;
   // Where these places go for caches of `target` tokens: ours, if the same buffers serve. This state is then invalid.
   Room relocated(const Places& here, std::int64_t target);
-  // These places of the old buffers, which may be ours, become our entries, but for the host's block.
+  // These places of the old buffers, which may be ours, become our entries, except the host's block.
   void copy_from(const DeviceBuffers& old, const Places& here) const;
 
  private:

@@ -43,7 +43,7 @@ struct Line {
   std::size_t start = 0;
   std::size_t end = 0;
   bool plain = true;        // it has no mark, such as a bullet
-  std::vector<Span> cells;  // what it says
+  std::vector<Span> cells;  // its texts
 };
 
 // How many characters of a text at `place`, up to `end`, are such.

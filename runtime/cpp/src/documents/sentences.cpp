@@ -174,7 +174,7 @@ class Splitter {
     return rules_.starters.count(std::u32string(text_.substr(start, stop - start))) > 0;
   }
 
-  // The place after quotes and brackets that close, and those that open in other languages if `any`; one that only
+  // The position after closing quotes and brackets, and after opening ones of other languages if `any`; one that only
   // closes may have white space around it.
   std::size_t after_closing(std::size_t place, bool any) const {
     while (place < text_.size()) {

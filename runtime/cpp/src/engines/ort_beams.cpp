@@ -104,7 +104,7 @@ bool* OrtBeams::ancestors(std::size_t sentence, std::size_t beam) const {
 }
 
 // Where the next token of each row goes. The positions of sentences that have finished stay before the end of the
-// cache, where these write what nobody reads.
+// cache, where these write unused values.
 void OrtBeams::prepare() {
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
     if (works(sentence) && positions()[sentence] >= window_) lengthen();

@@ -1,6 +1,6 @@
 // A running batch of beam search on ONNX Runtime's CPU provider, by the graph "decoder_beams".
 //
-// A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on
+// A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues
 // with other hypotheses moves the flags of ancestors and no cache (txport.exporter.graphs.lowerings). The rows of a
 // sentence that have not finished are all at one position.
 #pragma once

@@ -179,7 +179,7 @@ Ort::SessionOptions session_options(const How& how) {
     options.DisableMemPattern();
   }
   options.AddConfigEntry("session.load_model_format", "ONNX");  // never its own format, whatever the name
-  // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
+  // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless this option is set. With VNNI
   // this would only cost the time that it and AMX save.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");
   if (how.device != "cpu") append_cuda(options, how.device, how.stream);

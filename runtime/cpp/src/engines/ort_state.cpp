@@ -231,7 +231,7 @@ std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
 }
 
 // Copy these rows to the first rows of the same buffers. What an earlier sentence left beyond the end of the one that
-// moves in is overwritten, too: see `place`. Cross-attention stays where a row keeps its sentence.
+// moves in is overwritten as well: see `place`. Cross-attention stays where a row keeps its sentence.
 void OrtState::gather(const std::vector<std::size_t>& rows) {
   std::int64_t longest = 0;
   std::vector<std::size_t> changed;

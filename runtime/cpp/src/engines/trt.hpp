@@ -13,7 +13,7 @@
 namespace txport::core {
 
 // The best of the bundle's TensorRT engines for this machine.
-// Throws MissingLibrary: there is no GPU or no TensorRT. BundleError: no engine fits; the message says how to build
+// Throws MissingLibrary: there is no GPU or no TensorRT. BundleError: no engine fits; the message explains how to build
 // one.
 Built find_trt(const std::filesystem::path& directory, const Manifest& manifest, bool trust_engines);
 

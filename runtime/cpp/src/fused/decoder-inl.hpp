@@ -100,7 +100,7 @@ class Decoder {
     for (std::size_t rank = 0; rank < member_.size; ++rank) all.offer(OfThread(rank, i));
     for (std::size_t c = 0; c < job_.top; ++c) {
       Best& each = job_.candidates[row * job_.top + c];
-      // A row with fewer words than candidates has the first id, of -infinity, for those that are missing.
+      // A row with fewer words than candidates is filled with the first id and -infinity.
       each.index = each.index == std::numeric_limits<std::int32_t>::max() ? 0 : Id(each.index);
     }
     const std::size_t chunks = ColumnsOf(i).all() ? Chunks() : SumListed(i);
@@ -292,7 +292,7 @@ class Decoder {
     }
   }
 
-  // FindLargest among some columns of `logits`, the first of which is column `first`; writes them to `listed`, too,
+  // FindLargest among some columns of `logits`, the first of which is column `first`; also writes them to `listed`,
   // unless that is null.
   static void FindListed(const Columns& columns, const float* logits, std::size_t first, Best& best, float* listed) {
     HWY_ALIGN float values[kLogits];
@@ -337,7 +337,7 @@ class Decoder {
     }
   }
 
-  // The largest logit of row i: only panels whose bounds say that it may be there are multiplied, after the likeliest.
+  // The largest logit of row i: after the likeliest panel, only panels whose bounds allow it are multiplied.
   void ChooseAmong(Member::Range panels, Input& last, std::size_t i) {
     const float* bounds = own_.bounds + i * projection_.panels;
     Rows row = last.For(projection_);

@@ -17,7 +17,7 @@ using namespace fused;
 
 // Steps of a call. A finished row costs nothing more; a free one waits for the end of the group.
 constexpr std::int64_t kPoll = 16;
-// Sentences are encoded together, about so many tokens of them: the weights are then read rarely enough. Fewer than
+// Sentences are encoded together, about this number of tokens: the weights are then read rarely enough. Fewer than
 // half of it are not worth a thread of their own.
 constexpr std::size_t kGroupTokens = 96;
 // With fewer tokens a thread, and layers that no core's cache holds, threads share all tokens, by heads and columns:

@@ -14,7 +14,7 @@ namespace txport::core::fused {
 
 namespace {
 
-// Packed weights are at most so many times the bundle's: float16 may become float32, and narrow heads are padded. Else
+// Maximum ratio of packed weights to the bundle's: float16 may become float32, and narrow heads are padded. Else
 // views repeat each other, and a small file would take any amount of memory.
 constexpr std::size_t kMostGrowth = 8;
 constexpr std::size_t kAnyGrowth = std::size_t{64} << 20;  // of small files: this many bytes

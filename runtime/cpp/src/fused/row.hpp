@@ -13,7 +13,7 @@
 namespace txport::core::fused {
 
 // How far a sentence is. Caches are written and read at `position`, and tables at `token`, so no transition leads
-// beyond the limit: whoever drives an engine may call in any order. Each thread that steps a row keeps a copy.
+// beyond the limit: callers may call in any order. Each thread that steps a row keeps a copy.
 class Progress {
  public:
   std::size_t token() const { return token_; }        // the next step feeds it at `position`

@@ -17,7 +17,8 @@ namespace txport::core::fused {
 namespace {
 
 // Data parallelism, where threads step rows of their own, needs no barrier, but each thread reads all weights: that
-// pays from so many rows a thread on, and up to so many bytes of weights a row. Else threads share every row.
+// pays from this number of rows a thread, and up to this number of bytes of weights a row. Else threads share every
+// row.
 constexpr std::size_t kLeastRows = 2;
 constexpr std::size_t kMostBytes = std::size_t{512} << 10;
 // Bytes of a projection from which on one row of it is worth waking other threads.
@@ -207,7 +208,7 @@ class FusedState : public DecoderState {
     return result;
   }
 
-  // Rows share the pages that they had so far; those that they go on writing are copied by the next step.
+  // Rows share their present pages; pages that they continue to write are copied by the next step.
   void reorder(const std::vector<std::size_t>& rows) override { rows_ = gather(rows, target_); }
 
   std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override {
@@ -248,7 +249,7 @@ class FusedState : public DecoderState {
     return next;
   }
 
-  // Gives a row pages of its own for what it will write, and returns those that must be copied.
+  // Gives a row private pages to write, and returns the pages that must be copied.
   std::vector<PageCopy> own_pages(const std::vector<Row*>& active, std::size_t steps) {
     std::vector<PageCopy> copies;
     for (Row* row : active) {
@@ -342,7 +343,7 @@ class FusedState : public DecoderState {
     return floats(hidden_) + rows_.at(row).logits * shared_->model.width;
   }
 
-  // Of the last step: those that it stored, or else the same ones, which `computed` gets.
+  // Of the last step: its stored values, or else the same values, which `computed` gets.
   const float* logits_of(std::size_t row, Block& computed) const {
     if (logits_) return floats(*logits_) + rows_.at(row).logits * outputs();
     computed = Block(shared_->model.projection.outputs() * sizeof(float), true);  // a row may have changed its words
@@ -395,7 +396,7 @@ class FusedState : public DecoderState {
     return shared_->model.step_bytes - left_out;
   }
 
-  // Sees to it that the projection has the words of these rows, and says which columns they are. True: there is a new
+  // Ensures that the projection has the words of these rows, and sets their columns. True: there is a new
   // selection, to be gathered.
   bool select(const std::vector<Row*>& active) {
     const bool any = std::any_of(active.begin(), active.end(), [](const Row* row) { return row->words != nullptr; });

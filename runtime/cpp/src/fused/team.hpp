@@ -62,11 +62,11 @@ struct Member {
 
 using Task = std::function<void(const Member&)>;
 
-// The threads of an engine. They sleep when there is nothing to do. A caller gets those that no other has; one that
-// gets none, or is in a forked process, in which they are not, works alone: what comes out is the same.
+// The threads of an engine. They sleep when there is nothing to do. A caller gets threads that no other caller uses;
+// one that gets none, or is in a forked process, in which they are not, works alone: what comes out is the same.
 class Team {
  public:
-  // `size` includes the thread of a caller. Where so many threads cannot be made, there are fewer.
+  // `size` includes the thread of a caller. If the system refuses threads, there are fewer.
   explicit Team(std::size_t size);
   ~Team();
   Team(const Team&) = delete;

@@ -13,7 +13,7 @@ namespace txport::core {
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
-// Probability that rules may leave of a normaliser; of less, its last digits would say too little.
+// Minimum share of a normaliser that rules may leave; below it, the remaining digits are too few.
 constexpr double kLeastMass = 0.25;
 
 double sum_of_exp(const std::vector<double>& scores) {

@@ -51,7 +51,7 @@ class Ticket {
 
   // Why there will be no answer; null while there may be one.
   std::exception_ptr overdue(Time now) const;
-  // Tell the listener, which hears nothing more and is not kept.
+  // Call the listener for the last time, and drop it.
   void answer(Result result);
   void fail(const std::exception_ptr& error);
 };
@@ -79,7 +79,7 @@ class Queue {
   // Searches whose batches run.
   std::size_t searches() const;
 
-  // Take no more requests; answer those that are here, or cancel them, and return when that is done (at once if a
+  // Refuse further requests, answer or cancel the present ones, and return when that is done (at once if a
   // listener closes it).
   void close(bool drain);
 

@@ -371,7 +371,7 @@ std::vector<Scheduler::Entry> Scheduler::take(const DecoderState& state, bool lo
   return group;
 }
 
-// How many of those that wait a running batch may take now, as far as `most`.
+// The number of waiting requests that a running batch may take now, up to `most`.
 std::size_t Scheduler::waiting(const DecoderState& state, bool logits, std::size_t most) {
   const std::lock_guard lock(mutex_);
   return ready(state, logits, most);

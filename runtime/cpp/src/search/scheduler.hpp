@@ -1,9 +1,9 @@
 // Continuous batching over any engine: rows, groups of steps, refills and moves; a policy chooses the tokens.
 //
-// Rows are independent: one that finishes is refilled with the next waiting sentence while the others go on, so a batch
-// never waits for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows when more
-// wait than it has room for; when none waits, the rows that work move together once they are half of the batch. Caches
-// start short and double, so that a short answer does not pay for the longest cache.
+// Rows are independent: one that finishes is refilled with the next waiting sentence while the others continue, so a
+// batch never waits for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows
+// when more wait than it has room for; when none waits, the rows that work move together once they are half of the
+// batch. Caches start short and double, so that a short answer does not pay for the longest cache.
 #pragma once
 
 #include <atomic>

@@ -63,7 +63,7 @@ class Table {
     return static_cast<std::size_t>(unit >> 10U) << ((unit & 0x200U) >> 6U);
   }
 
-  // The places behind those that a place leads to, and their number.
+  // The successors of the successors of a place, and their number.
   std::size_t follow(std::size_t place, std::uint32_t rules, std::map<std::size_t, std::uint32_t>& next) const {
     if ((place | 255U) >= units_.size()) leads_out();
     std::size_t count = 0;

@@ -49,7 +49,7 @@ Character character_at(std::string_view text, std::size_t start);
 std::size_t character_before(std::string_view text, std::size_t end);
 
 // Where the character of the byte at `place` begins, and where that of the byte before `place` ends; both ends of the
-// text stay as they are.
+// text do not change.
 std::size_t character_begin(std::string_view text, std::size_t place);
 std::size_t character_end(std::string_view text, std::size_t place);
 
