@@ -61,7 +61,7 @@ DOT = "\N{MIDDLE DOT}"
 
 
 def blank(match: re.Match[str]) -> str:
-    """The same number of lines, without text."""
+    """Return the same number of lines, without text."""
     return "\n" * match[0].count("\n")
 
 

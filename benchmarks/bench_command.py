@@ -27,7 +27,7 @@ POSITIVE = click.FloatRange(0, min_open=True)
 
 
 def _numbers(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
-    """A list such as "1,8,32"."""
+    """Return a list such as "1,8,32"."""
     try:
         return [int(word) for word in (value or "").split(",") if word]
     except ValueError:

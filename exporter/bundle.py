@@ -45,7 +45,7 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
 
 
 def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
-    """The manifest's record of one graph."""
+    """Return the manifest's record of one graph."""
     role, _, lowering = name.partition(".")
     inputs = {value.name for value in model.graph.inputs}
     made = interface(role, sizes, "float32")

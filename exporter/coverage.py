@@ -21,7 +21,7 @@ class Coverage:
             self.cut += sum(target[-1] != eos for target in targets)
 
     def endless(self, name: str) -> str | None:
-        """A warning that names the model, if most of its answers do not end."""
+        """Return a warning that names the model, if most of its answers do not end."""
         if 2 * self.cut <= self.sentences:
             return None
         return (

@@ -79,7 +79,7 @@ def golden_cases(
 
 
 def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:
-    """The ids of these sentences, by each engine that can run the bundle here."""
+    """Return the ids of these sentences, by each engine that can run the bundle here."""
     engines: list[Engine] = [OrtEngine(directory, manifest)]
     with suppress(BundleError):  # its refusal is for the verification to report
         if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:

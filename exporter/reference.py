@@ -115,7 +115,7 @@ def answers(
 
 
 def batches(rows: Sequence[Sequence[int]], most: int) -> list[list[int]]:
-    """The indices of `rows`, sorted by length, up to `most` at a time."""
+    """Return the indices of `rows`, sorted by length, up to `most` at a time."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     return [order[start : start + most] for start in range(0, len(order), most)]
 
@@ -171,7 +171,7 @@ def _greedy(
 
 
 def _is_greedy(target: Sequence[int], logits: Logits, prefix: Sequence[int], eos: int, most: int) -> bool:
-    """Whether this is what greedy search with these logits `[t, v]` gives, to its end."""
+    """Return whether this is what greedy search with these logits `[t, v]` gives, to its end."""
     made = target[len(prefix) :]
     whole = len(target) == most or (len(made) > 0 and made[-1] == eos)
     ended = 0 < len(target) <= most and whole and eos not in made[:-1]

@@ -126,7 +126,7 @@ def choose_sample(
 
 
 def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path, references: Path | None) -> Sample:
-    """The sample of a file of source ids, and of one of target ids."""
+    """Return the sample of a file of source ids, and of one of target ids."""
     config, around = checkpoint.config, affixes(checkpoint.tokenizer)
     lines = _rows(file, config.source_vocabulary)
     answers = [] if references is None else _rows(references, config.target_vocabulary)
@@ -147,7 +147,7 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
 
 
 def _rows(file: Path, vocabulary: int) -> list[list[int]]:
-    """The ids of each line."""
+    """Return the ids of each line."""
     rows = []
     for number, line in enumerate(read_lines(file), 1):
         try:
@@ -197,7 +197,7 @@ def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
 
 
 def _paired(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, str | None]]:
-    """The lines with text, each with its reference, if there are any."""
+    """Return the lines with text, each with its reference, if there are any."""
     each: Sequence[str | None] = references or [None] * len(lines)
     return [pair for pair in zip(lines, each, strict=True) if pair[0].strip()]
 

@@ -32,7 +32,7 @@ def print_table(
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False) -> list[int] | None:
-    """The width of each column: as of whole cells, or less, but of whole words, unless `within` them is allowed.
+    """Return the width of each column: as of whole cells, or less, but of whole words, unless `within` them is allowed.
 
     None if that does not fit. Rich would cut what is too wide.
     """

@@ -157,13 +157,13 @@ class _NoRandomWeights(TorchFunctionMode):
 
 
 def named_tensors(model: Transformer) -> dict[str, torch.Tensor]:
-    """All that a checkpoint keeps of a model: parameters, tied ones once, and running means."""
+    """Return all that a checkpoint keeps of a model: parameters, tied ones once, and running means."""
     kept = model.state_dict().keys()
     return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor by its name, tied ones once; nothing is allocated."""
+    """Return the shape of each tensor by its name, tied ones once; nothing is allocated."""
     with torch.device("meta"), _NoRandomWeights():
         return {name: tuple(tensor.shape) for name, tensor in named_tensors(Transformer(config)).items()}
 
@@ -178,7 +178,7 @@ def read_config(directory: Path) -> Config:
 
 
 def read_config_file(directory: Path) -> ConfigFile:
-    """All that config.json holds; errors as of `read_config`."""
+    """Return all that config.json holds; errors as of `read_config`."""
     file = directory / "config.json"
     if kind_of(directory) != "run":  # which keeps the config of the checkpoint that it began with
         check_kind(directory, "checkpoint", CheckpointError)
@@ -218,7 +218,7 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
 
 
 def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
-    """The description of a checkpoint's tokenizer.
+    """Return the description of a checkpoint's tokenizer.
 
     Raises:
         CheckpointError: files are missing, or the description is damaged, newer or not fit for the config.
@@ -262,6 +262,6 @@ def _write_json(file: Path, value: object) -> None:
 
 
 def some(names: Sequence[str], most: int = 8) -> str:
-    """The first of some names, for messages."""
+    """Return the first of some names, for messages."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -33,7 +33,7 @@ Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 
 
 def _option(default: Any, help: str, *, added: bool = False) -> Any:
-    """A field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
+    """Return a field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
     return field(default=default, metadata={"help": help, "added": added})
 
 
@@ -251,7 +251,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> Config:
-    """A config by name, with some fields replaced.
+    """Return a config by name, with some fields replaced.
 
     Raises:
         InputError: an unknown preset, an unknown field, a value of another type or an impossible one.

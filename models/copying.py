@@ -58,7 +58,7 @@ class CopyMechanism(nn.Module):
     def forward(
         self, logits: Tensor, state: Tensor, read: Tensor, decoder: Sequence[nn.Module], seen: Seen, source_ids: Tensor
     ) -> Tensor:
-        """The logarithm of the mixture, float32 `[b, t, v]`, in every precision of the rest.
+        """Return the logarithm of the mixture, float32 `[b, t, v]`, in every precision of the rest.
 
         Args:
             logits: `[b, t, v]`.

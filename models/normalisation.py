@@ -42,7 +42,7 @@ def spacing_rules(*, lower_case: bool) -> str:
 
 @contextmanager
 def rule_file(*, lower_case: bool) -> Iterator[Path]:
-    """A file of `spacing_rules`, for the time that SentencePiece trains a model."""
+    """Yield a file of `spacing_rules`, for the time that SentencePiece trains a model."""
     with tempfile.TemporaryDirectory() as scratch:
         rules = Path(scratch) / "rules.tsv"
         rules.write_text(spacing_rules(lower_case=lower_case), encoding="ascii")

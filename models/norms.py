@@ -171,12 +171,12 @@ NORM_CLASSES: dict[str, type[nn.LayerNorm | RMSNorm | SharedNorm]] = {
 
 
 def new_norm(config: Config) -> nn.Module:
-    """A norm of the config's kind over `[..., d_model]`."""
+    """Return a norm of the config's kind over `[..., d_model]`."""
     return NORM_CLASSES[config.norm_kind](config.d_model, config.layer_norm_epsilon)
 
 
 def _devices() -> int:
-    """Number of devices that train together."""
+    """Return number of devices that train together."""
     ready = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if ready else 1
 

@@ -98,7 +98,7 @@ class RelativePositions(nn.Module):
         return first + torch.where(distances < near, distances, far)
 
     def table(self, length: int) -> Tensor:
-        """All biases that sequences of up to `length` tokens need: float32 `[distances, tables * h]`.
+        """Return all biases that sequences of up to `length` tokens need: float32 `[distances, tables * h]`.
 
         Row i is of the key i before its query where that is causal, else of the key i - length + 1 after it.
         """

@@ -28,7 +28,7 @@ def check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
 
 
 def listed(items: Iterable[T]) -> list[T]:
-    """The items as a list; one text is not a list of texts."""
+    """Return the items as a list; one text is not a list of texts."""
     if isinstance(items, (str, bytes)):
         raise InputError("sentences come as a list: put the one sentence in a list")
     try:
@@ -38,7 +38,7 @@ def listed(items: Iterable[T]) -> list[T]:
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
-    """The ids as a list; each must be of the vocabulary."""
+    """Return the ids as a list; each must be of the vocabulary."""
     try:
         found = [operator.index(token) for token in ids]
     except TypeError as error:

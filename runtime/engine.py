@@ -108,7 +108,7 @@ class DecoderState(Protocol):
         return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
-        """The `k` best tokens of each row by the last step; only for a state that was allocated with as many."""
+        """Return the `k` best tokens of each row by the last step; only for a state that was allocated with as many."""
         return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class DecoderState(Protocol):
         """
 
     def resized(self, rows: Sequence[int], target: int) -> "DecoderState":
-        """A new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
+        """Return a new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
 
         A row may be named more than once; its copies are independent from then on. All steps must have been read. This
         state is invalid afterwards.
@@ -176,7 +176,7 @@ def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
 
 
 def top_of(logits: Float32, k: int) -> Top:
-    """The `k` best of float32 `[rows, vocabulary]`: for engines whose library finds none."""
+    """Return the `k` best of float32 `[rows, vocabulary]`: for engines whose library finds none."""
     token_ids = np.stack([best_ids(row, k) for row in logits])
     normaliser = np.array([sum(log_sum_exp(row)) for row in logits], np.float64)
     return Top(token_ids, np.take_along_axis(logits, token_ids, axis=1), normaliser)
@@ -198,7 +198,7 @@ class Engine(Protocol):
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
 
     def first_target(self, source: int) -> int:
-        """The length of the first caches of a batch of sources of up to `source` tokens.
+        """Return the length of the first caches of a batch of sources of up to `source` tokens.
 
         They are doubled when a row has filled them. `FIRST_TARGET` where the time of a step grows with their length.
         """

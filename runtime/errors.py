@@ -47,7 +47,7 @@ class CheckFailed(TxportError):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an error is a library's: an `Exception`, or the panic of one in Rust, whose class is not one."""
+    """Return whether an error is a library's: an `Exception`, or the panic of one in Rust, whose class is not one."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -61,7 +61,7 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> st
 
 
 def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:
-    """The error for what a library reported: `ResourceError` if by its words memory was exhausted."""
+    """Return the error for what a library reported: `ResourceError` if by its words memory was exhausted."""
     return ResourceError(message) if is_out_of_memory(message) else otherwise(message)
 
 

@@ -21,7 +21,7 @@ _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFI
 
 
 def sha256(path: Path) -> str:
-    """The 64 lower-case hexadecimal digits of a file's SHA-256; the file is streamed, never held in memory."""
+    """Return the 64 lower-case hexadecimal digits of a file's SHA-256; the file is streamed, never held in memory."""
     digest = hashlib.sha256()
     buffer = bytearray(_CHUNK)
     view = memoryview(buffer)

@@ -107,7 +107,7 @@ def _check(
 
 
 def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The manifest's main facts as (name, value) pairs."""
+    """Yield the manifest's main facts as (name, value) pairs."""
     model = manifest.model
     tokens = manifest.tokens
     verification = manifest.verification

@@ -120,7 +120,7 @@ class Scorer:
         return np.stack([memory.mean(axis=0) for memory in whole]) if whole else empty
 
     def attention_maps(self, call: Call, sentence: str | Sequence[int], target: Answer | None) -> AttentionMaps:
-        """Every layer's and head's attention for one sentence and its translation.
+        """Return every layer's and head's attention for one sentence and its translation.
 
         Args:
             call: what decides the model's own translation.
@@ -156,7 +156,7 @@ class Scorer:
     def align(
         self, options: Options, sentences: Sequence[Sentence], translations: Sequence[Translation]
     ) -> list[Translation]:
-        """The translations with alignment and attention, as far as the options ask for them."""
+        """Return the translations with alignment and attention, as far as the options ask for them."""
         aligned = list(translations)
         sources = [sentence.request.source_ids for sentence in sentences]
         for index, reading in self._teacher.read(sources, [each.ids for each in translations], cross=True):
@@ -181,7 +181,7 @@ class Scorer:
         return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
 
     def _answer(self, sentence: Sentence, answer: Answer, what: str) -> list[int]:
-        """The ids of a given translation, as long as the bundle takes at most."""
+        """Return the ids of a given translation, as long as the bundle takes at most."""
         if isinstance(answer, str):
             check_text(answer, what)
             ids = self._tokenizer.encode_prefix(answer)

@@ -200,10 +200,10 @@ def process_memory(field: str) -> int | None:
 
 
 def library_name(stem: str) -> str:
-    """The file name of a shared library."""
+    """Return the file name of a shared library."""
     return _LIBRARIES.get(sys.platform, "lib{}.so").format(stem)
 
 
 def c_function(name: str) -> Any:
-    """A function of the C library; None where it has no such function."""
+    """Return a function of the C library; None where it has no such function."""
     return getattr(ctypes.CDLL(None, use_errno=True), name, None) if POSIX else None

@@ -105,7 +105,7 @@ def check_files(options: CorpusOptions, data: Path) -> None:
 
 
 def _lines_of(file: Path) -> int:
-    """The number of lines of a file.
+    """Return the number of lines of a file.
 
     Raises:
         InputError: it has none, or cannot be read.
@@ -252,7 +252,7 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> li
 
 
 def _rows(file: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line that is not empty, and what it has in some columns."""
+    """Yield the number of each line that is not empty, and what it has in some columns."""
     last = max(columns)
     for number, line in enumerate(read_lines(file), 1):
         cells = line.split("\t")
@@ -284,7 +284,7 @@ def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
 
 
 def _field(row: Any, path: str, name: str) -> str:
-    """A field of a row, by a path such as "translation.en"."""
+    """Return a field of a row, by a path such as "translation.en"."""
     value = row
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:

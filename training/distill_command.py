@@ -88,7 +88,7 @@ class Distill:
         return self._open()
 
     def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
-        """The pairs of each window, with the mean log-probability of the answers' tokens."""
+        """Yield the pairs of each window, with the mean log-probability of the answers' tokens."""
         for rows, results in translated(self._translator, windows, self._options):
             columns: dict[str, list[Any]] = {name: [] for name in self.kinds}
             for text, result in zip(rows.texts, results, strict=True):

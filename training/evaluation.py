@@ -72,7 +72,7 @@ class Answer:
 
 
 def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str]) -> list[str]:
-    """The texts of `answers`."""
+    """Return the texts of `answers`."""
     return [answer.text for answer in answers(engine, tokenizer, sentences)]
 
 

@@ -95,7 +95,7 @@ class Growing:
             self._write(self._file)
 
     def ragged(self) -> Ragged:
-        """All rows; of a file, the pages that are read are kept as long as the system has room for them."""
+        """Return all rows; of a file, the pages that are read are kept as long as the system has room for them."""
         starts = np.frombuffer(self._starts, np.int64)
         if self._file is None or not self._count:
             return Ragged(np.frombuffer(self._ids, np.int32) if self._ids else np.zeros(0, np.int32), starts)

@@ -77,7 +77,7 @@ class Size:
 def fit(
     recipe: Recipe, pairs: Collection[Pair], estimate: SpeedEstimate | None = None
 ) -> tuple[Recipe, dict[str, Any]]:
-    """A recipe that leaves nothing open, and what was chosen, by "section.key"; `estimate` is filled in."""
+    """Return a recipe that leaves nothing open, and what was chosen, by "section.key"; `estimate` is filled in."""
     size, given = Size.of(pairs), recipe.training
     estimate = estimate or SpeedEstimate()
     tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
@@ -163,7 +163,7 @@ def _config(model: dict[str, Any]) -> Config:
 
 
 def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[str, Any]:
-    """The largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
+    """Return the largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
     norm = {"norm": "pre"}
     if "preset" in given:
         return {**({} if "norm" in PRESETS[given["preset"]] else norm), **given}

@@ -72,7 +72,7 @@ class Outcome:
     test: Scores
 
     def sentence(self) -> str:
-        """All of it, for people."""
+        """Return all of it, for people."""
         test = self.test
         return (
             f"{self.checkpoint}: {_count(self.steps, 'step')} in {self.seconds:.0f} s; on "
@@ -250,7 +250,7 @@ def _listed(choices: dict[str, Any]) -> str:
 
 
 def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
-    """The recipe's model with the tokenizer's vocabularies."""
+    """Return the recipe's model with the tokenizer's vocabularies."""
     fields = {key: value for key, value in recipe.model.items() if key != "preset"}
     sizes = {
         "source_vocabulary": padded_vocabulary(tokenizer.source_size),
@@ -269,7 +269,7 @@ def _check_positions(recipe: Recipe, config: Config) -> None:
 
 
 def _first_process() -> bool:
-    """Whether no other process of this run, on this machine or another, was started before this one."""
+    """Return whether no other process of this run, on this machine or another, was started before this one."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"))
 
 
@@ -439,7 +439,7 @@ def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -
 
 
 def _average(trainer: Trainer, run: RunDirectory) -> dict[str, torch.Tensor]:
-    """The average of the run's last validations, as weights of the module."""
+    """Return the average of the run's last validations, as weights of the module."""
     (kept,) = (callback for callback in trainer.checkpoint_callbacks if isinstance(callback, LastValidations))
     states = kept.states(run.last)
     steps = [state["global_step"] for state in states]
@@ -451,7 +451,7 @@ def _average(trainer: Trainer, run: RunDirectory) -> dict[str, torch.Tensor]:
 
 
 def _figure(monitor: str, value: float) -> str:
-    """A validation figure as people read it."""
+    """Return a validation figure as people read it."""
     if monitor == "exact":
         return f"exact match {100 * value:.1f}%"
     return f"loss {value:.3f}" if monitor == "loss" else f"{ {'bleu': 'BLEU', 'chrf': 'chrF'}[monitor] } {value:.2f}"

@@ -44,7 +44,7 @@ def option(
     below: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A field with the text that documentation shows and the range that its value must be in."""
+    """Return a field with the text that documentation shows and the range that its value must be in."""
     metadata = {"help": help, "least": least, "above": above, "below": below, "most": most}
     return field(default=default, metadata=metadata)
 
@@ -260,7 +260,7 @@ class Recipe:
 
 
 def starter() -> str:
-    """A recipe to copy: every section and key with its default, what it means and its range, as comments."""
+    """Return a recipe to copy: every section and key with its default, what it means and its range, as comments."""
     from_tokenizer = [item.name for item in dataclasses.fields(Config) if item.name.endswith(("_vocabulary", "_id"))]
     lines = ["# A recipe for tx-train: take the # away from what is to differ. What stands behind it is the default."]
     lines += ["", "[corpus]", _line("kind", "parallel", f"one of {', '.join(CORPORA)}")]
@@ -275,7 +275,7 @@ def starter() -> str:
 
 
 def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), without: Sequence[str] = ()) -> list[str]:
-    """A commented line for each field; those without a default have no value."""
+    """Return a commented line for each field; those without a default have no value."""
     hints, lines = typing.get_type_hints(kind), []
     for item in dataclasses.fields(kind):
         words = [
@@ -292,13 +292,13 @@ def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), wi
 
 
 def _line(key: str, value: Any, text: str) -> str:
-    """A key with its value in TOML, and what it means."""
+    """Return a key with its value in TOML, and what it means."""
     written = json.dumps(value) if isinstance(value, str | bool | tuple) else "" if value is None else f"{value:_}"
     return f"{key + ' = ' + written:32}# {text}"
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe by its file, or by the name of one that txport brings, with some values replaced.
+    """Return a recipe by its file, or by the name of one that txport brings, with some values replaced.
 
     Args:
         name: "demo", or a path that ends in .toml.
@@ -323,7 +323,7 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def from_table(table: Mapping[str, Any], file: str) -> Recipe:
-    """A recipe from parsed TOML or JSON; `file` is for messages. Raises InputError as `read`."""
+    """Return a recipe from parsed TOML or JSON; `file` is for messages. Raises InputError as `read`."""
     where = f"recipe {file}"
     sections: dict[str, Any] = {"corpus": {}, "tokenizer": {}, "model": {}, "training": {}}
     if unknown := sorted(table.keys() - sections.keys()):
@@ -351,7 +351,7 @@ def from_table(table: Mapping[str, Any], file: str) -> Recipe:
 
 
 def chosen(value: T | None) -> T:
-    """A value that a recipe may leave open, after `txport.training.fitting`."""
+    """Return a value that a recipe may leave open, after `txport.training.fitting`."""
     assert value is not None, "the recipe was not fitted to its corpus"
     return value
 
@@ -473,6 +473,6 @@ def _check_guidance(recipe: Recipe, where: str) -> None:
 
 
 def _present(options: Any) -> dict[str, Any]:
-    """The fields that are set: TOML has no null."""
+    """Return the fields that are set: TOML has no null."""
     present = {key: value for key, value in dataclasses.asdict(options).items() if value is not None}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in present.items()}

@@ -33,7 +33,7 @@ class Schedule:
     steps: float = 1.0
 
     def true_token(self, step: int) -> float:
-        """The probability of a true token at a step, counted from 0."""
+        """Return the probability of a true token at a step, counted from 0."""
         done = step - self.start
         if self.kind == "none" or done < 0:
             return 1.0
@@ -49,7 +49,7 @@ class Schedule:
 
 
 def time_constant(kind: Kind, half: float) -> float:
-    """The `Schedule.steps` with which the probability is one half after `half` steps, but at least 1."""
+    """Return the `Schedule.steps` with which the probability is one half after `half` steps, but at least 1."""
     if kind == "linear":
         return max(1.0, 2 * half)
     if kind == "exponential":
@@ -98,7 +98,7 @@ def mixed_inputs(
 def _said(
     model: Transformer, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None
 ) -> Tensor:
-    """The most probable token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""
+    """Return the most probable token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""
     model.eval()
     try:
         with torch.no_grad():

@@ -49,12 +49,12 @@ def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, director
 
 
 def most_pieces(pairs: Collection[Pair], options: TokenizerOptions) -> int:
-    """The pieces that a corpus gives to algorithms word and char, on the side that has more of them."""
+    """Return the pieces that a corpus gives to algorithms word and char, on the side that has more of them."""
     return max(_pieces(sentences, options) for sentences in _sides(pairs, options).values())
 
 
 def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
-    """The tokenizer that `train_tokenizer` wrote."""
+    """Return the tokenizer that `train_tokenizer` wrote."""
     shared = directory / "shared.model"
     if shared.exists():
         return SentencePieceTokenizer(shared, eos=EOS)
@@ -78,7 +78,7 @@ class _Sentences(Iterable[str]):
 
 
 def _sides(pairs: Collection[Pair], options: TokenizerOptions) -> dict[str, _Sentences]:
-    """The sentences of each model."""
+    """Return the sentences of each model."""
     sides = {"shared": slice(2)} if options.joint else {"source": slice(1), "target": slice(1, 2)}
     return {name: _Sentences(pairs, side) for name, side in sides.items()}
 

@@ -53,7 +53,7 @@ class TorchEngine:
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths, ids
 
     def first_target(self, source: int) -> int:
-        """The shortest caches: the time of a step grows with their length."""
+        """Return the shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
     def allocate(
@@ -64,7 +64,7 @@ class TorchEngine:
 
 
 def special_tokens(config: Config) -> SpecialTokens:
-    """The ids with a meaning of a model."""
+    """Return the ids with a meaning of a model."""
     return SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id)
 
 

@@ -85,9 +85,9 @@ class BundleBackend(Backend):
         self._ids = self._call()
 
     def ids(self) -> list[list[int]]:
-        """Ids of the last call."""
+        """Return ids of the last call."""
         return self._ids
 
     def parts(self) -> Mapping[str, Callable[[], object]]:
-        """The encoder, and everything up to the first token; none of a text."""
+        """Return the encoder, and everything up to the first token; none of a text."""
         return self._parts

@@ -47,7 +47,7 @@ class CppBackend(Backend):
         """Does nothing: see `turn`."""
 
     def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
-        """Milliseconds of the median call and of its parts, from one run, as if no sentence had ended early."""
+        """Return milliseconds of the median call and of its parts, from one run, as if no sentence had ended early."""
         assert self._task is not None
         task = self._task
         printed = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
@@ -59,7 +59,7 @@ class CppBackend(Backend):
         }
 
     def _start(self) -> tuple[float, dict[str, Any]]:
-        """Milliseconds of a new process until its first token, and the JSON that it printed.
+        """Return milliseconds of a new process until its first token, and the JSON that it printed.
 
         Its own clock starts in `main`: the time to load its libraries is that of a call which only prints the version.
         """

@@ -8,7 +8,7 @@ from txport.benchmarks.contestants.backend import Backend, Setting, Task, cut_af
 
 
 def token(token_id: int) -> str:
-    """The name of an id in the vocabulary of a converted model: CTranslate2 reads and writes names."""
+    """Return the name of an id in the vocabulary of a converted model: CTranslate2 reads and writes names."""
     return f"t{token_id}"
 
 
@@ -69,7 +69,7 @@ class CTranslate2Backend(Backend):
         self._results = self._translator.translate_batch(self._tokens, **self._options)
 
     def ids(self) -> list[list[int]]:
-        """Ids of the last call."""
+        """Return ids of the last call."""
         assert self._task is not None
         rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._results]
         return rows if self._task.fixed else [cut_after(row, self._eos) for row in rows]

@@ -52,7 +52,7 @@ def unsupported(model: Transformer) -> str | None:
 
 
 def hugging_face_model(model: Transformer) -> Any:
-    """The same function as `model`, in evaluation mode, for greedy search with its token ids.
+    """Return the same function as `model`, in evaluation mode, for greedy search with its token ids.
 
     Raises:
         InputError: there is no class for it; see `unsupported`.
@@ -117,7 +117,7 @@ def _fields(config: Config) -> dict[str, Any]:
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:
-    """Our tensors under their names, with the dimensions of the residual stream permuted."""
+    """Return our tensors under their names, with the dimensions of the residual stream permuted."""
     config = model.config
     order = _order(model)
     assert order is not None

@@ -40,12 +40,12 @@ def ignore_eos(engine: Engine) -> Engine:
 
 
 def search_of(task: Task) -> Search:
-    """The search of a task."""
+    """Return the search of a task."""
     return Search(task.beam, n_best=task.beam, early_stopping=True) if task.beam > 1 else GREEDY
 
 
 def fused_without_eos(bundle: Path, threads: int, task: Task) -> Engine:
-    """The fused engine, which makes all tokens of a fixed task.
+    """Return the fused engine, which makes all tokens of a fixed task.
 
     Raises:
         ValueError: every id that was tried ends some answer.
@@ -97,7 +97,7 @@ class _IgnoreEosState(_Wrapper):
         self._wrapped.step(count)
 
     def read(self) -> StepOutput:
-        """The ids of the steps; rows that met eos continue from it."""
+        """Return the ids of the steps; rows that met eos continue from it."""
         output: StepOutput = self._wrapped.read()
         self._groups -= 1
         ids, finished = output.token_ids.copy(), output.finished.copy()

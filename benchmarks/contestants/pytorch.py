@@ -48,7 +48,7 @@ class TorchBackend(Backend):
             torch.cuda.synchronize()
 
     def ids(self) -> list[list[int]]:
-        """Ids of the last call, in the order of the sentences."""
+        """Return ids of the last call, in the order of the sentences."""
         assert self._task is not None
         answers: list[list[int]] = [[] for _ in self._task.sources]
         for (indices, _, _), result in zip(self._batches, self._results, strict=True):

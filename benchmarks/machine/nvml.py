@@ -45,7 +45,7 @@ class Nvml:
 
 
 def open_nvml() -> Nvml | None:
-    """The GPU that CUDA calls device 0; None without a GPU, its driver or the library."""
+    """Return the GPU that CUDA calls device 0; None without a GPU, its driver or the library."""
     if pynvml is None or (bus := pci_bus_id()) is None:
         return None
     try:

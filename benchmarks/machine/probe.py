@@ -53,7 +53,7 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
 
 
 def fastest(call: Callable[[], object]) -> float:
-    """Seconds of the fastest call within about `SECONDS`, after one that is not timed."""
+    """Return seconds of the fastest call within about `SECONDS`, after one that is not timed."""
     call()
     best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
@@ -78,7 +78,7 @@ def _peak(library: str, kind: str, side: int, seconds: float) -> Peak:
 
 
 def _bandwidth(size: int, threads: int) -> float:
-    """Bytes a second, of about `size` bytes."""
+    """Return bytes a second, of about `size` bytes."""
     columns = 1024
     matrix = np.ones((max(threads, size // (4 * columns)), columns), np.float32)
     vector = np.ones(columns, np.float32)
@@ -92,7 +92,7 @@ def _bandwidth(size: int, threads: int) -> float:
 
 
 def _onnxruntime(kind: str, threads: int) -> float:
-    """Seconds of ONNX Runtime's own product, of float32 or of uint8 and int8."""
+    """Return seconds of ONNX Runtime's own product, of float32 or of uint8 and int8."""
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 

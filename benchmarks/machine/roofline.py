@@ -49,7 +49,7 @@ class Cost:
 
 
 def read_shape(bundle: Path, manifest: Manifest) -> Shape:
-    """The shape of a bundle's model.
+    """Return the shape of a bundle's model.
 
     Raises:
         InputError: its config.json is damaged.
@@ -62,7 +62,7 @@ def read_shape(bundle: Path, manifest: Manifest) -> Shape:
 
 
 def encoder_cost(shape: Shape, rows: int, source: float, width: int) -> Cost:
-    """The encoder on `rows` sentences of `source` tokens, weights of `width` bytes."""
+    """Return the encoder on `rows` sentences of `source` tokens, weights of `width` bytes."""
     attention = 4 * shape.encoder_layers * rows * source**2 * shape.d_model
     operations = 2 * shape.encoder_weights * rows * source + attention
     return Cost(shape.encoder_weights * width, operations)

@@ -103,7 +103,7 @@ class Canvas:
         return "\n".join(body) + "\n"
 
     def page(self, label: str) -> str:
-        """An HTML page of the picture alone, complete in itself."""
+        """Return an HTML page of the picture alone, complete in itself."""
         style = "body{margin:1em}rect:hover,polyline:hover{stroke:#d55e00;stroke-opacity:1}"
         head = f'<meta charset="utf-8"><title>{_escape(label)}</title><style>{style}</style>'
         return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{self.svg(label)}</body></html>\n'
@@ -147,5 +147,5 @@ def _escape(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """A number with at most four decimals, and no more characters than that needs."""
+    """Return a number with at most four decimals, and no more characters than that needs."""
     return f"{value:.4f}".rstrip("0").rstrip(".")

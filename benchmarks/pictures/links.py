@@ -14,7 +14,7 @@ FAINT = "#999999"
 
 
 def draw_links(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int], word: str) -> Canvas:
-    """A panel for each layer and head; arguments as of `draw_heatmaps`, and a word that every map has."""
+    """Return a panel for each layer and head; arguments as of `draw_heatmaps`, and a word that every map has."""
     canvas = Canvas()
     for each in maps:
         _grid(canvas, each, layers or range(each.weights.shape[0]), heads or range(each.weights.shape[1]), word)

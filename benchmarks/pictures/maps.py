@@ -58,7 +58,7 @@ class Map:
 
 
 def read_maps(model: Path, text: str, target: str | None, options: Options) -> list[Map]:
-    """Every kind of attention, in the order of `KINDS`.
+    """Return every kind of attention, in the order of `KINDS`.
 
     Args:
         model: a bundle of `tx-export --with-attention`, which needs no PyTorch, or a checkpoint.
@@ -86,7 +86,7 @@ def read_maps(model: Path, text: str, target: str | None, options: Options) -> l
 
 
 def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, options: Options) -> list[Map]:
-    """The kinds of `maps`, with labels and the characters of each token.
+    """Return the kinds of `maps`, with labels and the characters of each token.
 
     Args:
         maps: of the whole sentence.

@@ -17,7 +17,7 @@ _log = logging.getLogger("txport")
 
 
 def png(canvas: Canvas) -> bytes:
-    """The file's bytes. Characters that matplotlib's font lacks become boxes, with a warning."""
+    """Return the file's bytes. Characters that matplotlib's font lacks become boxes, with a warning."""
     figure = Figure(figsize=(canvas.width / _INCH, canvas.height / _INCH))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, canvas.width)

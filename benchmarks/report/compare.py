@@ -62,14 +62,14 @@ class Comparison:
         return "slower" if self.ratio > 1 else "faster"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of `tx-bench compare --json`."""
+        """Return the fields of `tx-bench compare --json`."""
         names = ("contestant", "workload", "ratio", "low", "high", "verdict")
         times = {"first_ms_per_token": self.first.middle, "second_ms_per_token": self.second.middle}
         return {name: getattr(self, name) for name in names} | times
 
 
 def read_figures(path: Path) -> FileFigures:
-    """The figures in a bench.json, or in the JSON of txport-bench.
+    """Return the figures in a bench.json, or in the JSON of txport-bench.
 
     Raises:
         InputError: the file is neither, of another version, or damaged.

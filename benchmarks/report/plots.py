@@ -95,7 +95,7 @@ def _curves(
     value: Value,
     tail: Value | None,
 ) -> Figure | None:
-    """A curve for each contestant, over the numbers that come with the measurements."""
+    """Return a curve for each contestant, over the numbers that come with the measurements."""
     ticks = sorted({x for x, _ in rows})
     if len(ticks) < 2:
         return None

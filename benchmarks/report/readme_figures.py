@@ -17,7 +17,7 @@ COLUMNS = 3  # a fourth column would not fit a narrow screen
 
 
 def markers(beams: bool) -> tuple[str, str]:
-    """The lines before and after a table in the README."""
+    """Return the lines before and after a table in the README."""
     command = "tx-bench --beam" if beams else "tx-bench"
     return f"<!-- figures of {command}: begin -->\n", f"<!-- figures of {command}: end -->\n"
 
@@ -52,7 +52,7 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
 def _table(
     model: str, works: Sequence[Workload], names: Sequence[str], rows: Mapping[tuple[str, str], Measurement]
 ) -> list[str]:
-    """Lines of one table, and an empty one."""
+    """Return lines of one table, and an empty one."""
     heads = [f"batch {work.batch}" if work.batch else f"{work.sentences} sentences" for work in works]
     lines = [f"| {model}, ms per token | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for name in names:

@@ -26,14 +26,14 @@ def check_output(path: Path) -> None:
 
 
 def header(form: str, version: int, command: Sequence[str], machine: Machine) -> dict[str, Any]:
-    """The fields that every report begins with; it is not yet complete."""
+    """Return the fields that every report begins with; it is not yet complete."""
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     facts = {"made_by": MadeBy("txport", VERSION), "created": created, "command": tuple(command), "machine": machine}
     return {"format": form, "format_version": version, "complete": False, **facts}
 
 
 def as_json(report: Any) -> str:
-    """A report (any dataclass) as indented JSON."""
+    """Return a report (any dataclass) as indented JSON."""
     return json.dumps(encode(report), indent=1, ensure_ascii=False)
 
 

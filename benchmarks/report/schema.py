@@ -149,7 +149,7 @@ class Workload:
 
 
 def fixed_name(batch: int, source: int, target: int, beam: int = 1) -> str:
-    """The name of a fixed workload, such as "8 x 32 -> 64, beam 4": sentences, source tokens, new tokens."""
+    """Return the name of a fixed workload, such as "8 x 32 -> 64, beam 4": sentences, source tokens, new tokens."""
     return f"{batch} x {source} -> {target}{of_beam(beam)}"
 
 

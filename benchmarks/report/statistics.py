@@ -12,7 +12,7 @@ LEAST_FOR_P99 = 100
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of `values` that at least this share of them does not exceed (nearest rank)."""
+    """Return the smallest of `values` that at least this share of them does not exceed (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
@@ -24,7 +24,7 @@ def percentiles(values: Sequence[float]) -> Percentiles:
 
 
 def is_warm(times: Sequence[float]) -> bool:
-    """Whether the last three calls took the same time within 5%, or 30 calls were made."""
+    """Return whether the last three calls took the same time within 5%, or 30 calls were made."""
     if len(times) < LEAST_WARM_UP:
         return False
     last = times[-LEAST_WARM_UP:]

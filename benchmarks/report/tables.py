@@ -20,7 +20,7 @@ LEFT = ("", "workload", "settings")  # columns of text; the others are numbers
 
 
 def _number(value: float) -> str:
-    """A number with at least three significant digits."""
+    """Return a number with at least three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     decimals = next((digits for digits, least in ((0, 100), (1, 10), (2, 1)) if value >= least), 3)
@@ -147,7 +147,7 @@ def _contestant(each: Contestant) -> str:
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Container[str] = LEFT) -> list[str]:
-    """The lines of one table in Markdown, with the columns `left` aligned to the left."""
+    """Return the lines of one table in Markdown, with the columns `left` aligned to the left."""
     lines = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]
     lines.insert(1, ["---" if head in left else "---:" for head in heads])
     return [f"| {' | '.join(line)} |" for line in lines]

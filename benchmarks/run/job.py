@@ -112,7 +112,7 @@ def _curves(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, i
 
 
 def _texts(options: BenchOptions, manifest: Manifest) -> list[Work]:
-    """The text of the options, else that of the checkpoint, else the bundle's self-check."""
+    """Return the text of the options, else that of the checkpoint, else the bundle's self-check."""
     if options.lines == 0:
         return []
     file, checkpoint = options.text, _checkpoint(options)
@@ -145,7 +145,7 @@ def _plans(
 
 
 def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name: str) -> list[ContestantPlan]:
-    """A bundle and, where the fused engine is chosen for it, what ONNX Runtime runs best of it."""
+    """Return a bundle and, where the fused engine is chosen for it, what ONNX Runtime runs best of it."""
     plans = [bundle_plan(bundle, manifest, options.place, name)]
     try:
         choice = choose(manifest, options.device, options.engine, options.lowering, bundle)

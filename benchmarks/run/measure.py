@@ -20,7 +20,7 @@ def measurement(
     rows: int,
     gpu_memory_bytes: int | None,
 ) -> Measurement:
-    """The figures of a contestant on a workload; it has at least one round.
+    """Return the figures of a contestant on a workload; it has at least one round.
 
     Args:
         contestant, work: what was measured.
@@ -64,7 +64,7 @@ def measurement(
 
 
 def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
-    """Tokens of a call, and the steps of its longest row."""
+    """Return tokens of a call, and the steps of its longest row."""
     if work.workload.kind == "text":
         return max(1, sum(map(len, times.ids))), None
     lengths = [len(row) for row in times.ids] or [work.task.target] * len(work.task.sources)
@@ -72,7 +72,7 @@ def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
 
 
 def agreement(ids: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> Agreement | None:
-    """Number of sentences with exactly the ids of the reference; None if either does not report its ids."""
+    """Return number of sentences with exactly the ids of the reference; None if either does not report its ids."""
     if not ids or not reference:
         return None
     return Agreement(sum(a == b for a, b in zip(ids, reference, strict=True)), len(reference))

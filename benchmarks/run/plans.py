@@ -64,7 +64,7 @@ class ContestantPlan:
 
 
 def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> ContestantPlan:
-    """A bundle by the Python runtime."""
+    """Return a bundle by the Python runtime."""
     precision, size = manifest.precision.weights, manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
     built = [BuildRecord.load(directory).build_seconds for directory in directories(own_engines(manifest))]
@@ -89,7 +89,7 @@ def _bundle_settings(place: Place) -> Settings:
 
 
 def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> ContestantPlan:
-    """The same bundle by txport-bench.
+    """Return the same bundle by txport-bench.
 
     Raises:
         InputError: there is no such program.
@@ -111,7 +111,7 @@ def peer_plans(
     compute_types: Sequence[str],
     pythons: Mapping[str, str],
 ) -> list[ContestantPlan]:
-    """The peers by name, all from one checkpoint; `scratch` is for converted models."""
+    """Return the peers by name, all from one checkpoint; `scratch` is for converted models."""
     plans = []
     for name in names:
         python = pythons.get(name)

@@ -66,15 +66,15 @@ class Times:
     failed: str | None = None
 
     def all(self, part: str = "call") -> list[float]:
-        """Milliseconds of all calls of a part."""
+        """Return milliseconds of all calls of a part."""
         return [time for turn in self.rounds for time in turn.get(part, [])]
 
     def medians(self) -> list[float]:
-        """The median call of each round, milliseconds."""
+        """Return the median call of each round, milliseconds."""
         return [percentile(turn["call"], 0.5) for turn in self.rounds]
 
     def enough(self, budget: Budget) -> bool:
-        """Whether the budget is used up."""
+        """Return whether the budget is used up."""
         spent = sum(sum(times) for turn in self.rounds for times in turn.values())
         return len(self.all()) >= budget.calls or spent >= 1e3 * budget.seconds
 

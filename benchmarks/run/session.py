@@ -144,7 +144,7 @@ class Session:
         self._save(complete=False)
 
     def _runners(self, alone: bool = False) -> list[Runner]:
-        """The contestants that are loaded, or the bundle alone, with their budgets."""
+        """Return the contestants that are loaded, or the bundle alone, with their budgets."""
         runners = []
         for each in self.report.contestants[: 1 if alone else None]:
             if each.name in self._processes:

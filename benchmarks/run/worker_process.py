@@ -52,7 +52,7 @@ class WorkerProcess:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it can take another request."""
+        """Return whether it can take another request."""
         return not self._lost and self._process.poll() is None
 
     def ask(self, within: float, /, **request: Any) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class WorkerProcess:
 
 
 def package_path(scratch: Path) -> str:
-    """A folder in which `txport` is this installation's packages, for interpreters without it."""
+    """Return a folder in which `txport` is this installation's packages, for interpreters without it."""
     link = scratch / "path" / "txport"
     link.parent.mkdir(exist_ok=True)
     if not link.is_symlink():

@@ -74,7 +74,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, b
 
 
 def first_sentences(file: Path, lines: int) -> list[str]:
-    """The first `lines` lines that are not blank.
+    """Return the first `lines` lines that are not blank.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has no such line.

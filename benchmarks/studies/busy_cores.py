@@ -41,7 +41,7 @@ def neighbours(count: int) -> Iterator[None]:
 
 
 def compare(bundle: Path, *, batch: int, tokens: int, rounds: int, warm_up: int) -> tuple[list[float], list[float]]:
-    """Milliseconds a token of each round: one thread, and the default."""
+    """Return milliseconds a token of each round: one thread, and the default."""
     manifest = Manifest.load(bundle)
     random = np.random.default_rng(0)
     engines = [NativeEngine(bundle, manifest, threads) for threads in (1, 0)]

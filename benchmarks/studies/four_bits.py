@@ -17,7 +17,7 @@ PANEL = 16
 
 
 def panels_left(weight: np.ndarray, inputs: np.ndarray) -> float:
-    """The mean share of panels to be read whole: float32 `[vocabulary, d]` weights, `[n, d]` inputs."""
+    """Return the mean share of panels to be read whole: float32 `[vocabulary, d]` weights, `[n, d]` inputs."""
     scale = np.abs(weight).max(axis=1) / 127
     whole = np.rint(weight / scale[:, None])
     upper = 17 * np.rint(whole / 17)

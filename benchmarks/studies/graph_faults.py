@@ -96,18 +96,18 @@ def exact_gelu(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _is_mask(node: ir.Node) -> bool:
-    """Whether a node of the encoder adds the mask of padding, or gives it to the decoder."""
+    """Return whether a node of the encoder adds the mask of padding, or gives it to the decoder."""
     return node.outputs[0].name == "cross_bias" or (_is_masking(node) and node.inputs[1].name == "cross_bias")  # type: ignore[union-attr]
 
 
 def _is_self_mask(node: ir.Node) -> bool:
-    """Whether a node of the step adds the mask of self-attention."""
+    """Return whether a node of the step adds the mask of self-attention."""
     producer = node.inputs[1].producer() if _is_masking(node) else None  # type: ignore[union-attr]
     return producer is not None and producer.op_type == "Where"
 
 
 def _is_masking(node: ir.Node) -> bool:
-    """Whether a node adds a mask to the scores of attention."""
+    """Return whether a node adds a mask to the scores of attention."""
     scores = node.inputs[0].producer() if node.op_type == "Add" and node.inputs[0] is not None else None
     reader = next(iter(node.outputs[0].uses()), None)
     return scores is not None and scores.op_type == "MatMul" and reader is not None and reader.node.op_type == "Softmax"

@@ -21,7 +21,7 @@ WARM_UP = 2
 
 
 def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArray[np.float64]:
-    """Milliseconds a token, `[3, rounds]`: bare step, loop, and the encoder, which the loop runs once."""
+    """Return milliseconds a token, `[3, rounds]`: bare step, loop, and the encoder, which the loop runs once."""
     manifest = Manifest.load(bundle)
     engine = OrtEngine(bundle, manifest)
     ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)

@@ -45,7 +45,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def available() -> list[str]:
-    """The versions for this Python: the newest of each minor version, and `NEIGHBOURS`."""
+    """Return the versions for this Python: the newest of each minor version, and `NEIGHBOURS`."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", "onnxruntime"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = sorted(map(numbers, re.findall(r"\d+\.\d+\.\d+(?=,|$)", listed.split("versions:")[1].splitlines()[0])))
@@ -55,7 +55,7 @@ def available() -> list[str]:
 
 
 def installed(version: str, folder: Path) -> Path:
-    """The folder of a version, which is installed there if it is not yet."""
+    """Return the folder of a version, which is installed there if it is not yet."""
     where = folder / version
     if not (where / "onnxruntime").exists():
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]

@@ -99,16 +99,16 @@ class Planted:
             return check.finish(Errors(), self._rounding, self._expected, self._examination)
 
     def tensors(self) -> Mapping[str, ir.ExternalTensor]:
-        """The float weights of the graphs that run, by graph and name."""
+        """Return the float weights of the graphs that run, by graph and name."""
         return {name: each for name, each in _tensors(self._directory).items() if each.dtype == ir.DataType.FLOAT}
 
     def graph(self, name: str) -> ir.Model:
-        """A graph of the bundle, as it is run."""
+        """Return a graph of the bundle, as it is run."""
         return ir.load(self._directory / "onnx" / f"{name}.onnx")
 
     @contextmanager
     def changed_graph(self, name: str, number: int, change: Callable[[ir.Graph, ir.Node], None]) -> Iterator[None]:
-        """A graph with a fault at one of its nodes, for the time being.
+        """Yield a graph with a fault at one of its nodes, for the time being.
 
         Args:
             name: of the graph.
@@ -144,7 +144,7 @@ class Planted:
 
 
 def _tensors(directory: Path) -> dict[str, ir.ExternalTensor]:
-    """The weights of a bundle's graphs, by graph and name."""
+    """Return the weights of a bundle's graphs, by graph and name."""
     models = {name: ir.load(directory / "onnx" / f"{name}.onnx") for name in GRAPHS}
     return {
         f"{graph}:{name}": value.const_value
@@ -161,7 +161,7 @@ def _overwrite(file: Path, offset: int | None, values: Array) -> None:
 
 
 def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """A weight of any matrix that is off by so many times the largest one."""
+    """Return a weight of any matrix that is off by so many times the largest one."""
     matrices = {name: each for name, each in planted.tensors().items() if len(each.shape) == 2 and "pos" not in name}
     name = random.choice(sorted(matrices))
     array = matrices[name].numpy().copy()
@@ -170,7 +170,7 @@ def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array
 
 
 def swapped_heads(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """The queries of two heads exchanged, or a share of them."""
+    """Return the queries of two heads exchanged, or a share of them."""
     packed = {name: each for name, each in planted.tensors().items() if 3 * planted.width in each.shape[:2]}
     packed = {name: each for name, each in packed.items() if len(each.shape) == 2}
     name = random.choice(sorted(packed))
@@ -198,7 +198,7 @@ def one_position(planted: Planted, random: Random, size: float) -> dict[str, Arr
 
 
 def overflow(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """A feed-forward layer with so many times its inner values, which its outer weights take back."""
+    """Return a feed-forward layer with so many times its inner values, which its outer weights take back."""
     tensors = planted.tensors()
     layers = sorted(name for name in tensors if "decoder" in name and "feed_forward.inner.weight" in name)
     inner = random.choice(layers)

@@ -42,7 +42,7 @@ class Version:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def call(self) -> tuple[float, list[list[int]]]:
-        """Seconds of one call, and the ids."""
+        """Return seconds of one call, and the ids."""
         assert self._process.stdin is not None and self._process.stdout is not None
         line = ""
         with contextlib.suppress(BrokenPipeError):

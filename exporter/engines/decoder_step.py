@@ -61,7 +61,7 @@ def repeat_bias(network: Any, heads: int) -> None:
 
 
 def _readers(network: Any, name: str) -> Iterator[tuple[Any, int]]:
-    """The layers that read a tensor, and as which input."""
+    """Yield the layers that read a tensor, and as which input."""
     for layer in layers_of(network):
         for index in range(layer.num_inputs):
             tensor = layer.get_input(index)

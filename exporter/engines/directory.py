@@ -55,7 +55,7 @@ class BuildPlan:
 
 
 def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...], ampere_plus: bool) -> TargetGpu:
-    """The GPU to build for.
+    """Return the GPU to build for.
 
     Raises:
         InputError: there is no GPU here and none is named, or one is named and the library is not TensorRT-RTX.
@@ -116,7 +116,7 @@ def build_directory(
 
 
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
-    """A readable name: the GPU, the library and a hash of all choices."""
+    """Return a readable name: the GPU, the library and a hash of all choices."""
     chosen = {
         "bundle": sources(plan, manifest),
         "gpu": encode(plan.gpu),
@@ -199,7 +199,7 @@ def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
 
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:
-    """The encoder, and the decoder step in the first lowering that the library builds."""
+    """Return the encoder, and the decoder step in the first lowering that the library builds."""
     manifest, buckets = builder.manifest, plan.buckets
     encoder = builder.build(manifest.encoder, "encoder.plan", encoder_profiles(manifest, buckets))
     for lowering in plan.lowerings:
@@ -240,7 +240,7 @@ def _build_beams(builder: EngineBuilder, buckets: Buckets) -> Iterator[EngineFil
 
 
 def _cuda_runtime() -> str | None:
-    """The version of cuda-python's CUDA, if that is installed."""
+    """Return the version of cuda-python's CUDA, if that is installed."""
     try:
         from cuda.bindings import runtime
     except ImportError:

@@ -30,13 +30,13 @@ _PROFILE = re.compile(r" \[profile \d+\]$")
 
 
 def engine_layers(tensorrt: TensorRt, engine: Any) -> list[dict[str, Any]]:
-    """The inspector's description of each layer; the engine must be built with detailed profiling verbosity."""
+    """Return the inspector's description of each layer; the engine must be built with detailed profiling verbosity."""
     formats = tensorrt.module.LayerInformationFormat
     return parse_layers(engine.create_engine_inspector().get_engine_information(formats.JSON), str(tensorrt.library))
 
 
 def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
-    """The layers of the inspector's JSON.
+    """Return the layers of the inspector's JSON.
 
     Raises:
         CheckFailed: it lists names only.
@@ -48,7 +48,7 @@ def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
 
 
 def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
-    """Number of layers that compute in each floating type.
+    """Return number of layers that compute in each floating type.
 
     A layer computes in a type if its outputs and at least one input have that type: a layer that reads float16 and
     writes float32 (or the reverse) converts.
@@ -62,7 +62,7 @@ def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def wrong_products(layers: list[dict[str, Any]], precision: str, islands: set[str]) -> list[str]:
-    """Names of the products with weights that read nothing in `precision`, though no island is in them.
+    """Return names of the products with weights that read nothing in `precision`, though no island is in them.
 
     What reads some of its inputs in `precision` may read and write sums in float32 besides, as parts of a product do.
     """

@@ -23,12 +23,12 @@ _IN_FLOAT32 = re.compile(r"/RMSNormalization(_\d+)?$")
 
 
 def layers_of(network: Any) -> Iterator[Any]:
-    """The layers of a network, in order."""
+    """Yield the layers of a network, in order."""
     return (network.get_layer(index) for index in range(network.num_layers))
 
 
 def kind_of(layer: Any) -> str:
-    """A layer's type, as in `LayerType`."""
+    """Return a layer's type, as in `LayerType`."""
     return str(layer.type).rpartition(".")[2]
 
 
@@ -96,7 +96,7 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
 
 
 def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, str]]:
-    """Each layer that computes in floating point, and the type of its output."""
+    """Yield each layer that computes in floating point, and the type of its output."""
     for layer in layers_of(network):
         if kind_of(layer) in _MOVES:
             continue

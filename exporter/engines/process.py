@@ -61,7 +61,7 @@ def run_apart(
 def _listen(
     receiver: Connection, deadline: float | None, progress: Callable[[str, float], None]
 ) -> tuple[str, Any] | None:
-    """The answer, or None if the process ended without one or the deadline passed."""
+    """Return the answer, or None if the process ended without one or the deadline passed."""
     while deadline is None or time.monotonic() < deadline:
         if not receiver.poll(_POLL):
             continue

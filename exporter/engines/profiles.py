@@ -35,7 +35,7 @@ class Buckets:
 def choose_buckets(
     manifest: Manifest, max_batch: int | None, batches: Sequence[int] | None, targets: Sequence[int] | None
 ) -> Buckets:
-    """The sizes in the arguments; by default powers of two for caches and 1, 8, 32 ... for batches.
+    """Return the sizes in the arguments; by default powers of two for caches and 1, 8, 32 ... for batches.
 
     Raises:
         InputError: a bucket is larger than the bundle's graphs take, or not positive.
@@ -54,7 +54,7 @@ def choose_buckets(
 
 
 def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Sequence[int] | None) -> tuple[int, ...]:
-    """The numbers of beams to build for: by default the model's own, if bundle, library and batch allow it.
+    """Return the numbers of beams to build for: by default the model's own, if bundle, library and batch allow it.
 
     Args:
         manifest: the bundle's.
@@ -102,14 +102,14 @@ def beam_profiles(manifest: Manifest, buckets: Buckets, beams: int, target: int)
 
 
 def fixed_sizes(profile: Profile, target: int | None) -> dict[str, int]:
-    """The dimensions that an engine's graph has as numbers: the cache length, if it is one, and beams."""
+    """Return the dimensions that an engine's graph has as numbers: the cache length, if it is one, and beams."""
     if target is None:
         return {}
     return {"target": target} if profile.beams is None else {"beam": profile.beams, "slots": profile.beams * target}
 
 
 def shapes(tensor: Tensor, profile: Profile) -> tuple[list[int], list[int], list[int]]:
-    """The smallest, the optimal and the largest shape of an input in a profile."""
+    """Return the smallest, the optimal and the largest shape of an input in a profile."""
     sizes = {"batch": profile.batch, "source": profile.source, "target": profile.target}
     if profile.beams is not None and profile.target is not None:
         sizes |= {name: _exactly(size) for name, size in fixed_sizes(profile, profile.target.max).items()}

@@ -16,7 +16,7 @@ _FIXED32 = 5
 
 
 def with_size(model: bytes, dimension: str, size: int) -> bytes:
-    """The model with every dimension of this name as a number.
+    """Return the model with every dimension of this name as a number.
 
     Args:
         model: the bytes of an ONNX file whose weights are external.

@@ -90,7 +90,7 @@ class Decoder:
         self._pre_norm = model.config.norm == "pre"
 
     def key_values(self, kind: str) -> list[KeyValue]:
-        """The inputs of a kind, "self" or "cross", of each layer."""
+        """Return the inputs of a kind, "self" or "cross", of each layer."""
         names = ([f"{kind}_key_{layer}", f"{kind}_value_{layer}"] for layer in range(self._sizes.decoder_layers))
         return [(self._w.inputs[key], self._w.inputs[value]) for key, value in names]
 
@@ -158,7 +158,7 @@ class Decoder:
         return write_relative_positions(self._w, relative, self._length, self.lowering.distances)
 
     def _norms(self, layers: Sequence[DecoderLayer]) -> Iterator[tuple[nn.Module, str]]:
-        """Every norm that is left to write, in order, and its name."""
+        """Yield every norm that is left to write, in order, and its name."""
         for index, layer in enumerate(layers):
             for norm, kind in zip(_norms(layer), ("self", "cross", "feed_forward"), strict=True):
                 yield remaining(norm) if self._pre_norm else norm, f"layers.{index}.{kind}_norm"

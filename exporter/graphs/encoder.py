@@ -31,7 +31,7 @@ _HEADS_FIRST = [0, 2, 1, 3]  # [b, s, h, k] -> [b, h, s, k], and back
 
 
 def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """The encoder, for sources of up to `length` tokens: cross keys, cross values and the mask."""
+    """Return the encoder, for sources of up to `length` tokens: cross keys, cross values and the mask."""
     sizes = model.config.sizes
     w = Writer(interface.encoder(sizes, "float32"), OPSET, tensors)
     states = _write_states(w, model, length)
@@ -51,7 +51,7 @@ def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
 
 
 def write_encoder_attention(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """The encoder's output and the weights of its self-attention, for sources of up to `length` tokens."""
+    """Return the encoder's output and the weights of its self-attention, for sources of up to `length` tokens."""
     w = Writer(interface.encoder_attention(model.config.sizes, "float32"), OPSET, tensors)
     states = _write_states(w, model, length)
     memory = write_norm(w, states.x, model.encoder_norm, "norm")

@@ -171,7 +171,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
 
 
 def _variant(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The same value in another precision: a converted weight, or the output of a Cast."""
+    """Return the same value in another precision: a converted weight, or the output of a Cast."""
     if value.const_value is not None and value.producer() is None:
         return _initializer(graph, value, dtype)
     cast = _cast(value, dtype, f"{value.name}.{_NAMES[dtype]}")
@@ -228,7 +228,7 @@ def _is_product(value: ir.Value) -> bool:
 
 
 def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
-    """A mask that was cast from float16 for an island, with `MASKED` in it: scores may be larger there."""
+    """Return a mask that was cast from float16 for an island, with `MASKED` in it: scores may be larger there."""
     producer = cast.producer()
     assert producer is not None
     values = [

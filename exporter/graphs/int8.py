@@ -71,7 +71,7 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """Whether a product gives one number, as the gate of copying: rounding its inputs would cost more."""
+    """Return whether a product gives one number, as the gate of copying: rounding its inputs would cost more."""
     return (node.name or "").startswith("copying.")
 
 
@@ -200,7 +200,7 @@ class _Conversion:
     def _linear(
         self, node: ir.Node, rows: _Rows, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
     ) -> ir.Value:
-        """The product and what follows it: each row's factor, unless all have one, and the bias."""
+        """Return the product and what follows it: each row's factor, unless all have one, and the bias."""
         later = rows.factor is not None or rows_first  # the product's own bias would be multiplied too
         product = self._product(node, rows, ints, scales, None if later else bias, rows_first)
         if rows.factor is not None:
@@ -309,7 +309,7 @@ def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
 
 
 def _chunks(node: ir.Node) -> Sequence[ir.Value]:
-    """The equal parts that the columns of a node's output are split into at once, or that output whole.
+    """Return the equal parts that the columns of a node's output are split into at once, or that output whole.
 
     A product with some of the columns costs its share; splitting what comes out of a whole one would copy it.
     """

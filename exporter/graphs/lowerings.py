@@ -71,7 +71,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
-        """A tensor with a row for each token, [n, width] -> [b, t, width]."""
+        """Return a tensor with a row for each token, [n, width] -> [b, t, width]."""
 
     @abstractmethod
     def for_each_token(self, x: ir.Value) -> ir.Value:
@@ -125,7 +125,7 @@ class Scatter(Lowering):
         return x
 
     def write(self, cache: KeyValue, new: KeyValue) -> KeyValue:
-        """A cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at each row's position."""
+        """Return a cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at each row's position."""
         # ScatterElements needs one index per element. Adding zeros spreads the position over heads and
         # head_dim; Expand would need the batch size, and with it a Shape operator.
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
@@ -276,7 +276,7 @@ class Beams(Lowering):
         return self._by_row(context), cache
 
     def _written(self, cache: ir.Value, new: ir.Value) -> ir.Value:
-        """A cache [b, h, c * m, k] with what its beams have made, [b, h, m, k], from the first one's slot on."""
+        """Return a cache [b, h, c * m, k] with what its beams have made, [b, h, m, k], from the first one's slot on."""
         return self._w.op("TensorScatter", cache, new, self._w.inputs["first_slots"], axis=2)
 
     def distances(self) -> ir.Value:
@@ -308,7 +308,7 @@ class Beams(Lowering):
 
 
 def _block(vocabulary: int) -> int:
-    """The largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
+    """Return the largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 

@@ -64,7 +64,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
 
 
 def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
-    """Every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name.
+    """Yield every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name.
 
     Args:
         model: a checkpoint's.
@@ -92,7 +92,7 @@ def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Fl
 
 
 def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
-    """A table of tokens that is the target's, and stored as that is, stands there once."""
+    """Yield a table of tokens that is the target's, and stored as that is, stands there once."""
     target = found["target_embedding.tokens.weight"]
     for name, parameter in found.items():
         same = name in ("source_embedding.tokens.weight", "projection.weight")
@@ -128,7 +128,7 @@ class _Weights:
                     self._stored.setdefault((_DTYPES[tensor.dtype], math.prod(shape)), {})[tensor.offset] = shape
 
     def find(self, name: str, values: Float32, added: "_Added") -> Parameter:
-        """The most exact form in which these graphs have a tensor; what they lack is added."""
+        """Return the most exact form in which these graphs have a tensor; what they lack is added."""
         if (place := self._place(values)) is not None:
             return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
         with np.errstate(over="ignore"):  # what overflows is in float32
@@ -144,7 +144,7 @@ class _Weights:
         return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
 
     def _place(self, values: Array) -> _View | None:
-        """A view of what is stored that equals `values`."""
+        """Return a view of what is stored that equals `values`."""
         matrix = values.reshape(len(values), -1)
         rows, columns = matrix.shape
         for parts in range(1, _PACKED + 1):

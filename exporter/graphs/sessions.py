@@ -14,7 +14,7 @@ Values = Mapping[str, Array]
 
 
 def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
-    """A session for a graph file; if not `fused`, every operator is computed as it is written."""
+    """Return a session for a graph file; if not `fused`, every operator is computed as it is written."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # No times are measured: spinning threads would only occupy cores.
@@ -26,7 +26,7 @@ def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool =
 
 
 def outputs_of(runner: onnxruntime.InferenceSession, feed: Values) -> dict[str, Array]:
-    """All outputs of a session by name."""
+    """Return all outputs of a session by name."""
     names = [value.name for value in runner.get_outputs()]
     return dict(zip(names, runner.run(names, dict(feed)), strict=True))
 

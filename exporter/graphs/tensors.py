@@ -46,7 +46,7 @@ class ModelTensors:
         return self._tensor((id(parameter), rows), shape, lambda: _array(parameter[:rows]))
 
     def relative(self, positions: RelativePositions, length: int) -> ir.LazyTensor:
-        """The table of relative positions for sequences of up to `length` tokens."""
+        """Return the table of relative positions for sequences of up to `length` tokens."""
         rows = length if positions.causal else 2 * length - 1
         tables, _, heads = positions.weight.shape
         return self._tensor((id(positions), length), (rows, tables * heads), lambda: _array(positions.table(length)))
@@ -93,7 +93,7 @@ class ModelTensors:
 
 
 def query_scale(attention: Attention) -> float:
-    """The factor of queries, 1/sqrt(head_dim), which is folded into their projection."""
+    """Return the factor of queries, 1/sqrt(head_dim), which is folded into their projection."""
     return float((attention.query.out_features // attention.heads) ** -0.5)
 
 

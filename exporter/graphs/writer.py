@@ -108,14 +108,14 @@ class Writer:
             return y if layer.bias is None else self.op("Add", y, self.weight("bias", layer.bias))
 
     def weight(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """A weight, under the name with which it was first asked for."""
+        """Return a weight, under the name with which it was first asked for."""
         if id(tensor) not in self._weights:
             value = self._initializer(self._name(f"{self._scope}.{name}".lstrip(".")), tensor)
             self._weights[id(tensor)] = value
         return self._weights[id(tensor)]
 
     def model(self, outputs: Sequence[ir.Value]) -> ir.Model:
-        """The graph, with its outputs in the order of the interface."""
+        """Return the graph, with its outputs in the order of the interface."""
         for value, tensor in zip(outputs, self._interface.outputs, strict=True):
             value.name = tensor.name
             value.dtype = _TYPES[tensor.dtype]

@@ -44,7 +44,7 @@ class Calibration:
     bos: int
 
     def ranges(self, encoder: Path, step: Path) -> tuple[dict[str, float], dict[str, float]]:
-        """The largest magnitude of each value, by name, of an encoder's graph file and of a step's."""
+        """Return the largest magnitude of each value, by name, of an encoder's graph file and of a step's."""
         graphs = TeacherForced(*(session(with_all_outputs(file)) for file in (encoder, step)))
         of_encoder: dict[str, float] = {}
         of_step: dict[str, float] = {}

@@ -57,7 +57,7 @@ class Int8Search:
         self._references = References(sample.tokenizer, sample.references, pytorch)
 
     def choose(self, progress: Callable[[str], None]) -> list[Island]:
-        """The layers to keep in float32.
+        """Return the layers to keep in float32.
 
         Raises:
             CheckFailed: not even half of the modules in float32 make the rest good enough.
@@ -92,7 +92,7 @@ class Int8Search:
         return self._references.quality(translations, changed)
 
     def _ranked(self) -> list[Module]:
-        """All modules, those first whose rounding alone changes the logits most."""
+        """Return all modules, those first whose rounding alone changes the logits most."""
         first = dataclasses.replace(self._calibration, answers=self._calibration.answers[:_RANKED_ON])
         modules = list(dict.fromkeys(module for nodes in self._modules.values() for _, module in nodes))
 

@@ -128,7 +128,7 @@ def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
 
 
 def island_nodes(islands: Sequence[Island], graph: str) -> set[str]:
-    """The nodes of one graph that stay in float32."""
+    """Return the nodes of one graph that stay in float32."""
     return {node for island in islands if island.graph == graph for node in island.nodes}
 
 
@@ -189,7 +189,7 @@ def _reads_cache(node: ir.Node) -> bool:
 
 
 def _scopes(model: ir.Model) -> list[str]:
-    """The modules of a graph, in order, that may become islands."""
+    """Return the modules of a graph, in order, that may become islands."""
     modules = dict.fromkeys(module_of(n) for n in model.graph if module_of(n) and not _reads_cache(n))
     return [module for module in modules if module.split(".")[0] != MIXTURE]
 

@@ -70,7 +70,7 @@ class RoundedReference:
 
     @torch.inference_mode()
     def random_logits(self, batch: Batch, seed: int) -> Logits:
-        """The same shape, float32, with the results of all operators rounded at random."""
+        """Return the same shape, float32, with the results of all operators rounded at random."""
         return self._logits(batch, self._random(seed))
 
     def _logits(self, batch: Batch, arithmetic: "_Arithmetic") -> Logits:
@@ -188,7 +188,7 @@ class _Double(_Arithmetic):
         return result
 
     def _copy(self, weight: Tensor) -> Tensor:
-        """The weights as float64, until the next call."""
+        """Return the weights as float64, until the next call."""
         if self._memory.numel() < weight.numel():
             self._memory = torch.empty(weight.numel(), dtype=torch.float64)
         return self._memory[: weight.numel()].view_as(weight).copy_(weight)
@@ -236,7 +236,7 @@ class _Half(_Arithmetic):
         return result if function in _MIXTURE else self.round(result)
 
     def round(self, value: Any) -> Any:
-        """The result of an operator in float16, as float32; other values unchanged."""
+        """Return the result of an operator in float16, as float32; other values unchanged."""
         return _to_half(value)
 
     def output(self, logits: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class _Found:
             self.own.add(reading.log_probabilities, np.array(made[row].scores, np.float32))
 
     def report(self, sentences: int, precision: str) -> AttentionReport:
-        """All that was found, judged."""
+        """Return all that was found, judged."""
         return AttentionReport(
             sentences=sentences,
             max_weight_error=self.weights.largest,

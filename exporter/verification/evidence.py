@@ -89,7 +89,7 @@ class LoweringCheck:
             ]
 
     def _lockstep(self, answer: Answer, memory: Memory) -> list[list[int]]:
-        """The ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
+        """Return the ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
         targets, logits = answer.batch.targets, answer.logits
         prefix = self._sample.prefix
         rows = range(len(targets))
@@ -157,7 +157,7 @@ class LoweringCheck:
         return sum(ids == self._runs["loop"][index] for index, ids in self._runs[run].items())
 
     def _plainly(self, indices: Sequence[int], padding: int) -> dict[int, list[int]]:
-        """The ids of these sentences in one plain batch, each with at least `padding` padding."""
+        """Return the ids of these sentences in one plain batch, each with at least `padding` padding."""
         engine, sample = self._engine, self._sample
         ids, lengths = pad([sample.sources[index] for index in indices], engine.tokens.pad)
         width = min(ids.shape[1] + padding, engine.limits.source)

@@ -100,7 +100,7 @@ class Examination:
 
 
 def _sizes(ours: Logits, expected: Logits, suspects: Sequence[Suspect]) -> npt.NDArray[np.float64]:
-    """The error of each suspect, of the logits `[suspects, v]` at its step."""
+    """Return the error of each suspect, of the logits `[suspects, v]` at its step."""
     errors, ids = centred_errors(ours, expected)
     sizes: npt.NDArray[np.float64] = np.sqrt(np.square(errors).sum(axis=-1) / ids)
     for row, suspect in enumerate(suspects):

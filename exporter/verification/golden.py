@@ -61,7 +61,7 @@ def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenRepo
 
 
 def awaits_fused(manifest: Manifest) -> bool:
-    """Whether the fused engine, which is here, could run the bundle, had it been verified with it."""
+    """Return whether the fused engine, which is here, could run the bundle, had it been verified with it."""
     verification = manifest.verification
     if verification is None or FUSED in verification.engines:
         return False

@@ -113,7 +113,7 @@ def _copies(
 
 
 def _expected(exact: TeacherForced, cases: Sequence[Case], bos: int) -> tuple[list[Pair], list[Pair]]:
-    """Each run of the encoder and of the step by the reference, one case at a time."""
+    """Return each run of the encoder and of the step by the reference, one case at a time."""
     length = max([1, *(min(len(case.target_ids), STEPS) for case in cases)])
     encoder: list[Pair] = []
     step: list[Pair] = []
@@ -167,7 +167,7 @@ def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[Pair]) -> 
 
 
 def worst(errors: Sequence[LayerError], count: int) -> list[LayerError]:
-    """The values with the largest relative errors, those that are not finite before all others, in their order.
+    """Return the values with the largest relative errors, those that are not finite before all others, in their order.
 
     Operators that only move values repeat the error of what they move, and are left out.
     """

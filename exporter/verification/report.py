@@ -109,7 +109,7 @@ class Rounding:
     allowance: float
 
     def ratio(self, errors: ErrorSizes) -> float:
-        """The average error of a bundle as a multiple of these."""
+        """Return the average error of a bundle as a multiple of these."""
         return _ratio(errors.rms, self.errors.rms)
 
 

@@ -95,13 +95,13 @@ def _check_names(archive: Path, names: Sequence[str]) -> None:
 
 
 def _only_directory(directory: Path) -> Path:
-    """The one directory in an unpacked archive, or what it was unpacked into."""
+    """Return the one directory in an unpacked archive, or what it was unpacked into."""
     entries = list(directory.iterdir())
     return entries[0] if len(entries) == 1 and entries[0].is_dir() else directory
 
 
 def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles: bool = False) -> Path:
-    """The files of a repository that are needed of it; arguments and errors as of `open_source`."""
+    """Return the files of a repository that are needed of it; arguments and errors as of `open_source`."""
     with needs("hub"):
         import huggingface_hub as hub
         from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE

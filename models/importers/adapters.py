@@ -44,14 +44,14 @@ class _Pair:
     transposed: bool
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Rows of what is added to the weight."""
+        """Return rows of what is added to the weight."""
         if self.transposed:
             return self.scale * (self.b @ self.a[:, start:stop]).T
         return self.scale * (self.b[start:stop] @ self.a)
 
 
 def describe_adapter(directory: Path) -> str:
-    """A sentence about a directory that holds an adapter alone.
+    """Return a sentence about a directory that holds an adapter alone.
 
     Raises:
         CheckpointError: its adapter_config.json is damaged.
@@ -98,7 +98,7 @@ def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[st
 
 
 def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The base's embeddings and projection by all their names, also where it ties them and stores one."""
+    """Return the base's embeddings and projection by all their names, also where it ties them and stores one."""
     prefix = "model." if any(name.startswith("model.") for name in theirs) else ""
     text = "text_" if any(name.startswith("text_encoder.") for name in theirs) else ""
     shared = f"{prefix}shared.weight"
@@ -118,7 +118,7 @@ def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tuple[dict[str, _Pair], dict[str, Stored]]:
-    """The pairs by their modules, and tensors that take the place of the base's."""
+    """Return the pairs by their modules, and tensors that take the place of the base's."""
     matrices: dict[str, dict[str, Tensor]] = {}
     replaced: dict[str, Stored] = {}
     embeddings: set[str] = set()
@@ -152,7 +152,7 @@ def _scale(module: str, pair: Mapping[str, Tensor], settings: Settings) -> float
 
 
 def _of_module(settings: Settings, module: str, patterns: str, default: str) -> float:
-    """A number of this module, by peft's patterns of names, else of all."""
+    """Return a number of this module, by peft's patterns of names, else of all."""
     table = settings.get(patterns, None) or {}
     if not isinstance(table, dict):
         raise CheckpointError(f"{settings.file}: {patterns} must be an object, not {table!r:.80}")
@@ -167,7 +167,7 @@ def _of_module(settings: Settings, module: str, patterns: str, default: str) -> 
 
 
 def _base_name(name: str, theirs: Mapping[str, Stored], file: Path) -> str:
-    """The base's name of a tensor: the model may have been saved without its head, and so without `model.`."""
+    """Return the base's name of a tensor: the model may have been saved without its head, and so without `model.`."""
     for each in (name, name.removeprefix("model."), f"model.{name}"):
         if each in theirs:
             return each

@@ -92,7 +92,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
 
 
 def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
-    """The same with a tokenizer of the lists of tokens in --vocabulary; the model's own ids and affixes stay."""
+    """Return the same with a tokenizer of the lists of tokens in --vocabulary; the model's own ids and affixes stay."""
     assert options.vocabulary is not None
     config = imported.config
     lists = read_word_lists(options.vocabulary, (config.source_vocabulary, config.target_vocabulary))

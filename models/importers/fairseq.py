@@ -99,7 +99,7 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
 
 
 def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
-    """The settings of the model, and of the task."""
+    """Return the settings of the model, and of the task."""
     if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
         raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg")
     if value.get("args") is not None:
@@ -218,7 +218,7 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: ImportOptions)
 
 
 def _dictionary(file: Path, rows: int) -> list[str | None]:
-    """The tokens of dict.<language>.txt by id: a token and its count on each line, after the special ones."""
+    """Return the tokens of dict.<language>.txt by id: a token and its count on each line, after the special ones."""
     try:
         lines = file.read_bytes().decode("utf-8").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError):

@@ -133,7 +133,7 @@ class SettingReader:
 
 
 def id_list(value: Any, name: str, file: str) -> tuple[int, ...]:
-    """The ids of a setting; none where it is null.
+    """Return the ids of a setting; none where it is null.
 
     Raises:
         CheckpointError: it is no list of ids.
@@ -145,7 +145,7 @@ def id_list(value: Any, name: str, file: str) -> tuple[int, ...]:
 
 
 def word_lists(value: Any, name: str, file: str) -> tuple[tuple[int, ...], ...]:
-    """The words of a setting, each of one id or more; none where it is null.
+    """Return the words of a setting, each of one id or more; none where it is null.
 
     Raises:
         CheckpointError: it is no list of such words.
@@ -163,7 +163,7 @@ def _early(value: Any, file: str) -> Any:
 
 
 def _one(value: Any, file: str) -> int | None:
-    """The one id of a setting that may be a list."""
+    """Return the one id of a setting that may be a list."""
     ids = value if isinstance(value, list) else [value]
     if value is None or not ids:
         return None
@@ -173,21 +173,21 @@ def _one(value: Any, file: str) -> int | None:
 
 
 def _least(read: SettingReader) -> int | None:
-    """Tokens before an end: `min_length` counts the decoder's first token, too."""
+    """Return tokens before an end: `min_length` counts the decoder's first token, too."""
     whole = read.of("min_length", int, 0, 0) or 0
     made = read.of("min_new_tokens", int, 0, 0) or 0
     return max(whole - 1, made) or None
 
 
 def _most(read: SettingReader) -> int | None:
-    """Tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
+    """Return tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
     made: int | None = read.of("max_new_tokens", int, None, 1)
     whole: int | None = read.of("max_length", int, None, 1)
     return made if made is not None or whole is None else max(1, whole - 1)
 
 
 def _shown(value: Any) -> str:
-    """A value that may be any JSON, as UTF-8 can hold it."""
+    """Return a value that may be any JSON, as UTF-8 can hold it."""
     return f"{value}"[:200].encode("utf-8", "replace").decode()
 
 

@@ -57,11 +57,11 @@ class HuggingFaceModel(Settings):
         self.notes: list[str] = []
 
     def generation(self, name: str) -> Any:
-        """A setting of generation, None if there is none."""
+        """Return a setting of generation, None if there is none."""
         return self._generation.get(name)
 
     def token(self, *names: str) -> int:
-        """The id of a special token, by the first of these names that there is; of several ends, the first.
+        """Return the id of a special token, by the first of these names that there is; of several ends, the first.
 
         A model has such ids also where its generation settings do not state them.
 
@@ -76,7 +76,7 @@ class HuggingFaceModel(Settings):
         return int(ids[0])
 
     def forced_start(self, vocabulary: int = LARGEST) -> tuple[int, ...]:
-        """The id that every answer is forced to begin with, if there is one.
+        """Return the id that every answer is forced to begin with, if there is one.
 
         Raises:
             CheckpointError: the setting is no id of the vocabulary, or there are several.
@@ -94,7 +94,7 @@ class HuggingFaceModel(Settings):
         return ids
 
     def config_of(self, **fields: Any) -> Config:
-        """Our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
+        """Return our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
 
         Raises:
             CheckpointError: an id is missing, or no model of ours can have it.
@@ -107,7 +107,7 @@ class HuggingFaceModel(Settings):
         )
 
     def config(self, **fields: Any) -> Config:
-        """Our config: what all that descend from BART say alike, and `fields`.
+        """Return our config: what all that descend from BART say alike, and `fields`.
 
         Raises:
             CheckpointError: a field is missing, or no model of ours can have it.
@@ -134,7 +134,7 @@ class HuggingFaceModel(Settings):
         return self.config_of(**{**stated, **fields})
 
     def rate(self, name: str, default: float) -> float:
-        """A rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
+        """Return a rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
         value = self.fields.get(name, default)
         return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
 
@@ -227,7 +227,7 @@ class HuggingFaceModel(Settings):
         return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
     def generation_settings(self, vocabulary: int) -> Generation:
-        """The settings of `generate` as a bundle keeps them, of which the user is told.
+        """Return the settings of `generate` as a bundle keeps them, of which the user is told.
 
         Raises:
             CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.

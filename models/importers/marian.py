@@ -72,7 +72,7 @@ def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
 
 
 def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[TokenizerParts, int]:
-    """The tokenizer, and the id of unknown pieces."""
+    """Return the tokenizer, and the id of unknown pieces."""
     separate = bool(read_json(directory / "tokenizer_config.json", optional=True).get("separate_vocabs", False))
     source_file = directory / "vocab.json"
     source = read_vocabulary(source_file, ours.source_vocabulary)

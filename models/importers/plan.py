@@ -43,7 +43,7 @@ class ImportPlan:
         self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether the source has this tensor."""
+        """Return whether the source has this tensor."""
         return name in self.theirs
 
     def count(self, prefix: str, advice: str) -> int:
@@ -58,7 +58,7 @@ class ImportPlan:
         return len(numbers)
 
     def stored(self, name: str) -> Stored:
-        """A tensor of the source, which then counts as used.
+        """Return a tensor of the source, which then counts as used.
 
         Raises:
             CheckpointError: the source lacks it, or it is no float tensor.
@@ -134,7 +134,7 @@ class ImportPlan:
         self._used.update(names)
 
     def same(self, *names: str) -> bool:
-        """Whether those of these tensors that are there hold the same; they then count as used."""
+        """Return whether those of these tensors that are there hold the same; they then count as used."""
         there = [name for name in names if self.has(name)]
         alike = all(equal(self.theirs[there[0]], self.theirs[name]) for name in there[1:])
         if alike:

@@ -86,7 +86,7 @@ def _embeddings(model: HuggingFaceModel) -> dict[str, Any]:
 
 
 def _scaled(model: HuggingFaceModel) -> bool:
-    """Whether what the projection reads is multiplied by d_model^-0.5, as T5 1.0 does and 1.1 does not.
+    """Return whether what the projection reads is multiplied by d_model^-0.5, as T5 1.0 does and 1.1 does not.
 
     Files of transformers 5 say it, those before by the tie, which version 5 writes for all.
     """

@@ -38,7 +38,7 @@ class _Ignored:
 
 
 def _kind(value: object) -> str:
-    """A value's type, in the words of a message."""
+    """Return a value's type, in the words of a message."""
     return "a value that is not read" if isinstance(value, _Ignored) else type(value).__name__
 
 
@@ -92,12 +92,12 @@ class Stored:
     where: object
 
     def whole(self) -> Tensor:
-        """All of it."""
+        """Return all of it."""
         return self.read(0, self.shape[0] if self.shape else 1)
 
 
 def equal(first: Stored, second: Stored) -> bool:
-    """Whether two tensors hold the same, a part at a time."""
+    """Return whether two tensors hold the same, a part at a time."""
     if first.where == second.where:
         return True
     if first.shape != second.shape:
@@ -139,7 +139,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def read_tensors(file: Path) -> dict[str, Stored]:
-    """The tensors of one file, safetensors by its ending, else a state dict; errors as for each."""
+    """Return the tensors of one file, safetensors by its ending, else a state dict; errors as for each."""
     return read_safetensors(file) if file.suffix == ".safetensors" else read_state_dict(file)
 
 
@@ -178,7 +178,7 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
 
 
 def read_state_dict(file: Path) -> dict[str, Stored]:
-    """The tensors of a file that holds a state dict.
+    """Return the tensors of a file that holds a state dict.
 
     A file in today's format is mapped anew for each part that is read, and so never held as a whole.
 
@@ -196,12 +196,12 @@ def read_state_dict(file: Path) -> dict[str, Stored]:
 
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
-    """The tensors of a state dict that was read already, or of a checkpoint with one; see `state_dict_of`."""
+    """Return the tensors of a state dict that was read already, or of a checkpoint with one; see `state_dict_of`."""
     return {name: _loaded(tensor) for name, tensor in state_dict_of(value, file).items()}
 
 
 def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
-    """A state dict, or the one inside a checkpoint with other members (an optimizer, an epoch, hyperparameters).
+    """Return a state dict, or the one inside a checkpoint with other members (an optimizer, an epoch, hyperparameters).
 
     Names lose what DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) put into them.
 
@@ -218,7 +218,7 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
 
 
 def plain_name(name: str) -> str:
-    """A name without what torch.compile puts into it."""
+    """Return a name without what torch.compile puts into it."""
     return name.replace("_orig_mod.", "")
 
 
@@ -231,7 +231,7 @@ def _is_state_dict(value: object) -> bool:
 
 
 def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
-    """The state dict among the members of a checkpoint."""
+    """Return the state dict among the members of a checkpoint."""
     members = {str(name): member for name, member in value.items() if _is_state_dict(member)}
     known = [name for name in _MEMBERS if name in members]
     if len(members) == 1 or len(known) == 1:
@@ -253,7 +253,7 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
 
 
 def _known(value: Mapping[Any, Any]) -> list[object]:
-    """The members that have the names of state dicts."""
+    """Return the members that have the names of state dicts."""
     return [value[name] for name in _MEMBERS if name in value]
 
 

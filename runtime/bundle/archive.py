@@ -52,39 +52,39 @@ class _Entry:
     crc: int
 
     def local(self, start: int) -> bytes:
-        """The header before the data, from byte `start` of the archive to the next page."""
+        """Return the header before the data, from byte `start` of the archive to the next page."""
         wide = _wide(self.size, self.size)
         padding = -(start + _LOCAL + len(self.name) + len(wide) + 6) % PAGE
         extra = wide + struct.pack("<3H", _ALIGNMENT, 2 + padding, PAGE) + bytes(padding)
         return b"PK\3\4" + self._common(wide, extra) + self.name + extra
 
     def central(self, start: int) -> bytes:
-        """Its place in the directory; `start` is that of the local header."""
+        """Return its place in the directory; `start` is that of the local header."""
         extra = _wide(self.size, self.size, start)
         made_by = struct.pack("<H", _UNIX | _version(extra))
         rest = struct.pack("<3H2I", 0, 0, 0, _UNIX_FILE, min(start, _WIDE))
         return b"PK\1\2" + made_by + self._common(extra, extra) + rest + self.name + extra
 
     def _common(self, wide: bytes, extra: bytes) -> bytes:
-        """The fields that both headers have."""
+        """Return the fields that both headers have."""
         size = min(self.size, _WIDE)
         facts = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
         return struct.pack("<5H3I2H", *facts, len(self.name), len(extra))
 
 
 def _wide(*values: int) -> bytes:
-    """The extra field for those values that need more than 32 bits, if there are any."""
+    """Return the extra field for those values that need more than 32 bits, if there are any."""
     wide = [value for value in values if value >= _WIDE]
     return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide) if wide else b""
 
 
 def _version(wide: bytes) -> int:
-    """The version of the format that a program needs to read a header with this extra field."""
+    """Return the version of the format that a program needs to read a header with this extra field."""
     return 45 if wide else 20
 
 
 def _tail(central: bytes, count: int, start: int) -> bytes:
-    """The bytes after the last member: the directory, which begins at byte `start`, and the end."""
+    """Return the bytes after the last member: the directory, which begins at byte `start`, and the end."""
     wide = b""
     if start >= _WIDE:
         counts = count, count, len(central), start
@@ -162,7 +162,7 @@ class Archive:
         return self._name
 
     def view(self, name: str) -> memoryview:
-        """The bytes of a member, which are not copied.
+        """Return the bytes of a member, which are not copied.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -242,7 +242,7 @@ class Archive:
         return entries
 
     def _entry(self, at: int, end: int) -> tuple[_Entry, int]:
-        """The entry at a byte of the directory, which has an end, and where the next one is."""
+        """Return the entry at a byte of the directory, which has an end, and where the next one is."""
         if at + _CENTRAL.size > end:
             self._refuse("its directory is too short")
         fields = _CENTRAL.unpack_from(self._data, at)
@@ -275,7 +275,7 @@ class _File:
     status: os.stat_result
 
     def unchanged(self) -> bool:
-        """Whether it is still the same file."""
+        """Return whether it is still the same file."""
         try:
             now = self.path.stat()
         except OSError:
@@ -294,11 +294,11 @@ class Member:
         return f"{self.archive}/{self.name}"
 
     def read_bytes(self) -> bytes:
-        """Its bytes; raises FileNotFoundError."""
+        """Return its bytes; raises FileNotFoundError."""
         return bytes(self.view())
 
     def view(self) -> memoryview:
-        """Its bytes, which are not copied; raises FileNotFoundError."""
+        """Return its bytes, which are not copied; raises FileNotFoundError."""
         return self.archive.view(self.name)
 
 
@@ -313,7 +313,7 @@ File: TypeAlias = Path | Member
 
 
 def files_of(bundle: Files) -> Files:
-    """The files of a bundle: its directory, or its archive, opened.
+    """Return the files of a bundle: its directory, or its archive, opened.
 
     Raises:
         BundleError: it is a file, but no archive of a bundle.
@@ -322,15 +322,15 @@ def files_of(bundle: Files) -> Files:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path, which exists, is meant as a bundle, and not as a checkpoint."""
+    """Return whether a path, which exists, is meant as a bundle, and not as a checkpoint."""
     return path.is_file() or (path / "manifest.json").exists()
 
 
 def hash_of(file: File) -> str:
-    """The 64 lower-case hexadecimal digits of a file's SHA-256; raises OSError."""
+    """Return the 64 lower-case hexadecimal digits of a file's SHA-256; raises OSError."""
     return sha256(file) if isinstance(file, Path) else hashlib.sha256(file.view()).hexdigest()
 
 
 def size_of(file: File) -> int:
-    """Bytes of a file; raises OSError."""
+    """Return bytes of a file; raises OSError."""
     return file.stat().st_size if isinstance(file, Path) else file.archive.span(file.name)[1]

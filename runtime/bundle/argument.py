@@ -22,7 +22,7 @@ class _Bundle(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """The path of the bundle."""
+        """Return the path of the bundle."""
         path = find_bundle(value)
         if self._directory and path.is_file():
             command = ctx.info_name if ctx is not None else "this command"

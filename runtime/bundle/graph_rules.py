@@ -82,7 +82,7 @@ _PAIRS = _Fields("external data", {_KEY, _VALUE})
 
 
 def checked_graph(bundle: Files, name: str) -> bytes:
-    """The bytes of a graph, by its name in the bundle, that a library may parse.
+    """Return the bytes of a graph, by its name in the bundle, that a library may parse.
 
     Raises:
         BundleError: it contains more than tx-export writes, or is not an ONNX model.

@@ -111,7 +111,7 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def most_top(sizes: ModelSizes) -> int:
-    """The candidates that `decoder_beams` gives for each row."""
+    """Return the candidates that `decoder_beams` gives for each row."""
     return min(MOST_TOP, sizes.target_vocabulary)
 
 

@@ -78,7 +78,7 @@ def check_model(path: Path) -> None:
 
 
 def _fields(file: Path) -> dict[str, Any]:
-    """The fields of a JSON object; none if there is no such."""
+    """Return the fields of a JSON object; none if there is no such."""
     try:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -132,7 +132,7 @@ class Manifest(ManifestFields):
 
 
 def _first_bytes(file: File) -> bytes:
-    """The bytes of a manifest, or of the beginning of what is too large for one."""
+    """Return the bytes of a manifest, or of the beginning of what is too large for one."""
     if not isinstance(file, Path):
         return bytes(file.view()[: _LARGEST_FILE + 1])
     with file.open("rb") as opened:

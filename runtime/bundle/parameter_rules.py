@@ -75,7 +75,7 @@ def parameter_faults(
 def _expected(
     architecture: Architecture, tensors: Mapping[str, Parameter], model: ModelSizes, dimensions: Dimensions
 ) -> Iterator[Expected]:
-    """The tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
+    """Yield the tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
     width, parts = model.d_model, _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
     normed = any(f"{side}_embedding.norm.{part}" in tensors for side in ("source", "target") for part in _PARTS)
     relative = any(f"{side}_positions.weight" in tensors for side in ("encoder", "decoder"))
@@ -122,7 +122,7 @@ def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Para
 def _relative(
     stack: str, layers: int, heads: int, tensors: Mapping[str, Parameter], dimensions: Dimensions
 ) -> Iterator[Expected]:
-    """The table of relative positions: the encoder's has distances to both sides."""
+    """Yield the table of relative positions: the encoder's has distances to both sides."""
     name = f"{stack}_positions.weight"
     found = tensors.get(name)
     columns = layers * heads if found is not None and found.shape[1:] == (layers * heads,) else heads

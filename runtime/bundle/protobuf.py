@@ -11,7 +11,7 @@ _SIZES = {1: 8, 5: 4}  # bytes of types with a fixed size
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Number, value if it has a length, and all bytes of each field.
+    """Yield number, value if it has a length, and all bytes of each field.
 
     Raises:
         ValueError: the message cannot be read.
@@ -81,7 +81,7 @@ def tagged(message: bytes) -> list[tuple[int, Any]]:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next byte is."""
+    """Return a number, and where the next byte is."""
     value = 0
     for shift in range(0, 70, 7):
         if at + shift // 7 >= len(message):
@@ -94,12 +94,12 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A field that holds text, bytes or a message."""
+    """Return a field that holds text, bytes or a message."""
     return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A field that holds an integer, which may be negative."""
+    """Return a field that holds an integer, which may be negative."""
     return _varint(number << 3 | _NUMBER) + _varint(value % (1 << 64))
 
 

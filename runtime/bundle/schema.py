@@ -126,7 +126,7 @@ class Tensor:
     optional: bool
 
     def sizes(self, named: Mapping[str, int]) -> list[int]:
-        """The shape in numbers, by the size of each named dimension."""
+        """Return the shape in numbers, by the size of each named dimension."""
         return [named[each] if isinstance(each, str) else each for each in self.shape]
 
 
@@ -253,7 +253,7 @@ class ManifestFields:
         return next(graph for graph in self.graphs if graph.role == "encoder")
 
     def optional_graph(self, role: OptionalRole) -> Graph | None:
-        """The graph of this role, if the bundle has one."""
+        """Return the graph of this role, if the bundle has one."""
         return next((graph for graph in self.graphs if graph.role == role), None)
 
     @property
@@ -263,11 +263,11 @@ class ManifestFields:
         return tuple(name for name in LOWERINGS if name in steps)
 
     def step(self, lowering: Lowering) -> Graph:
-        """The decoder step in one of `lowerings`."""
+        """Return the decoder step in one of `lowerings`."""
         return next(graph for graph in self.graphs if (graph.role, graph.lowering) == ("decoder_step", lowering))
 
     def usable_lowerings(self, asked: str | None) -> tuple[Lowering, ...]:
-        """The lowerings to choose from, in the order of `lowerings`: `asked` alone if it is given.
+        """Return the lowerings to choose from, in the order of `lowerings`: `asked` alone if it is given.
 
         Raises:
             InputError: `asked` is not a lowering of this version.

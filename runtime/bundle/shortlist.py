@@ -50,7 +50,7 @@ class Shortlist:
         return np.unique(np.concatenate([self.always, *own, np.asarray(more, np.int64)]))
 
     def to_bytes(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         counts = len(self.starts) - 1, self.target_vocabulary, len(self.always), len(self.candidates)
         header = np.array([_MAGIC, _VERSION, *counts], np.int64)
         return np.concatenate([header, self.always, self.starts, self.candidates]).astype("<i4").tobytes()
@@ -104,7 +104,7 @@ class Shortlist:
 
 
 def open_shortlist(bundle: Files, manifest: Manifest) -> Shortlist | None:
-    """The shortlist of a bundle, if it has one.
+    """Return the shortlist of a bundle, if it has one.
 
     Raises:
         BundleError: its file cannot be used.

@@ -31,7 +31,7 @@ EXPORT_AGAIN = "copy or export the bundle again"
 
 
 def added(default: Any) -> Any:
-    """A field that older files lack: they mean its default, and where it has that it is not written."""
+    """Return a field that older files lack: they mean its default, and where it has that it is not written."""
     return dataclasses.field(default=default, metadata={"added": True})
 
 

@@ -62,7 +62,7 @@ class Languages:
     marker: tuple[str, str] = added(MARIANS_MARKER)
 
     def of(self, side: str) -> tuple[dict[str, int], str | None]:
-        """The languages of "source" or "target", and the default."""
+        """Return the languages of "source" or "target", and the default."""
         return (self.source, self.source_default) if side == "source" else (self.target, self.target_default)
 
 

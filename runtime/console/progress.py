@@ -196,13 +196,13 @@ class Stages(Line):
 
 
 def bar(share: float) -> str:
-    """A bar that is filled to this share."""
+    """Return a bar that is filled to this share."""
     full = "━" if "utf" in (getattr(sys.stderr, "encoding", None) or "").lower() else "="
     return (full * round(_BAR * min(share, 1.0))).ljust(_BAR)
 
 
 def minutes(seconds: float) -> str:
-    """A time in minutes and seconds, as in 12:05."""
+    """Return a time in minutes and seconds, as in 12:05."""
     return f"{max(0, round(seconds)) // 60}:{max(0, round(seconds)) % 60:02d}"
 
 

@@ -39,7 +39,7 @@ def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
 
 
 def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
-    """The array as one of the types that `content` has a case for."""
+    """Return the array as one of the types that `content` has a case for."""
     kind = array.type
     if isinstance(array, pyarrow.ExtensionArray):
         return _simplified(array.storage)
@@ -52,7 +52,7 @@ def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
 
 
 def json_rows(table: "pyarrow.Table") -> list[dict[str, Any]]:
-    """The rows of a table as objects that JSON has, except bytes and numbers that are not finite.
+    """Return the rows of a table as objects that JSON has, except bytes and numbers that are not finite.
 
     Times are ISO 8601 text (of columns with a zone in UTC), durations numbers of the column's unit, decimals text.
     """
@@ -61,7 +61,7 @@ def json_rows(table: "pyarrow.Table") -> list[dict[str, Any]]:
 
 
 def _as_json(column: "pyarrow.ChunkedArray") -> list[Any]:
-    """The values of a column."""
+    """Return the values of a column."""
     kind = column.type
     if types.is_timestamp(kind):
         column = column.cast(pyarrow.timestamp(kind.unit))  # without the zone, which this machine may lack
@@ -71,7 +71,7 @@ def _as_json(column: "pyarrow.ChunkedArray") -> list[Any]:
 
 
 def _json_type(kind: Any) -> Any:
-    """The type as which a column of some type becomes JSON."""
+    """Return the type as which a column of some type becomes JSON."""
     if types.is_temporal(kind):
         return pyarrow.int64() if types.is_duration(kind) else kind if types.is_interval(kind) else pyarrow.string()
     if types.is_decimal(kind):

@@ -53,7 +53,7 @@ class BatchTranslator:
         self._task = Translate(find_bundle(bundle), lambda: translator, Options(**options), target, ids)
 
     def __call__(self, table: "pyarrow.Table") -> "pyarrow.Table":
-        """The table with the new columns.
+        """Return the table with the new columns.
 
         Raises:
             InputError: it has no such column, or has one of the new ones already, or the column holds no text.
@@ -79,7 +79,7 @@ def translate_dataset(
     engine: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
-    """A Ray data set with the columns of a translation, by actors that each hold a bundle.
+    """Return a Ray data set with the columns of a translation, by actors that each hold a bundle.
 
     Args:
         dataset: a `ray.data.Dataset`.

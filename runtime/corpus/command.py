@@ -21,7 +21,7 @@ from txport.runtime.translator import Translator
 
 
 def _share(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Share:
-    """A share of the parts, from i/n, which counts from 1."""
+    """Return a share of the parts, from i/n, which counts from 1."""
     numbers = re.fullmatch(r"(\d+)/(\d+)", value or "1/1")
     if numbers is None or not 1 <= int(numbers[1]) <= int(numbers[2]):
         raise click.BadParameter(f"{value!r} is not I/N, for example 3/8")
@@ -29,7 +29,7 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Names, divided by commas; an empty text is none of them."""
+    """Return names, divided by commas; an empty text is none of them."""
     return None if value is None else tuple(name for name in value.split(",") if name)
 
 

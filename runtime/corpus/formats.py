@@ -54,7 +54,7 @@ class Form(NamedTuple):
 
 
 def form_of(path: str, format: str | None = None) -> Form:
-    """The form of a file by its name, in which case does not matter; `format` overrides that of the name.
+    """Return the form of a file by its name, in which case does not matter; `format` overrides that of the name.
 
     Raises:
         InputError: it is a Parquet file that was compressed as a whole, or its name is of a format that is not read.
@@ -103,7 +103,7 @@ def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
 
 @contextmanager
 def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
-    """The content of a compressed file, to read."""
+    """Yield the content of a compressed file, to read."""
     if module := _STANDARD.get(compression):
         with module.open(file, "rb") as plain:
             yield plain

@@ -92,7 +92,7 @@ class TextSource(Lines):
         self._keep = keep
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
-        """Rows of lines; the text itself is a column if it is to be kept."""
+        """Return rows of lines; the text itself is a column if it is to be kept."""
         texts = [text_of(line, errors) for line in raw]
         if self._keep is None:
             return Rows(texts, None)
@@ -116,7 +116,7 @@ class JsonSource(Lines):
         self._new = new
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
-        """Rows of lines."""
+        """Return rows of lines."""
         rows = [self._row(line, errors) for line in raw]
         return Rows([text for text, _ in rows], [kept for _, kept in rows])
 
@@ -176,7 +176,7 @@ class JsonWriter:
 
 
 def json_line(row: dict[str, Any]) -> bytes:
-    """An object as a line of JSON: null for numbers that are not finite, text or base64 for bytes."""
+    """Return an object as a line of JSON: null for numbers that are not finite, text or base64 for bytes."""
     try:
         line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
     except ValueError:
@@ -188,7 +188,7 @@ def json_line(row: dict[str, Any]) -> bytes:
 
 
 def _as_json(value: object) -> object:
-    """A value that JSON does not have: bytes are text if they are UTF-8, else an object with their base64."""
+    """Return a value that JSON does not have: bytes are text if they are UTF-8, else an object with their base64."""
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -23,7 +23,7 @@ REMOTE = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "hf")
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is of a store, not of this machine."""
+    """Return whether a path is of a store, not of this machine."""
     return "://" in path
 
 
@@ -66,7 +66,7 @@ def _files(path: str) -> list[str]:
 
 
 def _below(directory: str) -> list[str]:
-    """The files of a directory and its directories, by path."""
+    """Return the files of a directory and its directories, by path."""
     found: list[str] = []
     with _reported(directory):
         for name in sorted(os.listdir(directory)):
@@ -97,7 +97,7 @@ def _urls(path: str) -> list[str]:
 
 
 def _hidden(path: str) -> bool:
-    """Whether a name in a path begins with "." or "_"."""
+    """Return whether a name in a path begins with "." or "_"."""
     return any(name[:1] in (".", "_") for name in path.strip("/").split("/"))
 
 
@@ -107,7 +107,7 @@ def _missing(path: str) -> list[str]:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """A file to read from its beginning.
+    """Yield a file to read from its beginning.
 
     Raises:
         InputError: it cannot be read.
@@ -141,7 +141,7 @@ class Hashed:
         return size
 
     def tell(self) -> int:
-        """Bytes that were written."""
+        """Return bytes that were written."""
         return self.size
 
     def flush(self) -> None:
@@ -168,7 +168,7 @@ class Store:
                     self._system.makedirs(self._at(folder), exist_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder, sorted; hidden ones are not finished."""
+        """Return names of the files in a folder, sorted; hidden ones are not finished."""
         if self._system is None:
             found = os.listdir(Path(self.base, folder))
         else:
@@ -178,7 +178,7 @@ class Store:
         return sorted(name for name in found if name and not name.startswith("."))
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file; None if it is not there."""
+        """Return the content of a small file; None if it is not there."""
         with suppress(FileNotFoundError):
             if self._system is None:
                 return Path(self.base, name).read_bytes()
@@ -186,7 +186,7 @@ class Store:
         return None
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if it is not there."""
+        """Return bytes of a file; None if it is not there."""
         with suppress(FileNotFoundError):
             if self._system is None:
                 return Path(self.base, name).stat().st_size
@@ -211,7 +211,7 @@ class Store:
 
     @contextmanager
     def write(self, name: str) -> Iterator[Hashed]:
-        """A file to write; it is there, whole, once the block has ended, and not if it raises."""
+        """Yield a file to write; it is there, whole, once the block has ended, and not if it raises."""
         if self._system is None:
             with new_file(Path(self.base, name)) as file:
                 yield Hashed(file)

@@ -98,7 +98,7 @@ class Share:
     of: int = 1
 
     def has(self, file: int, part: int) -> bool:
-        """Whether it has a part of a file."""
+        """Return whether it has a part of a file."""
         return (file + part) % self.of == self.number
 
 
@@ -119,7 +119,7 @@ class Totals:
         self.missing: list[str] = []
 
     def sentence(self) -> str:
-        """All of it, for people."""
+        """Return all of it, for people."""
         faults = "".join(f", {count:,} {fault}" for fault, count in sorted(self.counts.items()))
         there = f", {self.found:,} there already" if self.found else ""
         return f"{plural(self.made, 'part')} made{there}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
@@ -203,7 +203,7 @@ class Corpus:
             totals.add(self._make(place))
 
     def _is_whole(self, part: Part, hashes: bool) -> bool:
-        """Whether the file of a part is there as it was written, by its size or by its hash."""
+        """Return whether the file of a part is there as it was written, by its size or by its hash."""
         if not hashes:
             return self._store.size(part.output) == part.output_bytes
         return self._store.sha256(part.output) == part.output_sha256
@@ -244,7 +244,7 @@ class Corpus:
 
     @contextmanager
     def _source(self, path: str, form: Form) -> Iterator[Any]:
-        """Rows of a file, from the first on."""
+        """Yield rows of a file, from the first on."""
         layout, new = self._layout, list(self._task.kinds)
         keep: Sequence[str] | None = layout.keep
         if layout.output_form(form).format == PARQUET and form.format == JSONL:
@@ -277,7 +277,7 @@ class _PartLocation:
         return f"{self.form.name}-{self.number:05d}{self.form.ending}"
 
     def first(self, layout: Layout) -> int:
-        """Its first row."""
+        """Return its first row."""
         return self.number * layout.part_rows
 
 

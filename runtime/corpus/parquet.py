@@ -97,7 +97,7 @@ class ParquetSource:
         return skipped
 
     def decode(self, raw: "pyarrow.Table", errors: str) -> Rows:
-        """Rows of a table."""
+        """Return rows of a table."""
         return Rows(texts_of(raw.column(self._column), errors), raw.select(self._keep))
 
     def identity(self, raw: "pyarrow.Table") -> Iterator[bytes | memoryview]:
@@ -123,7 +123,7 @@ def check_text_column(type: "pyarrow.DataType", what: str) -> None:
 
 
 def texts_of(column: "pyarrow.ChunkedArray", errors: str) -> list[Any]:
-    """The text of each row; bytes that are not UTF-8 and nulls are faults."""
+    """Return the text of each row; bytes that are not UTF-8 and nulls are faults."""
     return [text_of(value, errors) for value in _as_bytes(column).to_pylist()]
 
 
@@ -138,14 +138,14 @@ def _as_bytes(column: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray":
 
 
 def type_of(kind: Any) -> "pyarrow.DataType":
-    """The type of a new column: of its name, or a list of structures of such."""
+    """Return the type of a new column: of its name, or a list of structures of such."""
     if isinstance(kind, dict):
         return pyarrow.list_(pyarrow.struct([(name, type_of(each)) for name, each in kind.items()]))
     return _TYPES[kind]
 
 
 def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pyarrow.Table":
-    """Rows as a table.
+    """Return rows as a table.
 
     Args:
         output: the rows.

@@ -41,7 +41,7 @@ class Output:
 
 
 def text_of(value: object, errors: str) -> str | Fault:
-    """The text of a value: UTF-8, or text already.
+    """Return the text of a value: UTF-8, or text already.
 
     Args:
         value: of the row.

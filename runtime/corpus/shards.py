@@ -45,13 +45,13 @@ class Shards(Collection[Pair]):
                 yield source, target if self._answered is None else self._answered(target)
 
     def without(self, sources: frozenset[str], count: int) -> "Shards":
-        """The pairs with other sources; `count` are left out."""
+        """Return the pairs with other sources; `count` are left out."""
         others = self._copy()
         others._held_out, others._count = self._held_out | sources, self._count - count
         return others
 
     def answered(self, change: Callable[[str], str]) -> "Shards":
-        """The pairs with targets that are changed when they are read."""
+        """Return the pairs with targets that are changed when they are read."""
         changed = self._copy()
         changed._answered = change
         return changed

@@ -15,7 +15,7 @@ _ROWS = 8_192
 
 @contextmanager
 def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: Sequence[str] = ()) -> Iterator[Any]:
-    """The rows of a file.
+    """Yield the rows of a file.
 
     Args:
         path: path or URL.
@@ -58,7 +58,7 @@ def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object
 
 
 def parquet() -> Any:
-    """The module that reads and writes Parquet.
+    """Return the module that reads and writes Parquet.
 
     Raises:
         MissingLibrary: pyarrow is not installed.

@@ -124,7 +124,7 @@ class DeviceBeams(DeviceState):
             values[:] = values[self._sentence, order % self._beams]
 
     def resized(self, rows: Sequence[int], target: int) -> "DeviceBeams":
-        """A new state of whole sentences; see `DeviceState.moved`."""
+        """Return a new state of whole sentences; see `DeviceState.moved`."""
         assert not self._unread, "rows move after the steps before have been read"
         sentences = [row // self._beams for row in rows[:: self._beams]]
         beams = range(self._beams)
@@ -139,6 +139,6 @@ class DeviceBeams(DeviceState):
         return new
 
     def _of_rows(self, name: str) -> np.ndarray:
-        """An output of the last step, `[rows, n]`; a copy."""
+        """Return an output of the last step, `[rows, n]`; a copy."""
         values = self._exchange.outputs[name].reshape(self._exchange.sizes.rows, self._beams, -1)
         return values[self._rows].reshape(self.rows, -1)

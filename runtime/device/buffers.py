@@ -79,7 +79,7 @@ class Stack:
         return self.row // self.line
 
     def at(self, row: int) -> Buffer:
-        """The heads of this row and the rows after it, in all tensors."""
+        """Return the heads of this row and the rows after it, in all tensors."""
         return Buffer(self.address + row * self.row, self.line, self.plane)
 
     def clear(self, device: Device, row: int, count: int) -> None:
@@ -95,7 +95,7 @@ def stack_bytes(count: int, rows: int, heads: int, line: int) -> tuple[int, int]
 
 
 def stack(address: int, names: Sequence[str], rows: int, heads: int, line: int) -> Stack:
-    """A stack at an address with `stack_bytes` of memory."""
+    """Return a stack at an address with `stack_bytes` of memory."""
     plane, _ = stack_bytes(len(names), rows, heads, line)
     return Stack(address, tuple(names), line, heads * line, plane)
 
@@ -119,7 +119,7 @@ class Block:
             self.size += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
 
     def views(self, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """The tensors in a copy of the block, uint8 `[size]` or more."""
+        """Return the tensors in a copy of the block, uint8 `[size]` or more."""
         starts = [(name, self.offsets[name], *self._tensors[name]) for name in self._tensors]
         return {
             name: array[at : at + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
@@ -260,7 +260,7 @@ class StepBuffers:
         self.device.upload(at["slots"], np.arange(sizes.target, dtype=self.id_type).repeat(sizes.beams))
 
     def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
-        """The address of each input and output by name; an output that aliases an input has its address."""
+        """Return the address of each input and output by name; an output that aliases an input has its address."""
         addresses = {name: self.state + offset for name, offset in self.block.offsets.items()}
         for whole in (self.caches, *self.sources):
             addresses |= whole.tensors()
@@ -326,7 +326,7 @@ def bytes_needed(manifest: Manifest, sizes: StepSizes, id_type: str) -> int:
 
 
 def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dict[str, int]:
-    """Bytes of each allocation."""
+    """Return bytes of each allocation."""
     model, float_size = manifest.model, np.dtype(manifest.precision.type).itemsize
     count, line = 2 * model.decoder_layers, model.head_dim * float_size
     plan = {

@@ -78,7 +78,7 @@ class CapturedRuns:
         (run.replay or enqueue)()
 
     def _run_of(self, key: Hashable) -> _Run:
-        """The run of a key, for which the one that was not used for longest may be forgotten."""
+        """Return the run of a key, for which the one that was not used for longest may be forgotten."""
         run = self._runs.setdefault(key, _Run())
         self._runs.move_to_end(key)
         if len(self._runs) > self._most:

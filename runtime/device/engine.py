@@ -49,7 +49,7 @@ class DeviceEngine:
         return self._program.captured
 
     def first_target(self, source: int) -> int:
-        """The shortest caches: the time of a step grows with their length."""
+        """Return the shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Encoded:

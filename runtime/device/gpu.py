@@ -41,7 +41,7 @@ class Gpu:
 
 
 def find_gpu() -> Gpu | str:
-    """The GPU that will be used, or in words why none can be."""
+    """Return the GPU that will be used, or in words why none can be."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -86,7 +86,7 @@ def pci_bus_id() -> str | None:
 
 
 def usable_gpu(what: str) -> Gpu:
-    """The GPU for `what`, which cannot do without.
+    """Return the GPU for `what`, which cannot do without.
 
     Raises:
         MissingLibrary: there is no GPU, or its driver is missing or too old.

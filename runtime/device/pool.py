@@ -98,7 +98,7 @@ class Pool:
             raise
 
     def sizes(self, rows: int, source: int, target: int, logits: bool, beams: int = 1) -> StepSizes:
-        """The sizes of the buffers that serve a batch of these sizes."""
+        """Return the sizes of the buffers that serve a batch of these sizes."""
         width = _NARROWEST
         while width < source:
             width *= 2
@@ -124,7 +124,7 @@ class Pool:
                 raise ResourceError(self._too_large(sizes)) from error
 
     def memory(self, size: int) -> Lease[int]:
-        """The address of `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
+        """Return the address of `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
 
         Raises:
             ResourceError: the device does not have enough memory.

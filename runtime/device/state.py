@@ -113,7 +113,7 @@ class DeviceState(DecoderState):
         self._take_over(self._buffers, here)
 
     def resized(self, rows: Sequence[int], target: int) -> "DeviceState":
-        """A new state of these rows, as often as each is named; see `DecoderState.moved`.
+        """Return a new state of these rows, as often as each is named; see `DecoderState.moved`.
 
         Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other ones.
         """

@@ -201,7 +201,7 @@ class Abbreviations:
 
 
 def code_of(language: str | None) -> str | None:
-    """The code of two letters of a language, as "de" of "deu_Latn" and "de_DE"; None for an unknown one."""
+    """Return the code of two letters of a language, as "de" of "deu_Latn" and "de_DE"; None for an unknown one."""
     if language is None:
         return None
     letters = re.search("[A-Za-z]+", language)
@@ -218,7 +218,7 @@ def abbreviations_of(language: str | None) -> Abbreviations:
         return frozenset(word for each in table if code is None or each in ("", code) for word in table[each].split())
 
     def forms(table: Mapping[str, str]) -> frozenset[str]:
-        """The words in lower case, with a capital, and in capitals."""
+        """Return the words in lower case, with a capital, and in capitals."""
         return frozenset(form for each in words(table) for form in (each, each[0].upper() + each[1:], each.upper()))
 
     return Abbreviations(forms(_NEVER), forms(_BEFORE_NUMBERS), words(_STARTERS), code in _ORDINALS)

@@ -37,7 +37,7 @@ def cut(text: str, segment: Segment, fitting: Callable[[str], int], most: int) -
 
 
 def _beginning(text: str, segment: Segment, place: int) -> Segment:
-    """The segment before a place in its text."""
+    """Return the segment before a place in its text."""
     end = segment.start + place + sum(len(layout) - 1 for at, layout in segment.breaks if at < place)
     return segment_of(text, segment.start, _without_space(text, end), cut=True)
 

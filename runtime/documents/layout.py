@@ -59,7 +59,7 @@ class Segment(NamedTuple):
 
 
 def split(text: str, language: str | None = None) -> list[Segment]:
-    """The segments of a document, in order.
+    """Return the segments of a document, in order.
 
     Args:
         text: any text.
@@ -74,7 +74,7 @@ def split(text: str, language: str | None = None) -> list[Segment]:
 
 
 def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
-    """The segment of these characters of a document."""
+    """Return the segment of these characters of a document."""
     if len((own := text[start:end]).splitlines()) < 2:  # the usual case; `splitlines` finds every break
         return Segment(start, end, own, (), cut)
     words = []
@@ -129,12 +129,12 @@ def layout_before(text: str, segment: Segment, translation: str, before: tuple[S
 
 
 def without_mark(text: str) -> str:
-    """A line without what marks it, such as a bullet."""
+    """Return a line without what marks it, such as a bullet."""
     return text[_end_of_mark(text, 0, len(text)) :]
 
 
 def _blocks(text: str) -> list[Span]:
-    """The cells of all lines, without the marks of lines; those of wrapped lines are one."""
+    """Return the cells of all lines, without the marks of lines; those of wrapped lines are one."""
     blocks: list[Span] = []
     for paragraph in _paragraphs(text):
         for (_, cells), goes_on in zip(paragraph, _wrapped(text, paragraph), strict=True):
@@ -146,7 +146,7 @@ def _blocks(text: str) -> list[Span]:
 
 
 def _paragraphs(text: str) -> Iterator[list[_Line]]:
-    """Lines in a row that are not blank."""
+    """Yield lines in a row that are not blank."""
     columns = [column.span() for column in _COLUMN.finditer(text)][::-1]
     lines: list[_Line] = []
     for line in _line_spans(text):
@@ -159,7 +159,7 @@ def _paragraphs(text: str) -> Iterator[list[_Line]]:
 
 
 def _line_spans(text: str) -> Iterator[Span]:
-    """Each line, without white space at its end."""
+    """Yield each line, without white space at its end."""
     start = 0
     breaks = [found.span() for found in _BREAK.finditer(text)]
     for end, following in [*breaks, (len(text), 0)]:
@@ -170,7 +170,7 @@ def _line_spans(text: str) -> Iterator[Span]:
 
 
 def _cells(text: str, start: int, end: int, columns: list[Span]) -> list[Span]:
-    """The cells of a line, without marks.
+    """Return the cells of a line, without marks.
 
     Args:
         start, end: of the line.
@@ -224,7 +224,7 @@ def with_breaks(segment: Segment, translation: str) -> str:
 
 
 def _spaced(before: str, after: str) -> bool:
-    """Whether there must be white space between two texts."""
+    """Return whether there must be white space between two texts."""
     last = before.rstrip(CLOSING)[-1:]
     if last and last in _SPACED_ENDS:
         return True

@@ -36,7 +36,7 @@ _DIGITS = "0123456789"
 
 
 def sentences(text: str, start: int, end: int, language: str | None = None) -> list[Span]:
-    """The characters of each sentence between `start` and `end`, without white space around them.
+    """Return the characters of each sentence between `start` and `end`, without white space around them.
 
     Args:
         text: may have line breaks there, which count as white space.
@@ -113,7 +113,7 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
 
 
 def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules: Abbreviations) -> bool:
-    """Whether a full stop at `stop`, with no lower case after it, ends the sentence that began at `begin`."""
+    """Return whether a full stop at `stop`, with no lower case after it, ends the sentence that began at `begin`."""
     word = _word_before(text, begin, stop)
     number = 0 < len(word) <= 3 and all(each in _DIGITS for each in word)
     if word in rules.never or (number and _is_first(text, begin, stop - len(word))):  # it marks an item of a list
@@ -128,7 +128,7 @@ def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules
 
 
 def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
-    """The place after quotes and brackets that close; one that only closes may have white space around it.
+    """Return the place after quotes and brackets that close; one that only closes may have white space around it.
 
     Args:
         quotes: opening quotes that may close here.
@@ -148,7 +148,7 @@ def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
 
 
 def _after_notes(text: str, place: int, end: int) -> int:
-    """The place after references to notes, as in "known.[1] [2]"."""
+    """Return the place after references to notes, as in "known.[1] [2]"."""
     while True:
         at = place + (place < end and text[place] == " ")
         if at == end or text[at] != "[":

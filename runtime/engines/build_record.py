@@ -196,7 +196,7 @@ class BuildRecord:
         write_atomically(directory / NAME, data)
 
     def of_role(self, role: EngineRole) -> list[EngineFile]:
-        """The engine files of a role."""
+        """Return the engine files of a role."""
         return [engine for engine in self.engines if engine.role == role]
 
     @property

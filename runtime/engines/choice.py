@@ -148,7 +148,7 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
 
 
 def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) -> Choice:
-    """The fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime."""
+    """Return the fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime."""
     if engine == ORT:
         return _on_ort(manifest, "cpu", lowering, f"{reason}; engine ort was requested")
     if lowering is not None:
@@ -226,7 +226,7 @@ def _fitting_engines(
 
 
 def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None, trust_engines: bool) -> Choice:
-    """The engines that fit, of whichever TensorRT is installed."""
+    """Return the engines that fit, of whichever TensorRT is installed."""
     gpu = usable_gpu("engine trt")
     if not isinstance(bundle, Path) or bundle.is_file():
         raise BundleError(
@@ -248,7 +248,7 @@ def built_choice(directory: Path, record: BuildRecord, reason: str) -> Choice:
 
 
 def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) -> tuple[Built, TensorRt]:
-    """The best engines of the first library that has any."""
+    """Return the best engines of the first library that has any."""
     first: TensorRt | None = None
     for name in _TENSORRTS:
         if not any(find_spec(module) for module in (name, f"{name}_bindings")):

@@ -49,7 +49,7 @@ def _files() -> list[Path]:
 
 
 def _unmet() -> str | None:
-    """The library for want of which the loader refuses the provider's file, if that is so."""
+    """Return the library for want of which the loader refuses the provider's file, if that is so."""
     if (provider := cuda_provider()) is None:
         return None
     try:
@@ -85,5 +85,5 @@ def missing(library: str) -> str:
 
 
 def no_cuda(reason: str) -> MissingLibrary:
-    """The error for a provider that cannot be used, whenever that is seen."""
+    """Return the error for a provider that cannot be used, whenever that is seen."""
     return MissingLibrary(f"ONNX Runtime cannot start its CUDA provider: {reason}; or use --device cpu")

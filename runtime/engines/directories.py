@@ -36,7 +36,7 @@ class Candidates:
 
 
 def own_engines(manifest: Manifest) -> Path:
-    """The folder of this user's engines for a bundle, by the hashes of its graphs and weights."""
+    """Return the folder of this user's engines for a bundle, by the hashes of its graphs and weights."""
     folder = f"{WEIGHTS.partition('/')[0]}/"
     listed = sorted((name, entry.sha256) for name, entry in manifest.files.items() if name.startswith(folder))
     digest = hashlib.sha256("".join(f"{name} {sha256}\n" for name, sha256 in listed).encode()).hexdigest()
@@ -71,7 +71,7 @@ def candidates(
 
 
 def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, trust_engines: bool = False) -> Built:
-    """The engines to run; see `candidates`.
+    """Return the engines to run; see `candidates`.
 
     Raises:
         BundleError: none fits; the message lists the engines, the GPU and the library, and how to build engines.

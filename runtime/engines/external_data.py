@@ -39,7 +39,7 @@ def moved(model: bytes, location: str, start: int) -> bytes:
 
 
 def _changed(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
-    """The message after a change of all messages at a path of field numbers."""
+    """Return the message after a change of all messages at a path of field numbers."""
     if not path:
         return change(message)
     return b"".join(

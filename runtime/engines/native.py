@@ -127,7 +127,7 @@ class _Model(ctypes.Structure):
 
     @classmethod
     def of(cls, files: Files, manifest: Manifest, weights: memoryview | None) -> "_Model":
-        """A bundle's model.
+        """Return a bundle's model.
 
         Args:
             files: of the bundle.
@@ -186,7 +186,7 @@ class _Facts(ctypes.Structure):
 
 
 def find_library() -> Path | None:
-    """The library's file: the one that the environment names, that of this package, or that of this clone."""
+    """Return the library's file: the one that the environment names, that of this package, or that of this clone."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         return Path(named) if named else None
@@ -243,7 +243,7 @@ def _int64(values: Sequence[int] | Int64) -> Int64:
 
 
 def _same_length(**arrays: npt.NDArray[Any]) -> int:
-    """The length of arrays that the library reads side by side, without knowing where they end."""
+    """Return the length of arrays that the library reads side by side, without knowing where they end."""
     (first, length), *others = ((name, len(array)) for name, array in arrays.items())
     for name, other in others:
         if other != length:
@@ -381,7 +381,7 @@ class NativeState:
                 self._unread.append(calls)
 
     def read(self) -> StepOutput:
-        """The tokens of the first group of steps that was not read yet."""
+        """Return the tokens of the first group of steps that was not read yet."""
         if not self._unread:
             raise InputError("there is nothing to read: step first")
         made = []
@@ -421,7 +421,7 @@ class NativeState:
         return found
 
     def top(self, k: int) -> Top:
-        """The `k` likeliest tokens of each row by the last step; see `DecoderState.top`."""
+        """Return the `k` likeliest tokens of each row by the last step; see `DecoderState.top`."""
         width = max(k, 0)  # what is out of range is the library's to refuse
         best = Top(
             np.empty((self.rows, width), np.int64), np.empty((self.rows, width), np.float32), np.empty(self.rows)
@@ -436,7 +436,7 @@ class NativeState:
         check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
 
     def resized(self, rows: Sequence[int], target: int) -> "NativeState":
-        """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
+        """Return a new state of these rows, as often as each is named; see `DecoderState.moved`."""
         here = _int64(rows)
         state = c_void_p()
         library = self.library

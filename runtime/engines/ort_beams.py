@@ -51,7 +51,7 @@ class OrtBeams(OrtState):
     def of(
         cls, steps: OrtSteps, sizes: tuple[int, int, int], beams: int, *, logits: bool, top: int, window: int = WINDOW
     ) -> "OrtBeams":
-        """A state of new buffers, all rows finished; those of cross-attention come with the first sentences.
+        """Return a state of new buffers, all rows finished; those of cross-attention come with the first sentences.
 
         Args:
             steps: what runs it.
@@ -125,7 +125,7 @@ class OrtBeams(OrtState):
         return of_rows(self._by_row("logits"), rows)
 
     def top(self, k: int) -> Top:
-        """The best tokens by the last step; see `DecoderState.top`."""
+        """Return the best tokens by the last step; see `DecoderState.top`."""
         ids, logits, normaliser = map(self._by_row, TOP_OUTPUTS)
         if k > ids.shape[1]:
             return super().top(k)
@@ -153,6 +153,6 @@ class OrtBeams(OrtState):
         )
 
     def _by_row(self, name: str) -> np.ndarray:
-        """A buffer with an entry for each row; a view."""
+        """Return a buffer with an entry for each row; a view."""
         buffer = self._buffers[name]
         return buffer.reshape(self.rows, *buffer.shape[2:])

@@ -86,7 +86,7 @@ def providers_of(device: str, **cuda: str) -> list[Provider]:
 def open_step(
     manifest: Manifest, lowerings: Sequence[Lowering], open_session: Callable[[Graph], Any]
 ) -> tuple[Graph, Any]:
-    """The first of these decoder steps that the installed version loads, and its session."""
+    """Return the first of these decoder steps that the installed version loads, and its session."""
     failures: list[BundleError] = []
     for name in lowerings:
         graph = manifest.step(name)
@@ -99,7 +99,7 @@ def open_step(
 
 
 def open_beams(graph: Graph | None, open_session: Callable[[Graph], Any]) -> Any | None:
-    """The session of the step of beam search, `decoder_beams`; None for a bundle without it.
+    """Return the session of the step of beam search, `decoder_beams`; None for a bundle without it.
 
     ONNX Runtime before 1.25 does not support its opset: the rows of a sentence are then ordinary rows.
     """
@@ -198,7 +198,7 @@ def avoid_overflow(options: Any) -> None:
 
 
 def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
-    """A graph of an archive for ONNX Runtime, which maps its weights if that is a file, and copies them if not.
+    """Return a graph of an archive for ONNX Runtime, which maps its weights if that is a file, and copies them if not.
 
     Raises:
         BundleError: another file has taken the place of the archive.
@@ -227,7 +227,7 @@ def _not_loaded(path: File, error: Exception) -> TxportError:
 
 
 def _has_vnni() -> bool:
-    """Whether this processor adds products of 8 bits in 32 bits, by its flags in Linux."""
+    """Return whether this processor adds products of 8 bits in 32 bits, by its flags in Linux."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     except OSError:
@@ -236,7 +236,7 @@ def _has_vnni() -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of ONNX Runtime's message, without its error codes, C++ source locations and final period.
+    """Return the first line of ONNX Runtime's message, without its error codes, C++ source locations and final period.
 
     Of a failure of CUDA what failed and why, as "CUDA failure 35: CUDA driver version is insufficient".
     """

@@ -90,7 +90,7 @@ class OrtState(DecoderState):
 
     @classmethod
     def allocated(cls, steps: OrtSteps, rows: int, source: int, target: int, *, logits: bool) -> "OrtState":
-        """A state of new buffers, all rows finished; those of cross-attention come with the first sentences."""
+        """Return a state of new buffers, all rows finished; those of cross-attention come with the first sentences."""
         sizes = {"batch": rows, "source": source, "target": target}
         buffers = steps.state(sizes, ["logits"] if logits else [])
         buffers["finished"].fill(True)
@@ -154,7 +154,7 @@ class OrtState(DecoderState):
             self._made.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
-        """The tokens of the steps since the last `read`."""
+        """Return the tokens of the steps since the last `read`."""
         made, self._made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None], []
         return StepOutput(made, self._finished.ravel().copy())
 
@@ -173,7 +173,7 @@ class OrtState(DecoderState):
         self._gather(list(rows))
 
     def resized(self, rows: Sequence[int], target: int) -> "OrtState":
-        """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
+        """Return a new state of these rows, as often as each is named; see `DecoderState.moved`."""
         return self._moved(list(rows), target)
 
     def _moved(self, here: list[int], target: int) -> "OrtState":
@@ -220,7 +220,7 @@ class OrtState(DecoderState):
         return self.allocated(self._steps, count, self.source, target, logits="logits" in self._buffers)
 
     def _copied(self, here: list[int], target: int) -> "OrtState":
-        """These rows in new buffers; cross-attention stays where it is if they are all rows in order."""
+        """Return these rows in new buffers; cross-attention stays where it is if they are all rows in order."""
         new = self._allocated(len(here), target)
         of: slice | list[int] = here
         if here == list(range(self._batch)):
@@ -240,12 +240,12 @@ class OrtState(DecoderState):
 
 
 def is_cache(name: str) -> bool:
-    """Whether this buffer is of self-attention: `[batch, heads, target, head_dim]`."""
+    """Return whether this buffer is of self-attention: `[batch, heads, target, head_dim]`."""
     return name.startswith("self_")
 
 
 def is_cross(name: str) -> bool:
-    """Whether this buffer is of cross-attention: an output of the encoder."""
+    """Return whether this buffer is of cross-attention: an output of the encoder."""
     return name.startswith("cross_")
 
 

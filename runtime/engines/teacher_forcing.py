@@ -107,11 +107,11 @@ class TeacherForcing:
                 )
 
     def memories(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
-        """The encoder's output `[s, d_model]` for each source, float32, with its index; raises as `read`."""
+        """Yield the encoder's output `[s, d_model]` for each source, float32, with its index; raises as `read`."""
         yield from self._encoded(sources, "memory", lambda s, _: s * self._manifest.model.d_model)
 
     def attentions(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
-        """The encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
+        """Yield the encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
         model = self._manifest.model
         maps = model.encoder_layers * (model.encoder_heads or model.heads)
         yield from self._encoded(sources, "self_attention", lambda s, _: maps * s * s)
@@ -130,7 +130,7 @@ class TeacherForcing:
     def _batches(
         self, sources: Sequence[Ids], targets: Sequence[Ids], numbers: Callable[[int, int], int]
     ) -> Iterator[list[int]]:
-        """Rows of about one length, the longest first, as many as fit."""
+        """Yield rows of about one length, the longest first, as many as fit."""
         order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))
         most = self._manifest.limits.batch
         rows = list[int]()
@@ -156,7 +156,7 @@ class TeacherForcing:
         return self._run(graph, {"input_ids": ids, "source_lengths": lengths}, wanted)
 
     def graph(self, role: OptionalRole) -> Graph:
-        """The graph of a role.
+        """Return the graph of a role.
 
         Raises:
             BundleError: the bundle has none.

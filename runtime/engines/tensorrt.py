@@ -76,7 +76,7 @@ class TensorRt:
         return not self.is_rtx
 
     def why(self) -> str:
-        """The first error that the library logged since `messages` was cleared, as one line.
+        """Return the first error that the library logged since `messages` was cleared, as one line.
 
         The next errors are often its consequences, but exhausted memory may be reported in any of them.
         """
@@ -84,7 +84,7 @@ class TensorRt:
         return "no reason given" if first is None else " ".join(first.split())[:400].rstrip(".")
 
     def new_builder(self) -> Any:
-        """A builder.
+        """Return a builder.
 
         Raises:
             EngineError: the library cannot use this GPU or its driver.
@@ -96,7 +96,7 @@ class TensorRt:
             raise EngineError(f"{self.library} cannot build engines here: {self.why()}") from error
 
     def new_network(self, builder: Any) -> Any:
-        """An empty network of the kind that this version builds."""
+        """Return an empty network of the kind that this version builds."""
         flags = self.module.NetworkDefinitionCreationFlag
         name = "STRONGLY_TYPED" if self.strongly_typed else "EXPLICIT_BATCH"
         # From 11 on there is no choice, and a later version may drop the flag.
@@ -150,7 +150,7 @@ class TensorRt:
                     layer.set_output_type(index, self.module.float32)
 
     def _is_half(self, layer: Any, kind: str, read: set[str | None]) -> bool:
-        """Whether the floats that a layer makes are float16 by the graph, given the types of what it reads."""
+        """Return whether the floats that a layer makes are float16 by the graph, given the types of what it reads."""
         if kind == "CAST":
             layer.__class__ = self.module.ICastLayer  # the network gives an ILayer
             return self.type_name(layer.to_type) == "float16"
@@ -256,7 +256,7 @@ class TensorRt:
         return engine.create_execution_context(config)
 
     def type_name(self, data_type: Any) -> str:
-        """The manifest's name of a TensorRT data type."""
+        """Return the manifest's name of a TensorRT data type."""
         name = str(data_type).rpartition(".")[2]
         return {"FLOAT": "float32", "HALF": "float16"}.get(name, name.lower())
 
@@ -297,7 +297,7 @@ def _opened(name: str, library: LibraryVersion) -> TensorRt:
 
 
 def _logger(module: Any, messages: list[str]) -> Any:
-    """A logger that passes messages on to ours and keeps the errors for `TensorRt.why`.
+    """Return a logger that passes messages on to ours and keeps the errors for `TensorRt.why`.
 
     The library logs why it found no implementation of a layer earlier, among its verbose messages.
     """

@@ -81,7 +81,7 @@ class TrtProgram:
         return self._graphs.get(beams)
 
     def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
-        """The smallest profile that has room."""
+        """Return the smallest profile that has room."""
         return smallest_bucket(self._steps[beams], rows, target)
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
@@ -97,7 +97,7 @@ class TrtProgram:
         return enqueue
 
     def _bound_aside(self, context: Any, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """A step that writes its state aside, and the copy of it to where the next one reads it."""
+        """Return a step that writes its state aside, and the copy of it to where the next one reads it."""
         block = state_block(sizes.rows, self.id_type)
         aside = {made: self._aside + block.offsets[name] for name, made in self.step_graph.aliases if name in STATE}
         state, size = Buffer(addresses[STATE[0]]), block.offsets[STATE[-1]] + sizes.rows
@@ -190,7 +190,7 @@ def step_buckets(file: EngineFile) -> list[tuple[int, int]]:
 
 
 def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: int) -> tuple[int, int]:
-    """The bucket with the fewest rows, then the shortest cache, that has room for this many.
+    """Return the bucket with the fewest rows, then the shortest cache, that has room for this many.
 
     Raises:
         BundleError: none has.
@@ -206,7 +206,7 @@ def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: i
 
 
 def limits_of(record: BuildRecord) -> Limits:
-    """The largest sizes that all engines of a directory take."""
+    """Return the largest sizes that all engines of a directory take."""
     steps = [profile for file in record.of_role("decoder_step") for profile in file.profiles]
     encoders = [profile for file in record.of_role("encoder") for profile in file.profiles]
     batch = min(max(profile.batch.max for profile in each) for each in (steps, encoders))

@@ -109,7 +109,7 @@ class BeamSlot(Slot):
         del self.ended[self._most :]
 
     def _none_better(self) -> bool:
-        """Whether the search ends here, by `Search.early_stopping`."""
+        """Return whether the search ends here, by `Search.early_stopping`."""
         search = self.request.search
         if len(self.ended) < self._most:
             return False
@@ -122,7 +122,7 @@ class BeamSlot(Slot):
         return possible <= _score(self.ended[-1])
 
     def result(self) -> Result:
-        """The best hypotheses that ended."""
+        """Return the best hypotheses that ended."""
         best = self.ended[: self.request.search.n_best]
         if not self.request.scores:
             best = [replace(hypothesis, scores=None) for hypothesis in best]
@@ -152,15 +152,15 @@ class BeamSearch:
         self.top = min(self._kept, vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request."""
+        """Return the slot of a request."""
         return BeamSlot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether rules need all logits, and not only the best."""
+        """Return whether rules need all logits, and not only the best."""
         return request.ruled
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Whether the host sees the next step: always."""
+        """Return whether the host sees the next step: always."""
         return True
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
@@ -182,7 +182,7 @@ class BeamSearch:
         state.override(*map(list, zip(*overrides, strict=True)))
 
     def _candidates(self, state: DecoderState, slots: Sequence[Slot | None]) -> dict[int, list[Candidate]]:
-        """The best continuations of each slot that works, by descending total."""
+        """Return the best continuations of each slot that works, by descending total."""
         working = {index: slot for index, slot in enumerate(slots) if isinstance(slot, BeamSlot)}
         begun = {index: slot for index, slot in working.items() if slot.length >= len(slot.request.prefix)}
         if not begun:
@@ -227,7 +227,7 @@ class BeamSearch:
         return ids, scores
 
     def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
-        """Ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for forbidden ones."""
+        """Return ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for forbidden ones."""
         changed = log_softmax(logits)
         self._constraints.apply(changed, made, slot.request)
         if self._renormalize:

@@ -18,12 +18,12 @@ from txport.runtime.search.settings import GREEDY, Search
 
 
 def engine_of(engine: Engine, search: Search) -> Engine:
-    """The engine of a search: with a shortlist one whose rows can be restricted."""
+    """Return the engine of a search: with a shortlist one whose rows can be restricted."""
     return restricting(engine) if search.shortlist else engine
 
 
 def policy_of(engine: Engine, search: Search) -> Policy:
-    """The policy of a search."""
+    """Return the policy of a search."""
     if search.beam > 1:
         if isinstance(engine, NativeEngine):
             return NativeBeamSearch(engine, search)

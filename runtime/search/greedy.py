@@ -28,15 +28,15 @@ class Greedy:
         self._eos = tokens.eos
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request."""
+        """Return the slot of a request."""
         return Slot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether the host reads logits: of each step, or only where the best token must not come."""
+        """Return whether the host reads logits: of each step, or only where the best token must not come."""
         return request.scores or self._constraints.penalises or (request.ruled and not self._recomputes)
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Whether the host sees the next step before the one after it begins."""
+        """Return whether the host sees the next step before the one after it begins."""
         return any(slot.length < slot.single_steps for slot in slots)
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
@@ -71,7 +71,7 @@ class Greedy:
                 slot.scores.append(score)
 
     def tokens(self, state: DecoderState, slots: Mapping[int, Slot], token_ids: Int64) -> dict[int, int]:
-        """The token of each row, by its slot, where the device chose `token_ids` `[rows]`."""
+        """Return the token of each row, by its slot, where the device chose `token_ids` `[rows]`."""
         chosen: dict[int, int] = {}
         changed: dict[int, Slot] = {}
         for row, slot in slots.items():
@@ -91,7 +91,7 @@ class Greedy:
         return self._constraints.penalises or token in self._constraints.banned(slot.ids, slot.request)
 
     def _best(self, logits: Float32, slot: Slot) -> int:
-        """The best token of `[vocabulary]` logits by the rules; the first of equals, as with ArgMax."""
+        """Return the best token of `[vocabulary]` logits by the rules; the first of equals, as with ArgMax."""
         scores = logits.copy()
         self._constraints.apply(scores, slot.ids, slot.request)
         return int(scores.argmax())

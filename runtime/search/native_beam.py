@@ -22,7 +22,7 @@ class _Slot(Slot):
     hypotheses: NativeHypotheses | None = None
 
     def result(self) -> Result:
-        """The best hypotheses that ended."""
+        """Return the best hypotheses that ended."""
         assert self.hypotheses is not None
         best = [Hypothesis(*answer) for answer in self.hypotheses.answers()]
         if not self.request.scores:
@@ -50,7 +50,7 @@ class NativeBeamSearch:
         self.top = min(candidates(search, Constraints(search.rules, engine.tokens)) + more, engine.vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request."""
+        """Return the slot of a request."""
         hypotheses = self._beams.sentence(limit, request.min_length, request.prefix, request.forced)
         return _Slot(index, request, limit, hypotheses=hypotheses)
 
@@ -59,7 +59,7 @@ class NativeBeamSearch:
         return request.search.rules.repetition_penalty != 1
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Whether the host sees the next step: always."""
+        """Return whether the host sees the next step: always."""
         return True
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:

@@ -52,7 +52,7 @@ class Pending(Future[Any]):
 
 
 def answered(result: object) -> Pending:
-    """An answer that is here already."""
+    """Return an answer that is here already."""
     answer = Pending()
     answer.set_result(result)
     return answer

@@ -50,7 +50,7 @@ class Request:
         return self.min_length > 0 or self.search.rules.change_scores
 
     def limit(self, limits: Limits) -> int:
-        """The most tokens that this engine makes for it, eos included."""
+        """Return the most tokens that this engine makes for it, eos included."""
         return limits.target if self.max_length is None else min(self.max_length, limits.target)
 
 
@@ -143,9 +143,9 @@ class Slot:
         self.length = len(self.ids)
 
     def result(self) -> Result:
-        """The answer so far."""
+        """Return the answer so far."""
         return Result(self.index, [self.hypothesis()])
 
     def hypothesis(self) -> Hypothesis:
-        """The tokens so far."""
+        """Return the tokens so far."""
         return Hypothesis(self.ids, self.scores if self.request.scores else None)

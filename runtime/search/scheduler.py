@@ -38,13 +38,13 @@ class Policy(Protocol):
     top: int
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request, and the most tokens of its answer."""
+        """Return the slot of a request, and the most tokens of its answer."""
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether a state that answers this request must be allocated with logits."""
+        """Return whether a state that answers this request must be allocated with logits."""
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Whether `choose` must see the next step of these slots before the one after it begins."""
+        """Return whether `choose` must see the next step of these slots before the one after it begins."""
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Append the tokens of a group of steps to the answers.
@@ -167,7 +167,7 @@ class Scheduler:
             return True
 
     def cancelled(self, index: int) -> bool:
-        """Whether a request that runs was given up; asked once."""
+        """Return whether a request that runs was given up; asked once."""
         if index not in self._cancelled:
             return False
         self._cancelled.discard(index)
@@ -193,7 +193,7 @@ class Scheduler:
         return self._stopped
 
     def _open(self) -> tuple[int, int, int, bool] | None:
-        """Rows, source, target and logits for a batch of the head of the queue; None if nothing waits."""
+        """Return rows, source, target and logits for a batch of the head of the queue; None if nothing waits."""
         with self._lock:
             if not self._queue or self._stopped:
                 return None
@@ -205,7 +205,7 @@ class Scheduler:
         return rows, source, min(self.engine.first_target(source), longest), logits
 
     def most_rows(self, source: int) -> int:
-        """The most sentences of a batch of sources of this width."""
+        """Return the most sentences of a batch of sources of this width."""
         return max(1, min(self._rows, self._batch_tokens // source))
 
     def _head(self) -> Iterator[_Entry]:
@@ -217,19 +217,19 @@ class Scheduler:
         return -(-len(self._queue) // max(1, workers))
 
     def take(self, state: DecoderState, logits: bool) -> list[_Entry]:
-        """The next group for a running batch, at most as many as it has rows; empty if there is none for it."""
+        """Return the next group for a running batch, at most as many as it has rows; empty if there is none for it."""
         with self._lock:
             return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows // self.policy.rows))]
 
     def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Number of waiting entries that a running batch may take now, at most `most`."""
+        """Return number of waiting entries that a running batch may take now, at most `most`."""
         if not self._queue:
             return 0
         with self._lock:
             return self._ready(state, logits, most)
 
     def _ready(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Number of entries at the head of the queue that belong in a running batch.
+        """Return number of entries at the head of the queue that belong in a running batch.
 
         One that is too wide for an engine that pads, or needs logits, lets the batch drain, so that it begins the next
         one. That is rare where many wait, since the longest come first. Sentences of half the width get a batch of
@@ -293,7 +293,7 @@ class _Batch:
         self._encoded = deque(each for each in self._encoded if not self._scheduler.cancelled(each[0].number))
 
     def unanswered(self) -> list[int]:
-        """The requests that this batch has taken and not answered."""
+        """Return the requests that this batch has taken and not answered."""
         waiting = [*(entry for entry, _, _ in self._encoded), *self._encoding]
         return [slot.index for slot in self._working()] + [entry.number for entry in waiting]
 
@@ -301,7 +301,7 @@ class _Batch:
         return [slot for slot in self._slots if slot is not None]
 
     def _waiting(self, most: int = 1) -> int:
-        """Number of sentences that may still be placed, as far as is known now, at most `most`."""
+        """Return number of sentences that may still be placed, as far as is known now, at most `most`."""
         return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, most)
 
     def _add_rows(self) -> None:
@@ -361,7 +361,7 @@ class _Batch:
         return True
 
     def _drained(self) -> bool:
-        """Whether no sentence waits for this batch; others may come."""
+        """Return whether no sentence waits for this batch; others may come."""
         return not self._waiting()
 
     def _half_free(self, working: list[Slot]) -> bool:
@@ -381,7 +381,7 @@ class _Batch:
         self._slots = [self._slots[slot] for slot in kept]
 
     def _target(self, working: list[Slot]) -> int:
-        """A length of caches that leaves each row that works room for a token."""
+        """Return a length of caches that leaves each row that works room for a token."""
         length = _longest(working)
         target = self._state.target
         while target <= length:
@@ -389,7 +389,7 @@ class _Batch:
         return target
 
     def _compacted_slots(self) -> list[int]:
-        """The slots that work; those at the end fill the gaps at the front, so that few rows have to move."""
+        """Return the slots that work; those at the end fill the gaps at the front, so that few rows have to move."""
         working = [index for index, slot in enumerate(self._slots) if slot is not None]
         behind = deque(index for index in working if index >= len(working))
         return [index if self._slots[index] is not None else behind.popleft() for index in range(len(working))]

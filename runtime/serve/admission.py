@@ -24,7 +24,7 @@ class Admission:
 
     @contextmanager
     def place(self, sentences: int, client: str) -> Iterator[None]:
-        """A place for a request, which counts for at most `MOST_OF_A_REQUEST` sentences.
+        """Yield a place for a request, which counts for at most `MOST_OF_A_REQUEST` sentences.
 
         Raises:
             Refusal: 429, this client has its share; 503, all places are taken.

@@ -37,7 +37,7 @@ _SMALL = 16 << 10  # bytes of a body that is parsed within a millisecond; larger
 
 
 def create_app(service: Service, keys: Keys) -> Starlette:
-    """The application.
+    """Return the application.
 
     Args:
         service: answers requests.
@@ -80,7 +80,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
 
 
 def answer_of(error: Exception) -> Response:
-    """The answer for what was raised."""
+    """Return the answer for what was raised."""
     refusal = refusal_of(error)
     return JSONResponse({"error": refusal.sentence}, refusal.status, refusal.headers)
 
@@ -108,7 +108,7 @@ class Routes:
             log("ready")
 
     async def page(self, _: Request) -> Response:
-        """The page."""
+        """Return the page."""
         return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
 
     async def health(self, _: Request) -> Response:
@@ -120,11 +120,11 @@ class Routes:
         return _health(self._service.models.alive, "an engine keeps failing: restart the server")
 
     async def ready(self, _: Request) -> Response:
-        """Whether requests should come here; while the server drains, it takes no connections."""
+        """Return whether requests should come here; while the server drains, it takes no connections."""
         return _health(self._service.models.ready, "no model is loaded yet, or none could be: see the log")
 
     async def metrics(self, _: Request) -> Response:
-        """All metrics."""
+        """Return all metrics."""
         text = generate_latest(self._service.metrics.registry)
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -214,7 +214,7 @@ class Bodies:
 
 
 async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known: bool = True) -> bytes:
-    """The body of a request.
+    """Return the body of a request.
 
     Args:
         request: of the client.
@@ -255,7 +255,7 @@ async def _in_time(body: Coroutine[Any, Any, bytes], settings: Settings) -> byte
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of the work, which is cancelled when the client goes away.
+    """Return the result of the work, which is cancelled when the client goes away.
 
     Raises:
         ClientGone: it did.
@@ -341,7 +341,7 @@ def _health(good: bool, otherwise: str) -> Response:
 
 
 def page() -> tuple[str, str]:
-    """The page, and a policy that lets nothing run but its own script, and nothing be asked but this server."""
+    """Return the page, and a policy that lets nothing run but its own script, and nothing be asked but this server."""
     text = files("txport.runtime.serve").joinpath("page.html").read_text(encoding="utf-8")
     hashes = []
     for tag in ("style", "script"):

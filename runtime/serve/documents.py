@@ -62,7 +62,7 @@ async def translate(
 
 
 def tokens(document: Document) -> int:
-    """Tokens that were made."""
+    """Return tokens that were made."""
     return sum(len(part.translation.ids) for part in document.parts)
 
 
@@ -73,7 +73,7 @@ def alternatives(document: Document, count: int) -> list[str]:
 
 
 def _of_rank(document: Document, rank: int) -> str:
-    """The text of each part's translation of this rank, or its last, with the layout between them."""
+    """Return the text of each part's translation of this rank, or its last, with the layout between them."""
     texts = []
     end = 0
     for part in document.parts:
@@ -129,7 +129,7 @@ async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; when one fails, or this is cancelled, the others are cancelled."""
+    """Return the results of all; when one fails, or this is cancelled, the others are cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

@@ -32,7 +32,7 @@ class ClientGone(Exception):
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """The answer for what was raised; what lies inside of the server stays in its log."""
+    """Return the answer for what was raised; what lies inside of the server stays in its log."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, DeadlineExceeded):

@@ -18,7 +18,7 @@ def _table() -> dict[str, tuple[str, str]]:
 
 
 def _code(name: str, whole: bool = False) -> str:
-    """The code of a bundle's language: `deu_Latn` and `de_DE` are de; with what follows if it is `whole`."""
+    """Return the code of a bundle's language: `deu_Latn` and `de_DE` are de; with what follows if it is `whole`."""
     first, _, rest = name.replace("_", "-").partition("-")
     short, _ = _table().get(first.lower(), (first, ""))
     return f"{short}-{rest}" if whole and rest else short
@@ -32,7 +32,7 @@ def by_code(names: Iterable[str]) -> dict[str, str]:
 
 
 def name_of(code: str) -> str:
-    """The English name of a code, or the code."""
+    """Return the English name of a code, or the code."""
     first, _, rest = code.partition("-")
     _, name = _table().get(first, (first, code))
     return f"{name} ({rest})" if rest and name != code else name

@@ -127,7 +127,7 @@ class Models:
                 raise InputError(f"{model.name} has {model.bytes:,} bytes of weights, more than --memory allows")
 
     def choose(self, name: str, source: str, target: str) -> Choice:
-        """The first model of this name, if one is given, that translates between these languages.
+        """Return the first model of this name, if one is given, that translates between these languages.
 
         Args:
             name: of a model, or "" for any.
@@ -180,7 +180,7 @@ class Models:
 
     @asynccontextmanager
     async def lease(self, model: Model, seconds: float | None = None) -> AsyncIterator[Translator]:
-        """The translator of a model, which stays loaded meanwhile.
+        """Yield the translator of a model, which stays loaded meanwhile.
 
         Args:
             model: which one.

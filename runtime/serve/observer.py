@@ -125,6 +125,6 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """The header Host without its port."""
+    """Return the header Host without its port."""
     end = host.find("]") + 1 if host.startswith("[") else host.find(":")
     return host if end <= 0 else host[:end]

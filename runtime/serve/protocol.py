@@ -22,7 +22,7 @@ class _Connection(h11.Connection):
     _pieces = _bytes = 0
 
     def next_event(self) -> Any:
-        """The next event.
+        """Return the next event.
 
         Raises:
             h11.RemoteProtocolError: also for a body in small pieces.

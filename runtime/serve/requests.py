@@ -58,7 +58,7 @@ class Ask:
 
 
 def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
-    """The fields of a request: a JSON object, or a form (either kind) with those of the address.
+    """Return the fields of a request: a JSON object, or a form (either kind) with those of the address.
 
     Raises:
         Refusal: 400, it is neither.
@@ -128,7 +128,7 @@ def _part(piece: bytes) -> tuple[str, str]:
 
 
 def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
-    """The request of these fields.
+    """Return the request of these fields.
 
     Raises:
         Refusal: 400 for missing fields or wrong types, 413 for too much text, 422 for unsupported features.

@@ -44,7 +44,7 @@ class Service:
     admission: Admission
 
     async def answer(self, ask: Ask, client: str, record: Record) -> dict[str, Any]:
-        """The members of the answer.
+        """Return the members of the answer.
 
         Raises:
             Refusal, TxportError: there is none.
@@ -128,5 +128,5 @@ def _members(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, A
 
 
 def event(name: str, members: Mapping[str, Any]) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return f"event: {name}\ndata: {json.dumps(members, ensure_ascii=False)}\n\n".encode()

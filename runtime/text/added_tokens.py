@@ -25,25 +25,25 @@ class Inner(Protocol):
     """The model of one side, which added tokens are added to."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text alone."""
+        """Return the ids of a text alone."""
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode, with the characters of each id."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
 
     def piece(self, token: int) -> str | None:
-        """The piece of an id; None if it has none."""
+        """Return the piece of an id; None if it has none."""
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode as `locate` does, for text that continues a word."""
 
     def normalised(self, text: str) -> Normalised | None:
-        """The text as the model reads it; None if it reads the text unchanged."""
+        """Return the text as the model reads it; None if it reads the text unchanged."""
 
     def space(self) -> list[int]:
-        """The ids of a space alone."""
+        """Return the ids of a space alone."""
 
 
 class Part(NamedTuple):
@@ -60,7 +60,7 @@ class Part(NamedTuple):
     token: AddedToken | None
 
     def cut(self, start: int, end: int, token: AddedToken | None) -> "Part":
-        """A part of this part."""
+        """Return a part of this part."""
         return Part(self.text[start:end], self.places[start : end + 1], token)
 
     def joined(self, other: "Part") -> "Part":
@@ -117,7 +117,7 @@ class WithAdded:
         return self._inner.piece(token) if known is None else known.content
 
     def _any(self, text: str) -> bool:
-        """Whether there may be a token in a text."""
+        """Return whether there may be a token in a text."""
         return self._raw.may_find(text) or bool(self._normalised.tokens)
 
     def _normal(self, content: str) -> str:
@@ -142,7 +142,7 @@ class WithAdded:
         return found if any(each.token is not None for each in found) else [part]
 
     def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
-        """The ids of a part, and the characters of the part that each one stands for."""
+        """Return the ids of a part, and the characters of the part that each one stands for."""
         if part.token is not None:
             return [part.token.id], [(0, len(part.text))]
         continues = self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
@@ -221,7 +221,7 @@ class _Finder:
 
 
 def is_word(character: str) -> bool:
-    r"""Whether a character, if there is one, is \w of the library's regular expressions."""
+    r"""Return whether a character, if there is one, is \w of the library's regular expressions."""
     if not character:
         return False
     category = unicodedata.category(character)

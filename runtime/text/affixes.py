@@ -43,7 +43,7 @@ class Affixes:
 def affixes(
     description: TokenizerDescription, source_language: str | None = None, target_language: str | None = None
 ) -> Affixes:
-    """The affixes for chosen languages, None for the defaults.
+    """Return the affixes for chosen languages, None for the defaults.
 
     Raises:
         InputError: a language is unknown, the bundle has none to choose, or one must be chosen and was not.
@@ -90,7 +90,7 @@ def split_marker(text: str, description: TokenizerDescription) -> tuple[str | No
 
 
 def with_unknown_target(description: TokenizerDescription, unk: int) -> TokenizerDescription:
-    """The description for a text whose marker names an unknown language: unk takes the language's place."""
+    """Return the description for a text whose marker names an unknown language: unk takes the language's place."""
     prefix = tuple(unk if item == TARGET_LANGUAGE else item for item in description.source_prefix)
     return replace(description, source_prefix=prefix)
 

@@ -48,7 +48,7 @@ class Alignment:
 
 
 def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
-    """The average of the heads that align: float32 `[layers, heads, t, s]` -> `[t, s]`.
+    """Return the average of the heads that align: float32 `[layers, heads, t, s]` -> `[t, s]`.
 
     Args:
         cross: cross-attention.
@@ -78,7 +78,7 @@ def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collect
 
 
 def words_of(text: str) -> list[Span]:
-    """The characters of each word of a text."""
+    """Return the characters of each word of a text."""
     words, start = [], None
     for position, character in enumerate([*text, " "]):
         if character.isspace():
@@ -118,5 +118,5 @@ def align_words(
 
 
 def _word(span: Span, words: Sequence[Span]) -> int | None:
-    """The first word that ends after the span begins."""
+    """Return the first word that ends after the span begins."""
     return next((number for number, (_, end) in enumerate(words) if end > span[0]), None)

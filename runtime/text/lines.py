@@ -81,14 +81,14 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[Iterator[list[bytes]]]:
-    """The windows of a file, as `windows` has them; see `open_text`."""
+    """Yield the windows of a file, as `windows` has them; see `open_text`."""
     with open_text(path) as descriptor:
         yield windows(descriptor, most, first)
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[int]:
-    """The descriptor of a file that is open for reading.
+    """Yield the descriptor of a file that is open for reading.
 
     Raises:
         InputError: it cannot be read.
@@ -105,7 +105,7 @@ def open_text(path: Path) -> Iterator[int]:
 
 
 def as_line(text: str) -> bytes:
-    """A translation as one line of output; a line break in it must not shift the lines after it."""
+    """Return a translation as one line of output; a line break in it must not shift the lines after it."""
     return text.replace("\n", " ").encode() + b"\n"
 
 
@@ -135,14 +135,14 @@ def _read(descriptor: int) -> bytes:
 
 
 def _ready(descriptor: int) -> bool:
-    """Whether a read would return at once; a regular file is always ready."""
+    """Return whether a read would return at once; a regular file is always ready."""
     poll = select.poll()  # not select, which refuses descriptors from 1024 on
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str = "line") -> Iterator[list[str]]:
-    """The same windows as text, with one text for each line, without a byte order mark before the first.
+    """Yield the same windows as text, with one text for each line, without a byte order mark before the first.
 
     Args:
         raw: windows of bytes.
@@ -177,7 +177,7 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
 
 
 def whole_text(descriptor: int, errors: str = "strict", what: str = "line") -> str:
-    """All text of a file descriptor, line breaks and a byte order mark included; otherwise as `text_windows`."""
+    """Return all text of a file descriptor, line breaks and a byte order mark included; otherwise as `text_windows`."""
     lines = b"".join(iter(partial(_read, descriptor), b"")).split(b"\n")
     return "\n".join(_line_text(line, errors, f"{what} {number}") for number, line in enumerate(lines, 1))
 
@@ -194,7 +194,7 @@ def _line_text(line: bytes, errors: str, where: str) -> str:
 
 
 def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
-    r"""All lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at its start is dropped.
+    r"""Return all lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at its start is dropped.
 
     Args:
         file: may be empty, which gives no lines.

@@ -124,7 +124,7 @@ class Call:
         return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist)
 
     def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
-        """The sentence of a text; None if there is nothing in it to translate.
+        """Return the sentence of a text; None if there is nothing in it to translate.
 
         Args:
             text: any text; one that is too long is cut, or refused if the call is strict.
@@ -153,7 +153,7 @@ class Call:
         return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
 
     def fitting(self, text: str) -> int:
-        """The number of characters at the beginning of a text that the model takes, perhaps all of them."""
+        """Return the number of characters at the beginning of a text that the model takes, perhaps all of them."""
         ids, spans, around = self.tokenizer.locate_source(text, *self._languages)
         room = max(0, self.limits.source - around.count)
         return len(text) if len(ids) <= room else spans[room][0]
@@ -170,7 +170,7 @@ class Call:
         return sentence
 
     def of_ids(self, source: Sequence[int], number: int = 1) -> Sentence:
-        """The sentence of whole source ids, which must have been checked."""
+        """Return the sentence of whole source ids, which must have been checked."""
         request = self._request(source, self.target_prefix, number)
         return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
 

@@ -81,7 +81,7 @@ def check_effect(asked: Options, filled: Options) -> None:
 
 
 def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokenizer") -> Search:
-    """The search that options ask for.
+    """Return the search that options ask for.
 
     Raises:
         InputError: options contradict one another, an id is outside the vocabulary, or a beam has no room.
@@ -101,7 +101,7 @@ def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokeni
 
 
 def _stated(options: Options, *names: str) -> dict[str, Any]:
-    """The options of these names that are not None."""
+    """Return the options of these names that are not None."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 

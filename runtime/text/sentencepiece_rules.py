@@ -93,7 +93,7 @@ def _check_model(model: bytes) -> None:
 
 
 def _checked_piece(message: bytes) -> list[bytes]:
-    """The text of a piece if a user defined it."""
+    """Return the text of a piece if a user defined it."""
     texts: list[bytes] = []
     kinds: list[int] = []
     for tag, value in tagged(message):
@@ -168,7 +168,7 @@ class _Table:
         raise _Refusal("has a normalisation table whose rules have no end")
 
     def _after(self, reached: Units, rules: Units) -> tuple[Units, Units]:
-        """The places behind these units, each once, and the most rules on a path to them."""
+        """Return the places behind these units, each once, and the most rules on a path to them."""
         places = reached ^ self._offsets[reached]
         matches = self._units[reached] & _LEAF != 0
         leaves = places[matches]

@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
-        """The source ids of the text alone, and its affixes; None for the default languages."""
+        """Return the source ids of the text alone, and its affixes; None for the default languages."""
 
     def locate_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -48,19 +48,19 @@ class Tokenizer(Protocol):
         """Encode as `encode_source` does, with the characters, first and after the last, that each id stands for."""
 
     def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
-        """The affixes of texts that choose no language by themselves; None for the default languages."""
+        """Return the affixes of texts that choose no language by themselves; None for the default languages."""
 
     def encode_prefix(self, text: str) -> list[int]:
-        """The target ids of a prefix that a translation must begin with, without bos and eos."""
+        """Return the target ids of a prefix that a translation must begin with, without bos and eos."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids; special ids, and ids outside the vocabulary, leave no text."""
+        """Return the text of target ids; special ids, and ids outside the vocabulary, leave no text."""
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of these source ids, for people."""
+        """Return pieces of these source ids, for people."""
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of these target ids, for people."""
+        """Return pieces of these target ids, for people."""
 
     def target_spans(self, ids: Sequence[int]) -> list[Span]:
         """The characters of `decode(ids)` that each id adds to those before; an unfinished one is the last id's."""
@@ -77,16 +77,16 @@ class Side(Protocol):
     """The model of one side: text to ids and back, without affixes."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text alone. Unpaired surrogates count as unseen characters."""
+        """Return the ids of a text alone. Unpaired surrogates count as unseen characters."""
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode, with the characters that each id stands for, also where normalisation changes them."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
 
     def piece(self, token: int) -> str | None:
-        """The piece of an id; None if it has none."""
+        """Return the piece of an id; None if it has none."""
 
 
 class Pieces(Side):
@@ -119,12 +119,12 @@ class Pieces(Side):
         return self._vocabulary.ids([piece.piece for piece in pieces]), spans
 
     def _is_unknown(self, text: str) -> bool:
-        """Whether the model makes one unknown piece of a text, after the mark of a word."""
+        """Return whether the model makes one unknown piece of a text, after the mark of a word."""
         ids = self._processor.encode(text, out_type=int)
         return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(_WORD)])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids.
+        """Return the text of ids.
 
         A model's vocabulary may be padded beyond its pieces. Ids from the padding, which an undertrained model can
         choose, leave no text, as special ids do.
@@ -143,11 +143,11 @@ class Pieces(Side):
         return self._continuing.locate(text)
 
     def normalised(self, text: str) -> Normalised | None:
-        """The text as the model reads it, without a space that it puts in front; None if it changes nothing."""
+        """Return the text as the model reads it, without a space that it puts in front; None if it changes nothing."""
         return _normalised(self._processor, _valid(text)) if self._normalises else None
 
     def space(self) -> list[int]:
-        """The ids of a space alone."""
+        """Return the ids of a space alone."""
         piece = "\u2581"
         return [self._processor.piece_to_id(piece)] if self._vocabulary is None else self._vocabulary.ids([piece])
 
@@ -220,7 +220,7 @@ class FromTokenizers(Side):
         return list(encoding.ids), list(encoding.offsets)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without special ones."""
+        """Return the text of ids, without special ones."""
         with _panics("decode ids"):
             return str(self._tokenizer.decode([int(i) for i in ids if i >= 0], skip_special_tokens=True))
 
@@ -255,7 +255,7 @@ class Bytes(Side):
         return None
 
     def space(self) -> list[int]:
-        """The id of a space."""
+        """Return the id of a space."""
         return self.encode(" ")
 
 
@@ -276,7 +276,7 @@ class TextTokenizer(Tokenizer):
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
-        """The source ids of the text alone, and its affixes.
+        """Return the source ids of the text alone, and its affixes.
 
         Args:
             text: one line, which may choose its target language by itself if the bundle has that.
@@ -305,27 +305,27 @@ class TextTokenizer(Tokenizer):
         return self._target.encode(text)
 
     def prefix_spans(self, text: str) -> list[Span]:
-        """The characters that each id of `encode_prefix` stands for."""
+        """Return the characters that each id of `encode_prefix` stands for."""
         return self._target.locate(text)[1]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids; ids without a piece leave no text."""
+        """Return the text of target ids; ids without a piece leave no text."""
         return self._target.decode(ids)
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces of source ids; an id without one is its number."""
+        """Return the pieces of source ids; an id without one is its number."""
         return [self._source.piece(token) or f"<{token}>" for token in ids]
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces of target ids, likewise."""
+        """Return the pieces of target ids, likewise."""
         return [self._target.piece(token) or f"<{token}>" for token in ids]
 
     def source_text(self, ids: Sequence[int]) -> str:
-        """The text of source ids: it turns random ids into sample texts for a model that came without any."""
+        """Return the text of source ids: it turns random ids into sample texts for a model that came without any."""
         return self._source.decode(ids)
 
     def _split(self, text: str, source_language: str | None, target_language: str | None) -> tuple[str, Affixes]:
-        """The text without its own choice of a language, and the affixes for that choice."""
+        """Return the text without its own choice of a language, and the affixes for that choice."""
         description = self._description
         name, text = split_marker(text, description)
         if name is not None:
@@ -399,7 +399,7 @@ class IdsOnly(Tokenizer):
 def open_tokenizer(
     bundle: Files, description: TokenizerDescription, vocabularies: Vocabularies
 ) -> TextTokenizer | IdsOnly:
-    """The tokenizer that the field `tokenizer` of a manifest describes.
+    """Return the tokenizer that the field `tokenizer` of a manifest describes.
 
     Args:
         bundle: what has its files, by the names in the description.
@@ -489,5 +489,5 @@ def _panics(what: str) -> Iterator[None]:
 
 
 def _valid(text: str) -> str:
-    """The text without unpaired surrogates, which UTF-8 cannot hold."""
+    """Return the text without unpaired surrogates, which UTF-8 cannot hold."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") if not text.isascii() else text

@@ -36,11 +36,11 @@ class Vocabulary:
         self._ids = {piece: token for token, piece in enumerate(pieces) if piece is not None}
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
-        """The ids of pieces."""
+        """Return the ids of pieces."""
         return [self._ids.get(piece, self._unk) for piece in pieces]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The pieces of ids; ids without a piece or outside the vocabulary are skipped."""
+        """Return the pieces of ids; ids without a piece or outside the vocabulary are skipped."""
         found = (self._pieces[token] for token in ids if 0 <= token < len(self._pieces))
         return [piece for piece in found if piece is not None]
 

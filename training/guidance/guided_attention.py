@@ -91,7 +91,7 @@ class Aligned(Guide):
 
 
 def choose_guide(options: TrainingOptions, alignments: Mapping[Pair, Links], tokenizer: TextTokenizer) -> Guide | None:
-    """The guide of a recipe's `[training]`; None where none has a weight."""
+    """Return the guide of a recipe's `[training]`; None where none has a weight."""
     if options.guided_attention == "none" or not options.guided_weight:
         return None
     return Diagonal(options.guided_width) if options.guided_attention == "diagonal" else Aligned(alignments, tokenizer)
@@ -108,7 +108,7 @@ def default_heads(decoder_layers: int) -> Heads:
 
 
 def cross_attentions(model: Transformer) -> list[torch.nn.Module]:
-    """The attentions that have a head of the config's `alignment_heads`, by layer."""
+    """Return the attentions that have a head of the config's `alignment_heads`, by layer."""
     layers = sorted({layer for layer, _ in model.config.alignment_heads})
     return [_cross_attention(model, layer) for layer in layers]
 
@@ -134,7 +134,7 @@ def guided_loss(kind: str, attention: Tensor, guide: Tensor, tokens: int | Tenso
 
 
 def diagonal_loss(attention: Tensor, penalties: Tensor, tokens: int | Tensor) -> Tensor:
-    """The mean over steps of the penalty that a step's attention meets: from 0 to 1, without a unit.
+    """Return the mean over steps of the penalty that a step's attention meets: from 0 to 1, without a unit.
 
     The paper takes the mean over source positions too, which makes long sources cheaper.
 

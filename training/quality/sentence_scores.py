@@ -53,7 +53,7 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def worst(pairs: Sequence[Pair], translations: Sequence[str], count: int, order: int = 2) -> list[Scored]:
-    """The `count` worst translations by BLEU of `order`, then by chrF; the worst is first.
+    """Return the `count` worst translations by BLEU of `order`, then by chrF; the worst is first.
 
     Args:
         pairs: sources and references.

@@ -48,7 +48,7 @@ def said_once(trainer: Trainer, error: TxportError) -> BaseException:
 
 
 def lost(error: RuntimeError, saved: bool) -> TxportError | None:
-    """The error for a process that does not answer any more; None if that is not what happened.
+    """Return the error for a process that does not answer any more; None if that is not what happened.
 
     Args:
         error: what a collective operation raised.

@@ -46,5 +46,5 @@ class Clock:
             self.reserve = min(rest, MOST_RESERVE * self.limit)
 
     def done(self) -> float:
-        """The used part of the time for steps, 0 to 1; 0 without a limit."""
+        """Return the used part of the time for steps, 0 to 1; 0 without a limit."""
         return 0.0 if self.limit is None else min(1.0, self.seconds / (self.limit - self.reserve))

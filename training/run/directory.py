@@ -77,7 +77,7 @@ class RunDirectory(RunPaths):
         return recipe
 
     def stored(self) -> Recipe:
-        """The recipe of the run, which leaves nothing open."""
+        """Return the recipe of the run, which leaves nothing open."""
         return from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
 
     def start_of(self, recipe: Recipe) -> Start | None:

@@ -50,7 +50,7 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
 
 
 def _on_all(trainer: Trainer, good: bool) -> bool:
-    """Whether all devices find it good: they end together, or wait for each other for ever."""
+    """Return whether all devices find it good: they end together, or wait for each other for ever."""
     return trainer.strategy.reduce_boolean_decision(good, all=True) if trainer.world_size > 1 else good
 
 

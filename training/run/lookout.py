@@ -68,5 +68,5 @@ class SpeedCheck(Callback):
 
 
 def _minutes(seconds: float) -> str:
-    """Seconds as minutes and seconds, as in 2:17."""
+    """Return seconds as minutes and seconds, as in 2:17."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

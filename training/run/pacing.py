@@ -13,13 +13,13 @@ NEVER = 1 << 62
 
 
 def due(trainer: Trainer) -> bool:
-    """Whether a validation follows this batch."""
+    """Return whether a validation follows this batch."""
     assert trainer.val_check_batch is not None
     return trainer.should_stop or (trainer.fit_loop.total_batch_idx + 1) % trainer.val_check_batch == 0
 
 
 def next_validation(done: float, took: float, used: float) -> float:
-    """The part of a run after which it validates again, 0 to 1.
+    """Return the part of a run after which it validates again, 0 to 1.
 
     Args:
         done: the part that is done after a validation.

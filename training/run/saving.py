@@ -63,12 +63,12 @@ class StateSaver(Checkpoint):
 
     @staticmethod
     def _agreed(trainer: Trainer, wanted: bool) -> bool:
-        """Whether any device wants it: saving is done by all of them together."""
+        """Return whether any device wants it: saving is done by all of them together."""
         return trainer.strategy.reduce_boolean_decision(wanted, all=False) if trainer.world_size > 1 else wanted
 
 
 def _last(trainer: Trainer) -> bool:
-    """Whether no step follows."""
+    """Return whether no step follows."""
     loop = trainer.fit_loop
     whole = loop.epoch_loop.batch_progress.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
     return trainer.should_stop or trainer.global_step == trainer.max_steps or whole

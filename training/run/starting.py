@@ -44,7 +44,7 @@ class Start:
 
     @classmethod
     def read(cls, recipe: Recipe, directory: Path) -> "Start":
-        """A checkpoint that a recipe can fine-tune.
+        """Return a checkpoint that a recipe can fine-tune.
 
         Raises:
             CheckpointError: it is damaged.

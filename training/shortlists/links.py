@@ -41,7 +41,7 @@ class Links:
         self._weights.append(np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64))
 
     def best(self, count: int) -> tuple[Int64, Int64]:
-        """The source id and the target id of each pair that is among the `count` heaviest of its source id."""
+        """Return the source id and the target id of each pair that is among the `count` heaviest of its source id."""
         if not self._keys:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         keys, places = np.unique(np.concatenate(self._keys), return_inverse=True)

@@ -21,7 +21,7 @@ PART = 512
 
 
 def pieces_of(labels: Sequence[str]) -> dict[str, int]:
-    """The id of each piece; of equal ones the first."""
+    """Return the id of each piece; of equal ones the first."""
     return {piece: number for number, piece in reversed(list(enumerate(labels)))}
 
 
@@ -32,7 +32,7 @@ def frequent(counts: Int64, count: int) -> Int64:
 
 
 def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candidates: int, same: Links) -> Shortlist:
-    """A shortlist.
+    """Return a shortlist.
 
     Args:
         links: of source ids and target ids.

@@ -35,20 +35,20 @@ def code(rng: random.Random) -> Pair:
 
 
 def plate(rng: random.Random) -> Pair:
-    """A letter and digits that are read one by one: "B2490", "K-41"."""
+    """Return a letter and digits that are read one by one: "B2490", "K-41"."""
     number = "".join(rng.choice("0123456789") for _ in range(rng.randint(2, 4)))
     written = f"{rng.choice('ABCDEFGHIJKLMNOPQRSTUVWXYZ')}{rng.choice(['', ' ', '-'])}{number}"
     return written, verbalise.digits(written)
 
 
 def room(rng: random.Random) -> Pair:
-    """A room, bus or highway number, read in pairs: "305" -> "three oh five"."""
+    """Return a room, bus or highway number, read in pairs: "305" -> "three oh five"."""
     number = rng.randint(101, 999)
     return str(number), verbalise.pairs(number)
 
 
 def house(rng: random.Random) -> Pair:
-    """A house number: "221B", "42"."""
+    """Return a house number: "221B", "42"."""
     number = weighted(rng, [(1, rng.randint(1, 99)), (1, rng.randint(100, 999))])
     letter = rng.choice("ABCD") if rng.random() < 0.15 else ""
     return f"{number}{letter}", verbalise.pairs(number) + (f" {letter.lower()}" if letter else "")
@@ -61,7 +61,7 @@ def zip_code(rng: random.Random) -> Pair:
 
 
 def roman_number(rng: random.Random) -> Pair:
-    """A chapter or part: "IV" -> "four". Without "I", which is a word."""
+    """Return a chapter or part: "IV" -> "four". Without "I", which is a word."""
     number = rng.randint(2, len(ROMAN))
     return ROMAN[number - 1], verbalise.cardinal(number)
 

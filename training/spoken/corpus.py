@@ -31,7 +31,7 @@ _UNSPOKEN = re.compile(r"[^a-z0-9' ]")
 
 
 def split_of(source: str) -> Split:
-    """The split that a sentence belongs to, by the hash of its words: no sentence can be in two splits.
+    """Return the split that a sentence belongs to, by the hash of its words: no sentence can be in two splits.
 
     Case, spaces and punctuation do not count, so a held-out sentence does not come back in training with a full stop.
     """
@@ -41,7 +41,7 @@ def split_of(source: str) -> Split:
 
 
 def sentences(seed: int, split: Split) -> Iterator[Pair]:
-    """An endless stream of distinct (written, spoken) sentences of one split, the same for the same seed."""
+    """Yield an endless stream of distinct (written, spoken) sentences of one split, the same for the same seed."""
     rng = random.Random(f"{seed} {split}")
     seen: set[str] = set()
     while True:
@@ -61,7 +61,7 @@ def sentence(rng: random.Random) -> Pair:
 
 
 def _clause(rng: random.Random) -> str:
-    """The template of a clause, with an opener in one of sixteen and a tail in one of twelve."""
+    """Return the template of a clause, with an opener in one of sixteen and a tail in one of twelve."""
     parts = [rng.choice(CLAUSES)]
     if rng.random() < 1 / 16:
         parts.insert(0, rng.choice(OPENERS))
@@ -71,7 +71,7 @@ def _clause(rng: random.Random) -> str:
 
 
 def _joined(rng: random.Random) -> str:
-    """The template of two clauses or everyday sentences that a word joins."""
+    """Return the template of two clauses or everyday sentences that a word joins."""
     first, second = (rng.choice(rng.choice([CLAUSES, EVERYDAY])) for _ in range(2))
     return f"{first} {rng.choice(JOINTS)} {second}"
 

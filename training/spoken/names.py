@@ -32,7 +32,7 @@ _STATES = (("late", "spät"), ("here", "da"), ("ill", "krank"), ("tired", "müde
 
 
 def names(split: Split) -> list[str]:
-    """The names of a split: no other split has any of them."""
+    """Return the names of a split: no other split has any of them."""
     splits = list(NAMES)
     start = sum(NAMES[other] for other in splits[: splits.index(split)])
     return list(itertools.islice(_all_names(), start, start + NAMES[split]))

@@ -34,13 +34,13 @@ def magnitude(rng: random.Random, largest_digits: int) -> int:
 
 
 def round_or_not(rng: random.Random, number: int) -> int:
-    """The number, or a third of the time the number with trailing zeros, as people like to quote them."""
+    """Return the number, or a third of the time the number with trailing zeros, as people like to quote them."""
     zeros = rng.randint(0, max(0, len(str(number)) - 1))
     return number // 10**zeros * 10**zeros if rng.random() < 0.33 else number
 
 
 def written_decimal(rng: random.Random, whole_below: int) -> str:
-    """A whole number or a decimal of one or two places, below `whole_below`."""
+    """Return a whole number or a decimal of one or two places, below `whole_below`."""
     whole = min(magnitude(rng, 3), whole_below - 1)
     places = rng.choice([0, 1, 1, 2])
     return str(whole) + (f".{rng.randrange(10**places):0{places}}" if places else "")
@@ -55,13 +55,13 @@ def cardinal(rng: random.Random) -> Pair:
 
 
 def plain(rng: random.Random) -> Pair:
-    """A number of five digits without a comma: "12345"; alone, a shorter one could be a year or a code."""
+    """Return a number of five digits without a comma: "12345"; alone, a shorter one could be a year or a code."""
     number = round_or_not(rng, rng.randrange(10**4, 10**5))
     return str(number), verbalise.cardinal(number)
 
 
 def count(largest: int) -> Slot:
-    """The slot of counts from 2 to `largest`."""
+    """Return the slot of counts from 2 to `largest`."""
 
     def slot(rng: random.Random) -> Pair:
         number = rng.randint(2, largest)
@@ -77,7 +77,7 @@ def ordinal(rng: random.Random) -> Pair:
 
 
 def ordinal_suffix(number: int) -> str:
-    """The letters after the digits: "st", "nd", "rd" or "th"."""
+    """Return the letters after the digits: "st", "nd", "rd" or "th"."""
     if number % 100 in (11, 12, 13):
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -140,7 +140,7 @@ def money(rng: random.Random) -> Pair:
 
 
 def measure(kind: str) -> Slot:
-    """The slot of one kind of unit: "12.5 km", "3kg"."""
+    """Return the slot of one kind of unit: "12.5 km", "3kg"."""
     units = UNITS[kind]
 
     def slot(rng: random.Random) -> Pair:
@@ -156,7 +156,7 @@ def measure(kind: str) -> Slot:
 
 
 def large_count(rng: random.Random) -> str:
-    """A whole number of up to five digits as written."""
+    """Return a whole number of up to five digits as written."""
     return f"{round_or_not(rng, magnitude(rng, 5)):,}"
 
 

@@ -83,7 +83,7 @@ def year(number: int) -> str:
 
 
 def plural(words: str) -> str:
-    """The plural of the last word, for decades and denominators: "nineteen ninety" -> "nineteen nineties"."""
+    """Return the plural of the last word, for decades and denominators: "nineteen ninety" -> "nineteen nineties"."""
     if words.endswith("y"):
         return words[:-1] + "ies"
     return words + ("es" if words.endswith(("x", "ch", "s")) else "s")
@@ -95,7 +95,7 @@ def decade(first_year: int) -> str:
 
 
 def decimal(text: str) -> str:
-    """A decimal as written, thousands commas allowed: "-3.05" -> "minus three point zero five"."""
+    """Return a decimal as written, thousands commas allowed: "-3.05" -> "minus three point zero five"."""
     text = text.replace(",", "")
     sign = "minus " if text.startswith("-") else ""
     whole, _, fraction = text.lstrip("-").partition(".")

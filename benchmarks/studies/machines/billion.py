@@ -65,7 +65,7 @@ def measure(bundle: Path, text: Path, lines: int, max_length: int | None, rounds
 
 
 def seconds_to_read(path: Path) -> float:
-    """Seconds to leave out all rows of a file."""
+    """Return seconds to leave out all rows of a file."""
     begin = time.perf_counter()
     with sources.opened(str(path), form_of(path.name), "text", None) as source:
         source.skip(READ)

@@ -38,12 +38,12 @@ def requests(engine: NativeEngine, vocabulary: int, count: int, tokens: int) -> 
 
 
 def lengths(engine: NativeEngine, sentences: Sequence[Request]) -> list[int]:
-    """Tokens of each answer, which are those of any number of threads."""
+    """Return tokens of each answer, which are those of any number of threads."""
     return [len(result.ids) for result in decode_all(engine, sentences)]
 
 
 def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[], object]:
-    """The encoder alone, over all of them at once."""
+    """Return the encoder alone, over all of them at once."""
     ids = np.array([request.source_ids for request in sentences], np.int64)
     return partial(engine.encode, ids, np.full(len(ids), ids.shape[1], np.int64))
 
@@ -51,7 +51,7 @@ def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[],
 def by_threads(
     bundle: Path, threads: Sequence[int], batches: Sequence[int], tokens: int, rounds: int, warm_up: int
 ) -> list[str]:
-    """Lines of a table in Markdown: times of each batch, a row for each number of threads."""
+    """Return lines of a table in Markdown: times of each batch, a row for each number of threads."""
     manifest = Manifest.load(bundle)
     engines = [NativeEngine(bundle, manifest, count) for count in threads]
     columns = []
@@ -70,7 +70,7 @@ def by_threads(
 
 
 def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, warm_up: int) -> list[str]:
-    """Lines of a table in Markdown: throughput of many sentences, by how many batches share the most threads."""
+    """Return lines of a table in Markdown: throughput of many sentences, by how many batches share the most threads."""
     manifest = Manifest.load(bundle)
     threads = [max(1, max(workers) // count) for count in workers]
     engines = [

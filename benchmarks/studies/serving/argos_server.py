@@ -42,7 +42,7 @@ def package(marian: Path, directory: Path) -> None:
 
 
 def translation(directory: Path) -> Any:
-    """The package, opened by argostranslate, without libraries that split sentences."""
+    """Return the package, opened by argostranslate, without libraries that split sentences."""
     for name in ("stanza", "spacy", "minisbd"):
         sys.modules[name] = ModuleType(name)
     minisbd: Any = sys.modules["minisbd"]

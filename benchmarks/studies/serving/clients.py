@@ -54,7 +54,7 @@ def by_clients(ask: Callable[[Request], Result], requests: list[Request]) -> tup
 
 
 def compare(engine: Engine, requests: list[Request], rounds: int, warm_up: int) -> npt.NDArray[np.float64]:
-    """Tokens a second, `[rounds, 4]`: of `WAYS`."""
+    """Return tokens a second, `[rounds, 4]`: of `WAYS`."""
     queue = Queue(engine)
     shared = SharedBatches()
 

@@ -60,7 +60,7 @@ def of_bundle(directory: str) -> Client:
 
 
 def by_clients(client: Client, texts: list[str], clients: int) -> tuple[float, list[float]]:
-    """Seconds for all texts, and seconds of each."""
+    """Return seconds for all texts, and seconds of each."""
     ready = Barrier(clients + 1)
 
     def work(number: int) -> list[float]:

@@ -86,7 +86,7 @@ def _todays_name(name: str) -> str:
 
 
 def _attention_bias(plan: ImportPlan) -> bool:
-    """Whether a side has biases in attention: `use_bias` of the textbook is for the encoder alone.
+    """Return whether a side has biases in attention: `use_bias` of the textbook is for the encoder alone.
 
     Raises:
         CheckpointError: a side has them in some layers only.

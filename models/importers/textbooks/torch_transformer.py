@@ -99,7 +99,7 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _names(described: Names, stored: Sequence[str]) -> Names:
-    """The names as the file has them, where they are given with or without what wrappers put before them."""
+    """Return the names as the file has them, where they are given with or without what wrappers put before them."""
     first = {name.partition(".")[0] for name in stored}
     outer = f"{first.pop()}." if len(first) == 1 else ""
 

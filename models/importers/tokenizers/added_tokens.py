@@ -37,7 +37,7 @@ SEAMLESS = Around("tokenizers", "kept_before_normalized", "first")
 
 
 def listed_tokens(directory: Path) -> dict[str, AddedToken]:
-    """All tokens whose ids the directory states, by their contents.
+    """Return all tokens whose ids the directory states, by their contents.
 
     Raises:
         CheckpointError: a list is none of tokens and ids.
@@ -63,7 +63,7 @@ def listed_tokens(directory: Path) -> dict[str, AddedToken]:
 def added_tokens(
     directory: Path, vocabulary: Mapping[str, int], rows: int, around: Around, languages: Collection[int] = ()
 ) -> AddedTokens | None:
-    """The tokens that texts contain as a whole; None if there are none.
+    """Return the tokens that texts contain as a whole; None if there are none.
 
     Args:
         directory: of the model.
@@ -101,7 +101,7 @@ def added_tokens(
 def with_added(
     table: Sequence[str | None], model: bytes, added: AddedTokens | None, separate: bool = False
 ) -> list[str | None]:
-    """Pieces by id with the added tokens, as answers show them; None for those that answers do not show.
+    """Return pieces by id with the added tokens, as answers show them; None for those that answers do not show.
 
     Args:
         table: the pieces of the model.
@@ -128,7 +128,7 @@ def with_added(
 
 
 def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[AddedToken]:
-    """The special tokens of the directory, by name, all or those of `names`; their ids are not stated here."""
+    """Yield the special tokens of the directory, by name, all or those of `names`; their ids are not stated here."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         for name, value in read_json(directory / file, optional=True).items():
             if names is not None and name not in names:
@@ -140,7 +140,7 @@ def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[Adde
 
 
 def _items(value: Any) -> list[Any]:
-    """The tokens of a field: one, a list, or an object of names and tokens."""
+    """Return the tokens of a field: one, a list, or an object of names and tokens."""
     if isinstance(value, dict) and "content" not in value:
         return list(value.values())
     return value if isinstance(value, list) else [value]

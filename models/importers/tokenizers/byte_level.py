@@ -12,7 +12,7 @@ _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
-    """The directory's tokenizer.json, or one made from vocab.json and merges.txt.
+    """Return the directory's tokenizer.json, or one made from vocab.json and merges.txt.
 
     Raises:
         CheckpointError: neither is there, or it belongs to another model.

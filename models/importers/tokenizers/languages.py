@@ -30,7 +30,7 @@ _CODE = re.compile(r"__([A-Za-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})
 
 
 def listed_languages(directory: Path) -> dict[str, int]:
-    """The languages whose ids the directory states, in the order of these; empty if it states none.
+    """Return the languages whose ids the directory states, in the order of these; empty if it states none.
 
     Raises:
         CheckpointError: a list of tokens is damaged.
@@ -40,7 +40,7 @@ def listed_languages(directory: Path) -> dict[str, int]:
 
 
 def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[str, int]:
-    """The languages whose ids the directory states, and those of which only the order is known.
+    """Return the languages whose ids the directory states, and those of which only the order is known.
 
     A language that was added later may be the only one with a stated id.
 
@@ -66,7 +66,7 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
 
 
 def _ordered_languages(directory: Path) -> list[str]:
-    """The directory's own list of languages; empty if it has none."""
+    """Return the directory's own list of languages; empty if it has none."""
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         value = read_json(directory / file, optional=True)
         tokens = value.get("additional_special_tokens") or value.get("extra_special_tokens") or []
@@ -77,7 +77,7 @@ def _ordered_languages(directory: Path) -> list[str]:
 
 
 def language_of(content: str) -> str | None:
-    """The name of the language that a token stands for; None for other tokens."""
+    """Return the name of the language that a token stands for; None for other tokens."""
     match = _CODE.fullmatch(content)
     return (match[1] or match[2]) if match else None
 
@@ -85,7 +85,7 @@ def language_of(content: str) -> str | None:
 def default_languages(
     model: HuggingFaceModel, options: ImportOptions, languages: Mapping[str, int], *, forced: bool
 ) -> tuple[str | None, str | None]:
-    """The default source and target language: from the options, else the directory's, else English for a source.
+    """Return the default source and target language: from the options, else the directory's, else English for a source.
 
     Args:
         model: whose forced_bos_token_id may be that of a language.
@@ -117,7 +117,7 @@ def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -
 def chosen_language(
     name: str | None, table: Mapping[str, int], side: str, directory: Path, *, required: bool = False
 ) -> str | None:
-    """A default language, checked.
+    """Return a default language, checked.
 
     Raises:
         InputError: it is unknown, or there is none although one is required.

@@ -103,7 +103,7 @@ def described(
 
 
 def without_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions, codes: str) -> TokenizerParts:
-    """Ids only: what answers are forced to begin with belongs to the model all the same.
+    """Return ids only: what answers are forced to begin with belongs to the model all the same.
 
     That is the target language if the user chooses one, else the config's forced id if it has one.
 

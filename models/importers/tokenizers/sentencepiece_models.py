@@ -34,7 +34,7 @@ def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -
 
 
 def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Path]:
-    """The models of both sides, which may be one file, by their usual names.
+    """Return the models of both sides, which may be one file, by their usual names.
 
     Args:
         place: the directory.

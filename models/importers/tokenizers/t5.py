@@ -44,7 +44,7 @@ _PEGASUS_OFFSET = 103
 
 
 def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
-    """The tokenizer of a directory, which its architecture does not decide, and the config with its unknown id.
+    """Return the tokenizer of a directory, which its architecture does not decide, and the config with its unknown id.
 
     Raises:
         CheckpointError: files are missing, damaged or of another model.
@@ -113,7 +113,7 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
 
 
 def _without_special(data: bytes, spm: Path) -> list[str | None]:
-    """Pieces by SentencePiece's own ids; None for those of no text."""
+    """Return pieces by SentencePiece's own ids; None for those of no text."""
     pieces: Sequence[str] = pieces_of(data, spm)
     processor = sentencepiece.SentencePieceProcessor(model_proto=data)
     special = (processor.is_control, processor.is_unknown, processor.is_unused)
@@ -180,7 +180,7 @@ def _of_json(model: HuggingFaceModel) -> tuple[Path, bytes | None]:
 
 
 def _of_tokenizers(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """A tokenizer.json that SentencePiece cannot follow; byte-level BPE, as CodeT5's, is for C++ too."""
+    """Return a tokenizer.json that SentencePiece cannot follow; byte-level BPE, as CodeT5's, is for C++ too."""
     directory = model.directory
     refuse_languages(options, directory)
     data = byte_level_tokenizer(directory, ours.source_vocabulary)

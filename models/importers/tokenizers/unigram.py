@@ -25,7 +25,7 @@ _SPACES = ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {
 
 
 def sentencepiece_of(data: bytes) -> bytes | None:
-    """The SentencePiece model of a tokenizer.json; None if it is of another kind, or does more than that.
+    """Return the SentencePiece model of a tokenizer.json; None if it is of another kind, or does more than that.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: the file is damaged.
@@ -50,7 +50,7 @@ def sentencepiece_of(data: bytes) -> bytes | None:
 
 
 def _parts(step: Any) -> list[dict[str, Any]]:
-    """The steps of a normaliser or of a pre-tokenizer in order."""
+    """Return the steps of a normaliser or of a pre-tokenizer in order."""
     if step is None:
         return []
     steps = step.get("normalizers" if "normalizers" in step else "pretokenizers")
@@ -65,7 +65,7 @@ def _charsmap(normalizer: Any) -> bytes | None:
 
 
 def _splits_at_spaces(pre_tokenizer: Any) -> bool:
-    """Whether words begin with "▁", the first one too, and are parted from each other."""
+    """Return whether words begin with "▁", the first one too, and are parted from each other."""
     *others, last = _parts(pre_tokenizer) or [{}]
     whole = last.get("type") == "Metaspace" and last.get("replacement") == "▁"
     return whole and last.get("prepend_scheme", "always") != "never" and all(other in _SPACES for other in others)

@@ -40,12 +40,12 @@ class WordLists:
     files: tuple[Path, Path]
 
     def token(self, name: str, side: str = "target") -> int | None:
-        """The id of a special token (a key of `NAMES`) on one side, if it has one there."""
+        """Return the id of a special token (a key of `NAMES`) on one side, if it has one there."""
         tokens = self.source if side == "source" else self.target
         return next((tokens.index(token) for token in NAMES[name] if token in tokens), None)
 
     def special(self) -> dict[str, int]:
-        """The ids of special tokens, for our config: those of the target side.
+        """Return the ids of special tokens, for our config: those of the target side.
 
         Raises:
             CheckpointError: one is missing.
@@ -62,7 +62,7 @@ class WordLists:
 
 
 def has_lists(place: Path | None) -> bool:
-    """Whether a directory holds lists of tokens, and no SentencePiece models."""
+    """Return whether a directory holds lists of tokens, and no SentencePiece models."""
     if place is None or any(place.glob("*.model")):
         return False
     return any((place / name).is_file() for name in ("shared.txt", "source.txt"))
@@ -101,7 +101,7 @@ def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
 def word_tokenizer(
     lists: WordLists | None, options: ImportOptions, eos: int, *, prefix: Sequence[int] = (), spaced: bool = False
 ) -> TokenizerParts:
-    """A tokenizer of word lists.
+    """Return a tokenizer of word lists.
 
     Args:
         lists: none for ids only.
@@ -139,7 +139,7 @@ def _piece(token: str) -> str | None:
 
 
 def _are_characters(tokens: Sequence[str]) -> bool:
-    """Whether a list is of characters, a space among them, which no list of words has."""
+    """Return whether a list is of characters, a space among them, which no list of words has."""
     rest = [token for token in tokens if token not in _SPECIAL]
     return " " in rest and all(len(token) == 1 for token in rest)
 
