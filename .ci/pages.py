@@ -68,7 +68,8 @@ def blank(match: re.Match[str]) -> str:
 def paragraphs(text: str) -> Iterator[tuple[int, str, bool]]:
     """Line, text and whether it is a cell of a table, for each paragraph, item, heading and cell."""
     text = COMMENT.sub(blank, FENCE.sub(blank, text))
-    start, lines = 0, []
+    start = 0
+    lines = []
     for number, line in enumerate([*text.splitlines(), ""], 1):
         begins = re.match(r" *([-*] |\d+\. |#+ |\||>|!\[|\[)", line)
         if lines and (begins or not line.strip()):

@@ -157,7 +157,9 @@ def _command_module(place: str) -> tuple[str, str]:
     name, _, function = place.partition(":")
     entry = importlib.import_module(name)
     found: list[tuple[str, str]] = []
-    original, entry.run_command = entry.run_command, lambda module, extra: found.append((module, extra))  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    original = entry.run_command
+    entry.run_command = lambda module, extra: found.append((module, extra))
     try:
         getattr(entry, function)()
     finally:

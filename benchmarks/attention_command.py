@@ -55,7 +55,8 @@ def main(
     if positions is not None:
         if model is not None or target is not None or word is not None or kinds or layers or heads:
             raise InputError("--positions draws no model: give nothing else but -o")
-        canvas, label = draw_positions(positions), f"Sine and cosine of positions, for d_model {positions}"
+        canvas = draw_positions(positions)
+        label = f"Sine and cosine of positions, for d_model {positions}"
     else:
         if model is None or text is None:
             raise InputError("give a bundle or a checkpoint, and a text in quotes, or --positions")
@@ -63,7 +64,8 @@ def main(
         if unknown := [kind for kind in kinds if kind not in KINDS]:
             raise InputError(f"there is no attention of the kind {unknown[0]!r}: give {', '.join(KINDS)}")
         maps = read_maps(model, text, target, options)
-        canvas, label = _draw(maps, kinds, layers, heads, word), f"Attention: {maps[0].text} → {maps[1].text}"
+        canvas = _draw(maps, kinds, layers, heads, word)
+        label = f"Attention: {maps[0].text} → {maps[1].text}"
         _caption(canvas, [str(model), maps[0].text, maps[1].text])
     write_atomically(output, write(canvas, label))
 

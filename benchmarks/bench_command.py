@@ -21,7 +21,8 @@ from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import make_directory, write_atomically
 
-REPORT, TEXT = "bench.json", "bench.md"
+REPORT = "bench.json"
+TEXT = "bench.md"
 PATH = click.Path(path_type=Path)
 POSITIVE = click.FloatRange(0, min_open=True)
 

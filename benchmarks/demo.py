@@ -156,7 +156,8 @@ class Demo:
         if not script.exists():
             raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        stdout, stderr = None if shown else subprocess.PIPE, subprocess.PIPE if quiet else None
+        stdout = None if shown else subprocess.PIPE
+        stderr = subprocess.PIPE if quiet else None
         done = subprocess.run(
             [script, *arguments], input=text, stdout=stdout, stderr=stderr, encoding="utf-8", env=environment
         )

@@ -12,7 +12,8 @@ from rich.table import Table
 
 LEAST_EXACT = 0.97
 # Number of typical first sentences that are shown and must be right, and the required share of all.
-SHOWN, LEAST_RIGHT = 8, 0.95
+SHOWN = 8
+LEAST_RIGHT = 0.95
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
     share_weights(models.values(), directory / "weights.bin")
     files = {}
     for name, model in models.items():
-        model.producer_name, model.producer_version = "txport", version
+        model.producer_name = "txport"
+        model.producer_version = version
         model.graph.name = name
         files[name] = directory / f"{name}.onnx"
         ir.save(model, files[name])

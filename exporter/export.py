@@ -107,7 +107,8 @@ def export_bundle(
         CheckpointError: the checkpoint cannot be read.
         CheckFailed: verification failed. No bundle is left, unless `force`.
     """
-    options, stages = options or ExportOptions(), stages or Stages(enabled=False)
+    options = options or ExportOptions()
+    stages = stages or Stages(enabled=False)
     export = _Export(load_checkpoint(checkpoint_directory), options, stages)
     with new_directory(output, options.force, marker=NAME) as directory:
         manifest = export.write(directory)
@@ -180,8 +181,10 @@ class _Export:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
         if not self._options.float16 and not self._options.int8:
             return []
-        sample, coverage = self._sample, Coverage(self._sample)
-        sources, limits = sample.sources[:CALIBRATION_SENTENCES], sample.limits[:CALIBRATION_SENTENCES]
+        sample = self._sample
+        coverage = Coverage(self._sample)
+        sources = sample.sources[:CALIBRATION_SENTENCES]
+        limits = sample.limits[:CALIBRATION_SENTENCES]
         self._stages.stage("calibration: what PyTorch answers", len(sources))
         calibrating = []
         for answer in answers(self._checkpoint.model, sources, limits, sample.prefix):
@@ -207,7 +210,8 @@ class _Export:
 
     def _manifest(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> Manifest:
         """Return the manifest without files and verification; inputs and outputs are those of `models`."""
-        config, options = self._checkpoint.config, self._options
+        config = self._checkpoint.config
+        options = self._options
         floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
         sizes = config.sizes
         return Manifest(
@@ -228,7 +232,8 @@ class _Export:
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     config = checkpoint.config
-    learned, default = config.positions == "learned", config.max_positions
+    learned = config.positions == "learned"
+    default = config.max_positions
     most = default if learned else max(default, MOST_SINUSOIDS)
     source, target = (default if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)

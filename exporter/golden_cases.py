@@ -54,8 +54,10 @@ def golden_cases(
     results = [] if quick and exact else _results(sample, numbers, directory, manifest)
     expected: dict[int, list[int]] = {}
     leads: dict[int, Logits] = {}
-    errors, reference = LogitErrors(), RoundedReference(checkpoint.model, weights)
-    guesses, batch = results[0] if results else None, 1 if quick else BATCH
+    errors = LogitErrors()
+    reference = RoundedReference(checkpoint.model, weights)
+    guesses = results[0] if results else None
+    batch = 1 if quick else BATCH
     for answer in answers(checkpoint.model, sources, limits, sample.prefix, guesses, batch):
         rounded = reference.logits(answer.batch)
         for row, (index, target) in enumerate(zip(answer.batch.indices, answer.batch.targets, strict=True)):

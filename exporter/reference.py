@@ -131,7 +131,8 @@ def _read(model: Transformer, sources: Sequence[Sequence[int]], indices: list[in
 
 def teacher_forcing(model: Transformer, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The encoder's output `[b, s, d]`, and the logits `[b, t, v]` of the targets that the decoder reads at once."""
-    source, lengths = torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths)
+    source = torch.from_numpy(batch.source_ids)
+    lengths = torch.from_numpy(batch.source_lengths)
     memory = model.encode(source, lengths)
     inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in batch.targets], model.config.pad_id)
     return memory, model.decode(torch.from_numpy(inputs), memory, lengths, source_ids=source)
@@ -152,7 +153,8 @@ def _greedy(
     """Greedy search, step by step."""
     config = model.config
     ids, lengths = map(torch.from_numpy, pad(sources, config.pad_id))
-    cross, most = model.cross_key_values(model.encode(ids, lengths)), torch.tensor(limits)
+    cross = model.cross_key_values(model.encode(ids, lengths))
+    most = torch.tensor(limits)
     caches = model.new_caches(len(lengths), max(limits))
     token = torch.full((len(lengths),), config.bos_id)
     alive = torch.ones(len(lengths), dtype=torch.bool)

@@ -90,7 +90,8 @@ def choose_sample(
         InputError: a file cannot be read, is not UTF-8 or holds no sentence, two are not of one length, or there is no
             tokenizer to use them with.
     """
-    config, around = checkpoint.config, affixes(checkpoint.tokenizer)
+    config = checkpoint.config
+    around = affixes(checkpoint.tokenizer)
     if reference_ids and not ids:
         raise InputError(f"{reference_ids} needs the sentences that it translates: give them with --ids")
     if ids and text:
@@ -108,7 +109,8 @@ def choose_sample(
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
-        limits, origin = random_limits(sources, max_target, around), f"{RANDOM} ids, answers as long as these"
+        limits = random_limits(sources, max_target, around)
+        origin = f"{RANDOM} ids, answers as long as these"
         return Sample([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
@@ -117,7 +119,8 @@ def choose_sample(
     requests = [call.needed(line, f"sentence {number}").request for number, line in enumerate(chosen, 1)]
     sources = [list(request.source_ids) for request in requests]
     if not lines:
-        limits, origin = random_limits(sources, max_target, around), f"{RANDOM} texts, answers as long as these"
+        limits = random_limits(sources, max_target, around)
+        origin = f"{RANDOM} texts, answers as long as these"
         return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
@@ -127,7 +130,8 @@ def choose_sample(
 
 def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path, references: Path | None) -> Sample:
     """Return the sample of a file of source ids, and of one of target ids."""
-    config, around = checkpoint.config, affixes(checkpoint.tokenizer)
+    config = checkpoint.config
+    around = affixes(checkpoint.tokenizer)
     lines = _rows(file, config.source_vocabulary)
     answers = [] if references is None else _rows(references, config.target_vocabulary)
     if answers and len(answers) != len(lines):
@@ -140,7 +144,8 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
     chosen = [i for i, row in enumerate(lines) if row][:count]
     if not chosen:
         raise InputError(f"{file} holds no sentence; give one sentence a line, as ids with spaces between them")
-    sources, numbers = [lines[i] for i in chosen], _Numbers(checkpoint)
+    sources = [lines[i] for i in chosen]
+    numbers = _Numbers(checkpoint)
     limits = [length_limit(len(source), len(around.target_prefix), most[1]) for source in sources]
     expected = [numbers.decode(answers[i]) for i in chosen] if answers else []
     return Sample([""] * len(sources), sources, limits, around.target_prefix, str(file), numbers, expected, True)

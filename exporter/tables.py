@@ -20,9 +20,11 @@ def print_table(
         left: the heads of columns of text; the others are numbers.
     """
     columns = [[head, *(row[number] for row in rows)] for number, head in enumerate(heads)]
-    widths, padding = _widths(columns, console.width - 2 * len(columns)), 1
+    widths = _widths(columns, console.width - 2 * len(columns))
+    padding = 1
     if widths is None:  # with one space between two columns instead of two
-        widths, padding = _widths(columns, console.width - len(columns), within=True), 0
+        widths = _widths(columns, console.width - len(columns), within=True)
+        padding = 0
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding, 0, 0))
     for head, width in zip(heads, widths or [], strict=True):
         table.add_column(escape(head), justify="left" if head in left else "right", overflow="fold", width=width)

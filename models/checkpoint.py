@@ -135,7 +135,8 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     for name, tensor in named_tensors(model).items():
         tensor.data = tensors[name]
     tokenizer = read_tokenizer(directory, config)
-    sentences, references = _lines(directory / "sentences.txt"), _lines(directory / "references.txt")
+    sentences = _lines(directory / "sentences.txt")
+    references = _lines(directory / "references.txt")
     if references and len(references) != len(sentences):
         raise CheckpointError(
             f"{directory} has {len(sentences)} sentences but {len(references)} references: delete its references.txt"

@@ -139,7 +139,8 @@ class Config:
     @property
     def sizes(self) -> ModelSizes:
         """The sizes that the graphs of the model depend on."""
-        encoder, decoder = self.encoder, self.decoder
+        encoder = self.encoder
+        decoder = self.decoder
         return ModelSizes(
             encoder_layers=encoder.layers,
             decoder_layers=decoder.layers,
@@ -195,14 +196,16 @@ class Config:
         for width in {self.encoder.head_dim, self.decoder.head_dim} if self.positions == "rotary" else ():
             _require(width % 2 == 0, "head_dim", width, "must be even for rotary positions")
         if self.positions == "relative":
-            buckets, least = self.position_buckets, self.position_buckets // 2 + 1
+            buckets = self.position_buckets
+            least = self.position_buckets // 2 + 1
             _require(buckets >= 4 and buckets % 2 == 0, "position_buckets", buckets, "must be even and at least 4")
             _require(
                 self.position_distance >= least, "position_distance", self.position_distance, f"must be {least} or more"
             )
 
     def _check_heads(self) -> None:
-        layers, count = self.decoder.layers, self.decoder.heads
+        layers = self.decoder.layers
+        count = self.decoder.heads
         sizes = f"the model's {layers} decoder layers of {count} heads, counted from 0"
         for name in ("alignment_heads", "copy_heads"):
             heads: Heads = getattr(self, name)

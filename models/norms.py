@@ -113,14 +113,16 @@ class _Scaled(torch.autograd.Function):
         y = x * inverse
         ctx.save_for_backward(y, inverse)
         # Not saved with them: backward is to change it.
-        ctx.running_gradient, ctx.tokens = running_gradient, tokens
+        ctx.running_gradient = running_gradient
+        ctx.tokens = tokens
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         y, inverse = ctx.saved_tensors
-        nu, tokens = ctx.running_gradient, ctx.tokens
+        nu = ctx.running_gradient
+        tokens = ctx.tokens
         # The loss of all devices is the mean of theirs.
         devices = _devices()
         straight = gradient - devices * nu * y

@@ -30,7 +30,8 @@ def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
     sine of the first is negative: so x is turned to x cos + x' sin, where x' is x with the two of each pair exchanged.
     """
     table = sinusoids(length, head_dim)
-    sines, cosines = table[:, 0::2], table[:, 1::2]
+    sines = table[:, 0::2]
+    cosines = table[:, 1::2]
     return cosines.repeat_interleave(2, dim=1), torch.stack([-sines, sines], dim=2).flatten(1)
 
 

@@ -13,7 +13,8 @@ from txport.runtime.errors import ResourceError, TxportError
 from txport.runtime.libraries import needs
 
 # As shells report a program that Ctrl-C or a closed pipe ended.
-INTERRUPTED, CLOSED_PIPE = 130, 141
+INTERRUPTED = 130
+CLOSED_PIPE = 141
 
 
 def translate() -> NoReturn:

@@ -95,7 +95,8 @@ def check_translator(translator: "Translator", golden: Golden) -> list[Differenc
     Returns:
         what differs; nothing if the bundle gives the same ids here as where it was exported.
     """
-    engine, prefix = translator.engine, translator.tokenizer.affixes().target_prefix
+    engine = translator.engine
+    prefix = translator.tokenizer.affixes().target_prefix
     differences = check(engine, golden, prefix)
     for number, case in enumerate(golden.cases):
         differences += check(engine, golden, prefix, order=[number])

@@ -83,7 +83,8 @@ def _check(
     from txport.runtime.golden import check_translator, load_golden
     from txport.runtime.translator import Translator
 
-    golden, passed_over = load_golden(bundle), list[TxportError]()
+    golden = load_golden(bundle)
+    passed_over = list[TxportError]()
     ways = choose(manifest, device, engine, lowering, bundle, trust_engines).ways
     for name, step in ways:
         try:
@@ -95,7 +96,8 @@ def _check(
             found.append(f"{f'lowering {step}' if step else f'engine {name}'} was not run: {error}")
             continue
         if differences := check_translator(translator, golden):
-            first, count = differences[0], len({difference.case for difference in differences})
+            first = differences[0]
+            count = len({difference.case for difference in differences})
             raise CheckFailed(
                 f"{count} of {len(golden.cases)} cases of {bundle / GOLDEN} differ with {translator.engine.name}; "
                 f"case {first.case} in the {first.what}: expected {first.expected}, found {first.found}"

@@ -89,7 +89,9 @@ def keep_memory() -> None:
 
     A training step of the demo had 5,000 page faults, and none since: a twelfth of its time. Elsewhere nothing happens.
     """
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    trim_threshold = -1
+    mmap_threshold = -3
     if mallopt := c_function("mallopt"):
         mallopt(trim_threshold, 1 << 30)
         mallopt(mmap_threshold, 1 << 25)  # the most that glibc takes

@@ -44,7 +44,8 @@ class Scorer:
         self._bundle = bundle
         self._device = device
         self._threads = threads
-        self._manifest, self._tokenizer = manifest, tokenizer
+        self._manifest = manifest
+        self._tokenizer = tokenizer
         self.engine = engine
         self._forcing: TeacherForcing | None = None
         self._lock = threading.Lock()
@@ -64,7 +65,8 @@ class Scorer:
         Raises:
             InputError: there is none, there are too many, or one is outside the vocabulary.
         """
-        model, most = self._manifest.model, self._manifest.limits.source
+        model = self._manifest.model
+        most = self._manifest.limits.source
         return check_sentence(ids, model.source_vocabulary, most, self._manifest.tokens.pad, what)
 
     def score(self, call: Call, sources: Iterable[str], targets: Iterable[Answer]) -> list[Score]:
@@ -79,7 +81,8 @@ class Scorer:
             InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
             BundleError: the bundle was exported without the graph that scores need.
         """
-        texts, answers = listed(sources), listed(targets)
+        texts = listed(sources)
+        answers = listed(targets)
         check_pairs(texts, answers)
         sentences = [call.needed(text, f"sentence {number}") for number, text in enumerate(texts, 1)]
         pairs = enumerate(zip(sentences, answers, strict=True), 1)
@@ -88,7 +91,8 @@ class Scorer:
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
         """Score from whole source ids and target ids, as `Translator.translate_ids` takes and gives them."""
-        sentences, answers = listed(sources), listed(targets)
+        sentences = listed(sources)
+        answers = listed(targets)
         check_pairs(sentences, answers)
         return self._scores(
             [self.source(source, f"sentence {number}") for number, source in enumerate(sentences, 1)],
@@ -168,10 +172,12 @@ class Scorer:
         return aligned
 
     def _alignment(self, sentence: Sentence, translation: Translation, weights: Float32) -> Alignment:
-        tokens, source = self._manifest.tokens, sentence.request.source_ids
+        tokens = self._manifest.tokens
+        source = sentence.request.source_ids
         special = (tokens.pad, tokens.bos, tokens.eos)
         aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
-        spans, own = [(0, 0)] * len(source), [i for i, token in enumerate(source) if token not in special]
+        spans = [(0, 0)] * len(source)
+        own = [i for i, token in enumerate(source) if token not in special]
         if sentence.text:
             own = list(range(sentence.first, sentence.last))
             spans[sentence.first : sentence.last] = sentence.spans
@@ -191,7 +197,8 @@ class Scorer:
         return self._target(answer, what)
 
     def _target(self, ids: Iterable[int], what: str) -> list[int]:
-        model, most = self._manifest.model, self._manifest.limits.target
+        model = self._manifest.model
+        most = self._manifest.limits.target
         return check_sentence(ids, model.target_vocabulary, most, self._manifest.tokens.pad, what)
 
     def _scores(self, sources: Sequence[Sequence[int]], targets: Sequence[list[int]]) -> list[Score]:

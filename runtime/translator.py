@@ -172,7 +172,8 @@ class Translator(OpenBundle):
         if call.options.alignments or call.options.attention:
             raise InputError("a stream has no alignments and no attention: use translate for these")
         check_streams(call.search)
-        asked, engine = call.sentence(sentence, "the sentence"), self.engine
+        asked = call.sentence(sentence, "the sentence")
+        engine = self.engine
 
         def pieces() -> Iterator[Piece]:
             if asked is not None:

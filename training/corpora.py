@@ -110,10 +110,12 @@ def _lines_of(file: Path) -> int:
     Raises:
         InputError: it has none, or cannot be read.
     """
-    count, end = 0, b"\n"
+    count = 0
+    end = b"\n"
     with open_text(file) as descriptor:
         while chunk := os.read(descriptor, 1 << 20):
-            count, end = count + chunk.count(b"\n"), chunk[-1:]
+            count = count + chunk.count(b"\n")
+            end = chunk[-1:]
     count += end != b"\n"
     if not count:
         raise InputError(f"{file} is empty: at least one line with text is needed")
@@ -235,7 +237,8 @@ def read_parallel(source: Path, target: Path) -> list[Pair]:
     Raises:
         InputError: a file is missing or not UTF-8, or the numbers of lines differ, or no pair is left.
     """
-    sources, targets = read_lines(source), read_lines(target)
+    sources = read_lines(source)
+    targets = read_lines(target)
     _check_lengths(source, len(sources), target, len(targets))
     return _pairs(zip(sources, targets, strict=True), f"{source} and {target} hold")
 

@@ -207,7 +207,8 @@ class Report:
 
     def table(self, max_length: int | None) -> str:
         """Result for people; what is as it should be is not mentioned."""
-        scores, most = self.scores, max_length or "2 for each of the source's and 20 more"
+        scores = self.scores
+        most = max_length or "2 for each of the source's and 20 more"
         of = f", the first of {self.lines:,}" if self.lines > scores.sentences else ""
         rows = [
             f"{self.model} on {self.test_set}: {plural(scores.sentences, 'sentence')}{of}",

@@ -50,7 +50,8 @@ class Scores:
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Compare translations with one reference each."""
     assert len(hypotheses) == len(references) and hypotheses
-    bleu, chrf = BLEU(), CHRF()
+    bleu = BLEU()
+    chrf = CHRF()
     equal = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return Scores(
         len(hypotheses),

@@ -78,7 +78,8 @@ def fit(
     recipe: Recipe, pairs: Collection[Pair], estimate: SpeedEstimate | None = None
 ) -> tuple[Recipe, dict[str, Any]]:
     """Return a recipe that leaves nothing open, and what was chosen, by "section.key"; `estimate` is filled in."""
-    size, given = Size.of(pairs), recipe.training
+    size = Size.of(pairs)
+    given = recipe.training
     estimate = estimate or SpeedEstimate()
     tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
     speed = _Speed(given, chosen(tokenizer.vocabulary), size, estimate)
@@ -222,7 +223,8 @@ class _Speed:
 
 def _flops(config: Config, vocabulary: int, batch: int) -> float:
     """Operations of a step: six a weight and token (Kaplan et al. 2020, section 2.1), the projection included."""
-    width, inner = config.d_model, config.ffn
+    width = config.d_model
+    inner = config.ffn
     encoder = config.encoder_layers * (4 * width**2 + 2 * width * inner)
     decoder = config.decoder_layers * (8 * width**2 + 2 * width * inner)
     return 6.0 * batch * (encoder + decoder + vocabulary * width)

@@ -175,7 +175,8 @@ def _prepare(
     if (kept := run.start_of(recipe)) is not None:
         return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, estimate, kept.generation)
     tokenizer = load_tokenizer(run.tokenizer)
-    wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_size, tokenizer.target_size)
+    wanted = recipe.tokenizer.vocabulary
+    pieces = min(tokenizer.source_size, tokenizer.target_size)
     if first and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
     return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None, estimate)
@@ -276,7 +277,8 @@ def _first_process() -> bool:
 def _examples(
     corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions, folder: Path
 ) -> Examples:
-    pairs, guide = corpus.train, choose_guide(options, corpus.alignments, tokenizer)
+    pairs = corpus.train
+    guide = choose_guide(options, corpus.alignments, tokenizer)
     disk = folder if isinstance(pairs, Shards) else None
     examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide, disk)
     if _first_process():
@@ -343,7 +345,8 @@ def _on_devices(options: TrainingOptions, **settings: Any) -> Trainer:
 def _callbacks(
     options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption
 ) -> list[Callback]:
-    monitor, mode = f"validation/{options.monitor}", "min" if options.monitor == "loss" else "max"
+    monitor = f"validation/{options.monitor}"
+    mode = "min" if options.monitor == "loss" else "max"
     callbacks: list[Callback] = [
         StatePaths(),
         progress,
@@ -434,7 +437,8 @@ def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -
     state = torch.load(kept, map_location="cpu", weights_only=True)
     module.load_state_dict(state["state_dict"])
     if kept != run.last and best.best_model_score is not None:
-        figure, value = module.options.monitor, float(best.best_model_score)
+        figure = module.options.monitor
+        value = float(best.best_model_score)
         _log.info("kept step %d of %d: %s", state["global_step"], trainer.global_step, _figure(figure, value))
 
 

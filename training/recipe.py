@@ -276,7 +276,8 @@ def starter() -> str:
 
 def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), without: Sequence[str] = ()) -> list[str]:
     """Return a commented line for each field; those without a default have no value."""
-    hints, lines = typing.get_type_hints(kind), []
+    hints = typing.get_type_hints(kind)
+    lines = []
     for item in dataclasses.fields(kind):
         words = [
             f"{words} {item.metadata[name]}"
@@ -406,7 +407,8 @@ def _check_together(recipe: Recipe, where: str) -> None:
             raise InputError(
                 f"{where}: corpus.{name} and corpus.{other} are both {side!r}: source and target must differ"
             )
-    training, tokenizer = recipe.training, recipe.tokenizer
+    training = recipe.training
+    tokenizer = recipe.tokenizer
     if tokenizer.minimum_count > 1 and tokenizer.algorithm != "word":
         raise InputError(
             f"{where}: tokenizer.minimum_count is for algorithm word, not for {tokenizer.algorithm}: leave it out"
@@ -448,7 +450,8 @@ def _check_together(recipe: Recipe, where: str) -> None:
 
 def _check_guidance(recipe: Recipe, where: str) -> None:
     """Alignments of the corpus and what they are for."""
-    corpus, wanted = recipe.corpus, recipe.training.guided_attention == "alignments"
+    corpus = recipe.corpus
+    wanted = recipe.training.guided_attention == "alignments"
     name = {ParallelOptions: "alignments", TableOptions: "alignment_column"}.get(type(corpus))
     given = name is not None and getattr(corpus, name) is not None
     if wanted and name is None:

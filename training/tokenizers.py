@@ -24,7 +24,8 @@ PAD = 0
 UNK = 1
 BOS = 2
 EOS = 3
-SPECIAL, BYTES = 4, 256
+SPECIAL = 4
+BYTES = 256
 OURS = SpecialTokens(PAD, UNK, BOS, EOS)
 # Sentences that the pieces are chosen from, at most; more cost memory and change little.
 MOST_SENTENCES = 2_000_000
@@ -110,7 +111,8 @@ def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
 
 
 def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> bytes:
-    model, vocabulary = io.BytesIO(), chosen(options.vocabulary)
+    model = io.BytesIO()
+    vocabulary = chosen(options.vocabulary)
     if options.algorithm == "word":  # SentencePiece has no least count, but takes the most frequent words
         vocabulary = min(vocabulary, _pieces(sentences, options))
     try:

@@ -48,7 +48,8 @@ class TorchEngine:
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """int64 `[batch, source]` padded ids -> keys and values `[batch, heads, source, head_dim]`, lengths, ids."""
-        ids, lengths = torch.from_numpy(input_ids).to(self.device), torch.from_numpy(source_lengths).to(self.device)
+        ids = torch.from_numpy(input_ids).to(self.device)
+        lengths = torch.from_numpy(source_lengths).to(self.device)
         with _exactly(self.model):
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths, ids
 
@@ -75,8 +76,10 @@ class TorchState(DecoderState):
         self.rows = rows
         self.source = source
         self.target = target
-        self._engine, self._tokens = engine, engine.tokens
-        device, model = engine.device, engine.model
+        self._engine = engine
+        self._tokens = engine.tokens
+        device = engine.device
+        model = engine.model
         self._token_ids = torch.full((rows,), self._tokens.pad, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._finished = torch.ones(rows, dtype=torch.bool, device=device)
@@ -93,7 +96,8 @@ class TorchState(DecoderState):
         self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         cross, lengths, ids = cast(tuple[list[KeyValue], Tensor, Tensor], memory)
-        at, of = list(rows), list(memory_rows)
+        at = list(rows)
+        of = list(memory_rows)
         width = min(self.source, cross[0][0].shape[2])
         for stored, new in zip(self._cross, cross, strict=True):
             for mine, theirs in zip(stored, new, strict=True):
@@ -120,11 +124,13 @@ class TorchState(DecoderState):
         at_end = self._positions + 1 >= self._limits
         self._finished = self._finished | (chosen == self._tokens.eos) | at_end
         self._positions = self._positions + (~self._finished).long()
-        self._token_ids, self._logits = chosen, logits
+        self._token_ids = chosen
+        self._logits = logits
         self._unread.append(chosen)
 
     def read(self) -> StepOutput:
-        steps, self._unread = self._unread, []
+        steps = self._unread
+        self._unread = []
         ids = torch.stack(steps) if steps else torch.zeros((0, self.rows), dtype=torch.int64)
         return StepOutput(ids.cpu().numpy(), self._finished.cpu().numpy())
 
@@ -148,7 +154,8 @@ class TorchState(DecoderState):
 
     def resized(self, rows: Sequence[int], target: int) -> "TorchState":
         """Indexing by a list copies, so that the copies of a repeated row are independent."""
-        other, keep = TorchState(self._engine, len(rows), self.source, target), list(rows)
+        other = TorchState(self._engine, len(rows), self.source, target)
+        keep = list(rows)
         for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):
             setattr(other, name, getattr(self, name)[keep])
         other._cross = [(key[keep], value[keep]) for key, value in self._cross]

@@ -50,7 +50,9 @@ class BundleBackend(Backend):
 
         `setting` may have threads and workers, each a number or "default"; other values reopen the bundle.
         """
-        self._call, self._parts = list, {}  # they hold an engine
+        # they hold an engine
+        self._call = list
+        self._parts = {}
         threads = int(setting.get("threads", str(self._threads)).replace(DEFAULT, "0"))
         translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:

@@ -8,7 +8,8 @@ from typing import Any
 
 from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Task
 
-CPP_FORMAT, CPP_FORMAT_VERSION = "txport-bench", 1
+CPP_FORMAT = "txport-bench"
+CPP_FORMAT_VERSION = 1
 CPP_NAME = "txport, C++"
 STARTS = 5
 

@@ -31,7 +31,8 @@ class CTranslate2Backend(Backend):
         self._open = {"model_path": model, "device": device, "compute_type": compute_type}
         wait = os.environ.get("OMP_WAIT_POLICY", "default")
         self.engine = f"CTranslate2 {ctranslate2.__version__} {compute_type} on {device}, OMP_WAIT_POLICY {wait}"
-        self.device, self._eos = device, eos
+        self.device = device
+        self._eos = eos
         self._threads: tuple[str, str] | None = None
         self._translator: Any = None
         self._task: Task | None = None

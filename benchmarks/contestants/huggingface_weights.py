@@ -65,7 +65,8 @@ def hugging_face_model(model: Transformer) -> Any:
         theirs = transformers.PegasusForConditionalGeneration(transformers.PegasusConfig(**_fields(config)))
     else:
         theirs = transformers.MarianMTModel(transformers.MarianConfig(**_fields(config)))
-    weights, names = _weights(model), set(theirs.state_dict())
+    weights = _weights(model)
+    names = set(theirs.state_dict())
     tied = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}
     computed = {name for name in names if "embed_positions" in name}
     assert weights.keys() <= names and names - weights.keys() <= tied | computed, "another class"

@@ -100,7 +100,8 @@ class _IgnoreEosState(_Wrapper):
         """Return the ids of the steps; rows that met eos continue from it."""
         output: StepOutput = self._wrapped.read()
         self._groups -= 1
-        ids, finished = output.token_ids.copy(), output.finished.copy()
+        ids = output.token_ids.copy()
+        finished = output.finished.copy()
         ids[:, list(self._idle)] = self._eos
         met = ids == self._eos
         for row in np.flatnonzero(met.any(axis=0)).tolist():

@@ -47,7 +47,9 @@ def parse_power_mode(text: str) -> str | None:
 
 
 def _processor() -> str:
-    processors, board = Path("/proc/cpuinfo"), Path("/proc/device-tree/model")  # the latter of ARM boards
+    # the latter of ARM boards
+    processors = Path("/proc/cpuinfo")
+    board = Path("/proc/device-tree/model")
     if processors.exists() and (name := re.search(r"^model name\s*: (.*)", processors.read_text(), re.MULTILINE)):
         return name[1].strip()
     return (board.exists() and board.read_text(errors="replace").strip("\0 \n")) or platform.processor() or "unknown"

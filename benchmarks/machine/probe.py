@@ -55,7 +55,8 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
 def fastest(call: Callable[[], object]) -> float:
     """Return seconds of the fastest call within about `SECONDS`, after one that is not timed."""
     call()
-    best, end = float("inf"), time.perf_counter() + SECONDS
+    best = float("inf")
+    end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:
         start = time.perf_counter()
         call()

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 MARGIN = 12.0
 FONT = "DejaVu Sans, Verdana, sans-serif"
-INK, LINE = "#222222", "#bbbbbb"
+INK = "#222222"
+LINE = "#bbbbbb"
 
 Point = tuple[float, float]
 # XML 1.0, section 2.2: characters that no document may hold, however they are written.
@@ -74,7 +75,8 @@ class Canvas:
         """Draw it, and grow to hold it."""
         if isinstance(mark, Rectangle):
             self.rectangles.append(mark)
-            right, bottom = mark.x + mark.width, mark.y + mark.height
+            right = mark.x + mark.width
+            bottom = mark.y + mark.height
         elif isinstance(mark, Line):
             self.lines.append(mark)
             right, bottom = (max(values) for values in zip(*mark.points, strict=True))

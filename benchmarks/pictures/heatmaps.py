@@ -61,7 +61,8 @@ def _legend(canvas: Canvas) -> None:
 def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int]) -> None:
     single = len(layers) * len(heads) == 1 and max(len(each.queries), len(each.keys)) <= FEW
     side = LARGE if single else SMALL
-    top, left = heading(canvas, TITLES[each.kind]), MARGIN + _longest(each.queries) + 6
+    top = heading(canvas, TITLES[each.kind])
+    left = MARGIN + _longest(each.queries) + 6
     width = max(side * len(each.keys), text_width(panel_title(9, 9), LABEL)) + GAP
     height = side * len(each.queries) + GAP + LABEL
     for row, layer in enumerate(layers):

@@ -97,7 +97,8 @@ def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, 
     """
     _, spans, around = tokenizer.locate_source(text, options.source_language, options.target_language)
     source = [(0, 0)] * len(maps.source_ids)
-    first, after = len(around.source_prefix), len(source) - len(around.source_suffix)
+    first = len(around.source_prefix)
+    after = len(source) - len(around.source_suffix)
     source[first:after] = [stripped(span, text) for span in spans]
     made = tokenizer.decode(maps.target_ids)
     target = [stripped(span, made) for span in tokenizer.target_spans(maps.target_ids)]

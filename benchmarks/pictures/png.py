@@ -46,7 +46,8 @@ def png(canvas: Canvas) -> bytes:
             parse_math=False,
             zorder=3,
         )
-    file, dpi = io.BytesIO(), min(DPI, MOST * _INCH / max(canvas.width, canvas.height))
+    file = io.BytesIO()
+    dpi = min(DPI, MOST * _INCH / max(canvas.width, canvas.height))
     with warnings.catch_warnings(record=True) as found, matplotlib.rc_context({"font.family": "DejaVu Sans"}):
         warnings.simplefilter("always")
         figure.savefig(file, format="png", dpi=dpi, facecolor="white")

@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-COLUMNS, CHARACTER, LINE, MARGIN, BAR = 100, 8.0, 19, 16, 30
+COLUMNS = 100
+CHARACTER = 8.0
+LINE = 19
+MARGIN = 16
+BAR = 30
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 DOTS = ("#ff5f57", "#febc2e", "#28c840")
 

@@ -91,8 +91,10 @@ def _of_report(report: BenchReport) -> FileFigures:
 def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
     """txport-bench has no rounds: the range is taken to reach as far below the median as its p90 is above it."""
     try:
-        sizes, times = value["workload"], value["figures"]["ms_per_token"]
-        middle, high = float(times["p50"]), float(times["p90"])
+        sizes = value["workload"]
+        times = value["figures"]["ms_per_token"]
+        middle = float(times["p50"])
+        high = float(times["p90"])
         name = fixed_name(int(sizes["batch"]), int(sizes["source"]), int(sizes["target"]))
         machine = f"{value['machine']['processor']}, {int(value['machine']['cores'])} cores"
     except (KeyError, TypeError, ValueError) as error:

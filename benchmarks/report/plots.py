@@ -102,7 +102,8 @@ def _curves(
     figure, axes = _new_figure(title, x_label, y_label)
     for name, colour in _colours(report).items():
         points = sorted(((x, each) for x, each in rows if each.contestant == name), key=lambda point: point[0])
-        x, y = [x for x, _ in points], [value(each) for _, each in points]
+        x = [x for x, _ in points]
+        y = [value(each) for _, each in points]
         if points:
             axes.plot(x, y, marker="o", markersize=4, color=colour, label=name)
         if points and tail is not None:
@@ -162,7 +163,8 @@ def _roofline(report: BenchReport) -> Figure | None:
     points = [(each.contestant, each.roofline, each.call_ms.p50) for each in report.measurements if each.roofline]
     if not points or not machine.bandwidth or not machine.peaks:
         return None
-    small, large = machine.bandwidth[0].bytes >> 20, machine.bandwidth[-1].bytes >> 20
+    small = machine.bandwidth[0].bytes >> 20
+    large = machine.bandwidth[-1].bytes >> 20
     title = f"measured roofs: reading arrays of {small} MB (dotted) and {large} MB (solid)"
     figure, axes = _new_figure(title, "operations for each byte that must be read", "10⁹ operations a second")
     intensities = [line.operations / line.bytes for _, line, _ in points]

@@ -62,7 +62,8 @@ def read_figures_file(path: Path, versions: Mapping[str, int]) -> dict[str, Any]
         InputError: it cannot be read, or is of another format or version.
     """
     value = read(path, "give a JSON file that tx-bench wrote", InputError)
-    form, version = str(value.get("format")), value.get("format_version")
+    form = str(value.get("format"))
+    version = value.get("format_version")
     if form not in versions:
         known = " or ".join(versions)
         raise InputError(f"{path} has the format {form[:40]!r}, not {known}: give a JSON file of such a program")

@@ -73,7 +73,8 @@ class Section:
 
 def sections(report: BenchReport) -> list[Section]:
     """One table for each workload that several did, and one for all that the first one did alone."""
-    tables, alone = [], []
+    tables = []
+    alone = []
     for workload in report.workloads:
         rows = [each for each in report.measurements if each.workload == workload.name]
         if len(rows) == 1 and len(report.workloads) > 1:

@@ -17,7 +17,8 @@ from txport.runtime.errors import InputError, TxportError
 BATCHES = (1, 8, 32)
 SOURCE = 32
 TARGET = 64
-CURVE_BATCHES, CURVE_TARGETS = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256)
+CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CURVE_TARGETS = (16, 32, 64, 128, 256)
 # Fields of a config that do not affect what is computed.
 _TRAINING = ("dropout",)
 
@@ -106,7 +107,8 @@ def _curves(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, i
     if options.quick or options.batches or options.sources or options.targets:
         return []
     limits = manifest.limits
-    source, target = min(SOURCE, limits.source), min(TARGET, limits.target)
+    source = min(SOURCE, limits.source)
+    target = min(TARGET, limits.target)
     over_batches = [(batch, source, target) for batch in CURVE_BATCHES if batch * options.beam <= limits.batch]
     return [*over_batches, *((1, source, each) for each in CURVE_TARGETS if each <= limits.target and each != target)]
 
@@ -115,7 +117,8 @@ def _texts(options: BenchOptions, manifest: Manifest) -> list[Work]:
     """Return the text of the options, else that of the checkpoint, else the bundle's self-check."""
     if options.lines == 0:
         return []
-    file, checkpoint = options.text, _checkpoint(options)
+    file = options.text
+    checkpoint = _checkpoint(options)
     if file is None and checkpoint is not None and manifest.tokenizer.source:
         sentences = checkpoint / "sentences.txt"
         if sentences.is_file() and sentences.stat().st_size:

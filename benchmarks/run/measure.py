@@ -31,11 +31,14 @@ def measurement(
         rows: of a full batch of a text, for the roofline.
         gpu_memory_bytes: of its process.
     """
-    own, workload = times[contestant.name], work.workload
+    own = times[contestant.name]
+    workload = work.workload
     durations = own.all()
-    call, calls = percentiles(durations), len(durations)
+    call = percentiles(durations)
+    calls = len(durations)
     tokens, steps = _tokens(work, own)
-    per, seconds = steps or tokens, sum(durations) / 1e3
+    per = steps or tokens
+    seconds = sum(durations) / 1e3
     # The least work that a text can be: full batches of equal sentences.
     rows = min(rows, workload.sentences) if workload.kind == "text" else workload.sentences
     least_steps = max(1, tokens // rows) if workload.kind == "text" else workload.target

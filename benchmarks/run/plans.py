@@ -65,7 +65,8 @@ class ContestantPlan:
 
 def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> ContestantPlan:
     """Return a bundle by the Python runtime."""
-    precision, size = manifest.precision.weights, manifest.files[WEIGHTS].bytes
+    precision = manifest.precision.weights
+    size = manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
     built = [BuildRecord.load(directory).build_seconds for directory in directories(own_engines(manifest))]
     contestant = Contestant(

@@ -113,20 +113,24 @@ def _absent(ids: Sequence[Sequence[int]], vocabulary: int, preferred: int) -> in
 
 def _start(runner: Runner, task: Task, times: Times) -> None:
     runner.process.ask(60, do="task", task=asdict(task))
-    best, most = None, min(WARM_UP_SECONDS, runner.budget.seconds / 2)
+    best = None
+    most = min(WARM_UP_SECONDS, runner.budget.seconds / 2)
     settings = runner.settings["fixed" if task.fixed else "text"]
     for setting in settings:
         reply = runner.process.ask(WARM_LIMIT, do="warm", setting=dict(setting), seconds=most, best=best)
         median = percentile(reply["times"][-3:], 0.5)
         if best is None or median < best:
-            best, times.setting = median, setting
-            times.warm_up_calls, times.ids = len(reply["times"]), reply["ids"]
+            best = median
+            times.setting = setting
+            times.warm_up_calls = len(reply["times"])
+            times.ids = reply["ids"]
     if times.setting != settings[-1]:
         runner.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=most, best=None)
 
 
 def _turn(runner: Runner, times: Times) -> None:
-    calls, seconds = math.ceil(runner.budget.calls / ROUNDS), runner.budget.seconds / ROUNDS
+    calls = math.ceil(runner.budget.calls / ROUNDS)
+    seconds = runner.budget.seconds / ROUNDS
     reply = runner.process.ask(TURN_LIMIT + seconds, do="turn", calls=calls, seconds=seconds)
     times.rounds.append(reply["times"])
 

@@ -88,13 +88,15 @@ class Session:
     def _probe(self) -> None:
         if self._options.roofline:
             self._stages.stage("bandwidth and peak of this machine")
-            machine, device = self.report.machine, self.report.contestants[0].device
+            machine = self.report.machine
+            device = self.report.contestants[0].device
             probed = probe(device, int(self._options.place.width), machine.memory_bytes)
             self._change(machine=replace(machine, bandwidth=probed.bandwidth, peaks=probed.peaks))
 
     def _loaded(self, plan: ContestantPlan) -> Contestant:
         """Load a contestant and describe it for the report, with the reason if it failed."""
-        contestant, first = plan.contestant, not self.report.contestants
+        contestant = plan.contestant
+        first = not self.report.contestants
         self._stages.stage(f"load {contestant.name}")
         process: WorkerProcess | None = None
         try:
@@ -112,7 +114,8 @@ class Session:
                 return replace(contestant, startup_ms=percentiles(reply["startup_ms"]))
             if contestant.kind == "bundle":
                 self._stages.stage(f"start-up of {contestant.name}")
-                source, repeats = self._job.shared[0].task.sources[0], min(REPEATS, self._options.calls)
+                source = self._job.shared[0].task.sources[0]
+                repeats = min(REPEATS, self._options.calls)
                 return replace(contestant, startup_ms=startup(plan.description, source, repeats))
             return contestant
         except ContestantFailed as failure:
@@ -125,7 +128,8 @@ class Session:
     def _measure(self, work: Work, runners: Sequence[Runner]) -> None:
         self._stages.stage(f"measure {work.workload.name}")
         times = run_rounds(runners, work.task, self._manifest.model.target_vocabulary)
-        first, rows = runners[0].name, self._manifest.limits.batch
+        first = runners[0].name
+        rows = self._manifest.limits.batch
         reference = self.report.reference or first
         reference = reference if reference in times else first
         measurements = []
@@ -148,7 +152,8 @@ class Session:
         runners = []
         for each in self.report.contestants[: 1 if alone else None]:
             if each.name in self._processes:
-                options, ours = self._options, each.kind == "bundle"
+                options = self._options
+                ours = each.kind == "bundle"
                 seconds = options.seconds if ours else options.peer_seconds
                 budget = Budget(options.calls, min(seconds, CURVE_SECONDS) if alone else seconds)
                 # Threads of the host do not matter on a device.

@@ -59,7 +59,8 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, b
         InputError: the file cannot be used, or the bundle has no tokenizer.
     """
     if file is not None:
-        name, sources = file.name, _encode(bundle, manifest, first_sentences(file, lines))
+        name = file.name
+        sources = _encode(bundle, manifest, first_sentences(file, lines))
     else:
         name = "the bundle's self-check"
         sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source][:lines]

@@ -31,7 +31,8 @@ def constant(graph: ir.Graph, before: ir.Node, value: np.ndarray) -> ir.Value:
     """Add a constant to a graph; its name is that of the node that reads it."""
     result = ir.Value(name=f"{before.name}.fault.{len(graph.initializers)}")
     result.const_value = ir.tensor(value, name=result.name)
-    result.shape, result.dtype = ir.Shape(value.shape), result.const_value.dtype
+    result.shape = ir.Shape(value.shape)
+    result.dtype = result.const_value.dtype
     graph.register_initializer(result)
     return result
 
@@ -151,7 +152,8 @@ def main(checkpoints: tuple[Path, ...], float16: bool, sentences: int) -> None:
     counts = {kind: [0, 0] for kind in FAULTS}
     for checkpoint in checkpoints:
         with tempfile.TemporaryDirectory() as scratch:
-            bundle, copy = Path(scratch) / "bundle", Path(scratch) / "copy"
+            bundle = Path(scratch) / "bundle"
+            copy = Path(scratch) / "copy"
             options = ExportOptions(float16=float16, lowerings=("ort", "scatter"), verify=False)
             export_bundle(checkpoint, bundle, options)
             copy.mkdir()

@@ -27,13 +27,15 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArr
     ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)
     request = Request([*ids.tolist(), manifest.tokens.eos], max_length=tokens, min_length=0)
     made = len(decode_all(engine, [request])[0].ids)
-    source_ids, lengths = np.array([request.source_ids]), np.array([source])
+    source_ids = np.array([request.source_ids])
+    lengths = np.array([source])
     memory = engine.encode(source_ids, lengths)
 
     def bare() -> None:
         state = engine.allocate(1, source, tokens)
         state.place([0], memory, [0], [tokens])
-        session, binding = engine.step_session, state.binding
+        session = engine.step_session
+        binding = state.binding
         for _ in range(made):
             session.run_with_iobinding(binding)
 

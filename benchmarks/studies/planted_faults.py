@@ -70,7 +70,8 @@ class Planted:
         self._answers: list[Answer] = list(
             answers(loaded.model, self._sample.sources, self._sample.limits, self._sample.prefix)
         )
-        reference, errors = RoundedReference(loaded.model, weights), LogitErrors()
+        reference = RoundedReference(loaded.model, weights)
+        errors = LogitErrors()
         self._expected: dict[int, list[float]] = {}
         for answer in self._answers:
             for row, logits in enumerate(reference.logits(answer.batch)):
@@ -80,7 +81,8 @@ class Planted:
         self._model = loaded.model
         self._rounding = Rounding(weights, errors.sizes, allowance(weights, loaded.config))
         self._examination = Examination(loaded.model, reference, self._sample, self._rounding.allowance)
-        self.heads, self.width = loaded.config.heads, loaded.config.d_model
+        self.heads = loaded.config.heads
+        self.width = loaded.config.d_model
 
     def weights_report(self) -> WeightsReport:
         """Compare the weights as they are."""
@@ -116,7 +118,8 @@ class Planted:
             change: plants the fault.
         """
         file = self._directory / "onnx" / f"{name}.onnx"
-        before, model = file.read_bytes(), self.graph(name)
+        before = file.read_bytes()
+        model = self.graph(name)
         change(model.graph, list(model.graph)[number])
         ir.save(model, file)
         yield
@@ -222,7 +225,8 @@ KINDS: dict[str, Callable[[Planted, Random, float], dict[str, Array]]] = {
 def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
     """Plant faults in a bundle of CHECKPOINT and print how many of each kind and size are refused."""
     with tempfile.TemporaryDirectory() as scratch:
-        bundle, copy = Path(scratch) / "bundle", Path(scratch) / "copy"
+        bundle = Path(scratch) / "bundle"
+        copy = Path(scratch) / "copy"
         export_bundle(checkpoint, bundle, ExportOptions(float16=float16, lowerings=("ort",), verify=False))
         copy.mkdir()
         planted = Planted(checkpoint, bundle, sentences, copy)
@@ -232,7 +236,8 @@ def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
         for kind, plant in KINDS.items():
             for size in SIZES[kind] if float16 or kind != "overflow" else ():
                 random = np.random.default_rng(0)
-                by_sentences, refused = 0, 0
+                by_sentences = 0
+                refused = 0
                 for _ in range(each):
                     with planted.fault(plant(planted, random, size)):
                         differs = bool(planted.report().failures)

@@ -108,7 +108,8 @@ def main(pysbd_clone: Path, sentencex_clone: Path, wrong: str | None, bundle: Pa
     """Print how many cases each way has right, by whose tests they are and by language, and microseconds a case."""
     warnings.simplefilter("ignore")  # pysbd's regular expressions
     cases = [*pysbd_cases(pysbd_clone), *sentencex_cases(sentencex_clone)]
-    right, seconds = Counter[tuple[str, str, str]](), Counter[str]()
+    right = Counter[tuple[str, str, str]]()
+    seconds = Counter[str]()
     for case in cases:
         for name, way in WAYS.items():
             start = time.perf_counter()

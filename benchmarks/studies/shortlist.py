@@ -72,7 +72,8 @@ def main(
         for batch in batches:
             listed = requests_of(manifest, batch, source, target, frequent, candidates)
             lists = [request.words for request in listed if request.words is not None]
-            union, mean = np.unique(np.concatenate(lists)).size, np.mean([words.size for words in lists])
+            union = np.unique(np.concatenate(lists)).size
+            mean = np.mean([words.size for words in lists])
             whole = [Request(request.source_ids, target) for request in listed]
             times = [
                 (seconds(engine, whole, clock), seconds(engine, listed, clock)) for _ in range(rounds + 1)

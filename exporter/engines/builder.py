@@ -123,7 +123,8 @@ class EngineBuilder:
         return EngineFile(cast(EngineRole, graph.role), file, path.stat().st_size, sha256(path), tuple(profiles))
 
     def _config(self, builder: Any, network: Any, half: bool, file: str) -> Any:
-        trt, options = self.tensorrt.module, self.options
+        trt = self.tensorrt.module
+        options = self.options
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         config.builder_optimization_level = options.optimization_level

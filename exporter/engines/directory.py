@@ -159,7 +159,8 @@ def _only_one(target: Path) -> Iterator[None]:
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
     """Write all engines and the record, try them, and return the timing cache; in the process that builds."""
-    tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
+    tensorrt = find_tensorrt(plan.library)
+    manifest = Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
     record = _written(plan, builder)
     if measured := builder.timing_cache:
@@ -200,7 +201,8 @@ def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:
     """Return the encoder, and the decoder step in the first lowering that the library builds."""
-    manifest, buckets = builder.manifest, plan.buckets
+    manifest = builder.manifest
+    buckets = plan.buckets
     encoder = builder.build(manifest.encoder, "encoder.plan", encoder_profiles(manifest, buckets))
     for lowering in plan.lowerings:
         try:

@@ -16,7 +16,8 @@ class FirstBeams:
     """
 
     def __init__(self, engine: Engine, beams: int) -> None:
-        self._engine, self._beams = engine, beams
+        self._engine = engine
+        self._beams = beams
         self.limits = replace(engine.limits, batch=engine.limits.batch // beams)
 
     def __getattr__(self, name: str) -> Any:
@@ -32,9 +33,11 @@ class FirstRows:
     """The part of a `DecoderState` that greedy search uses, of the first row of each sentence."""
 
     def __init__(self, state: DecoderState, beams: int) -> None:
-        self._state, self._beams = state, beams
+        self._state = state
+        self._beams = beams
         self.rows = state.rows // beams
-        self.source, self.target = state.source, state.target
+        self.source = state.source
+        self.target = state.target
         self.step = state.step
 
     def _first(self, rows: Sequence[int]) -> list[int]:

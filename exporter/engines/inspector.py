@@ -68,7 +68,8 @@ def wrong_products(layers: list[dict[str, Any]], precision: str, islands: set[st
     """
     wrong = []
     for layer in layers:
-        name, kind = _PROFILE.sub("", str(layer.get("Name", ""))), str(layer.get("LayerType", ""))
+        name = _PROFILE.sub("", str(layer.get("Name", "")))
+        kind = str(layer.get("LayerType", ""))
         nodes = {*name.split(" + "), *_NODE.findall(str(layer.get("Metadata", "")))}
         is_product = _PRODUCTS.search(kind) or any(node.endswith("/Gemm") for node in nodes)
         if not is_product or kind.startswith(_MOVES) or _FUSED.search(f"{name} {kind}"):

@@ -45,12 +45,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | None, bytes]]:
     while at < len(message):
         start = at
         key, at = _read_varint(message, at)
-        kind, value = key & 7, None
+        kind = key & 7
+        value = None
         if kind == _VARINT:
             _, at = _read_varint(message, at)
         elif kind == _BYTES:
             length, at = _read_varint(message, at)
-            value, at = message[at : at + length], at + length
+            value = message[at : at + length]
+            at = at + length
         else:
             at += {_FIXED64: 8, _FIXED32: 4}[kind]
         yield key >> 3, value, message[start:at]

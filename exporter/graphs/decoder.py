@@ -33,7 +33,8 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder_step(sizes, "float32"), lowering.opset, tensors)
-    positions, finished = w.inputs["positions"], w.inputs["finished"]
+    positions = w.inputs["positions"]
+    finished = w.inputs["finished"]
     read = write_embedding(w, model.target_embedding, length, w.inputs["token_ids"], positions)
     layers = Decoder(w, model, lowering(w, sizes), length)
     logits, caches = layers.write(read, positions, layers.key_values("self"))
@@ -96,7 +97,8 @@ class Decoder:
 
     def write(self, read: ir.Value, positions: ir.Value, caches: Sequence[KeyValue]) -> tuple[ir.Value, list[KeyValue]]:
         """Embeddings `[n, d]` at positions `[n]` -> logits `[n, v]`, logarithms if the model copies, and the caches."""
-        w, model = self._w, self._model
+        w = self._w
+        model = self._model
         x, written, attentions = self._layers(read, positions, caches)
         norm = foldable(model.decoder_norm) if self._folds_last else None
         logits = w.linear(x, w.tensors.linear(model.projection, norm=norm), "projection")
@@ -118,7 +120,8 @@ class Decoder:
         Pre-norm is written as post-norm is, a sublayer and then an addition with a norm, by pairing each addition
         with the norm of the sublayer that follows; so both can use one fused operator.
         """
-        w, lowering = self._w, self.lowering
+        w = self._w
+        lowering = self.lowering
         layers: list[DecoderLayer] = list(self._model.decoder)  # type: ignore[arg-type]
         norms = iter(self._norms(layers))
         residual = y = x
@@ -130,7 +133,8 @@ class Decoder:
         attentions = {}
         parts = zip(layers, self.key_values("cross"), caches, self._biases(), strict=True)
         for index, (layer, cross, cache, bias) in enumerate(parts):
-            own, folded = layer.self_attention, self._folded(layer)
+            own = layer.self_attention
+            folded = self._folded(layer)
             with w.module(f"layers.{index}"):
                 packed = w.tensors.linear(own.query, own.key, own.value, norm=folded[0], scale=query_scale(own))
                 qkv = rotation.turned(w.linear(y, packed, "self_qkv"), [-1])

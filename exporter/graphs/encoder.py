@@ -129,7 +129,8 @@ def _write_layer(
     w: Writer, name: str, x: ir.Value, scores: _Scores, layer: EncoderLayer, config: Config
 ) -> tuple[ir.Value, ir.Value]:
     """x `[b, s, d]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
-    first, second = layer.attention_residual.norm, layer.feed_forward_residual.norm
+    first = layer.attention_residual.norm
+    second = layer.feed_forward_residual.norm
 
     def feed_forward(y: ir.Value, norm: SharedNorm | None) -> ir.Value:
         return write_feed_forward(w, y, layer.feed_forward, norm, config.activation, w.linear_of_rows)

@@ -16,7 +16,8 @@ from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.runtime.bundle.interface import MASKED, MASKED_HALF
 
-HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
+HALF = ir.DataType.FLOAT16
+SINGLE = ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
 
 # These only move values: their inputs are rounded already.
@@ -58,7 +59,8 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         model: a float32 graph in topological order, whose values all have their dtype set.
         islands: names of nodes that stay in float32, with the weights that only they read.
     """
-    graph, masks = model.graph, _masks(model.graph)
+    graph = model.graph
+    masks = _masks(model.graph)
     variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     for graph_input in graph.inputs:
         if graph_input.dtype == SINGLE:
@@ -82,7 +84,8 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         wanted = SINGLE if graph_output.name in SINGLE_OUTPUTS else HALF
         if graph_output.dtype in (HALF, SINGLE) and graph_output.dtype != wanted:
             # It keeps its name, and what computes it another one.
-            name, graph_output.name = str(graph_output.name), f"{graph_output.name}.{_NAMES[graph_output.dtype]}"
+            name = str(graph_output.name)
+            graph_output.name = f"{graph_output.name}.{_NAMES[graph_output.dtype]}"
             cast = _cast(graph_output, wanted, name)
             graph.append(cast)
             graph.outputs[index] = cast.outputs[0]
@@ -152,7 +155,8 @@ def _widen_weights(graph: ir.Graph) -> None:
 
 def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     users = list(output.uses())
-    name, is_output = output.name, output.is_graph_output()
+    name = output.name
+    is_output = output.is_graph_output()
     output.dtype = SINGLE
     if node.op_type in MOVES and not is_output:
         return

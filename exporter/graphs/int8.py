@@ -112,7 +112,8 @@ class _Conversion:
     """The graph being converted, and the values added to it so far."""
 
     def __init__(self, model: ir.Model, largest: Mapping[str, float]) -> None:
-        self._graph, self._largest = model.graph, largest
+        self._graph = model.graph
+        self._largest = largest
         self._weights: dict[tuple[str, bool], tuple[ir.Value, ir.Value]] = {}
         self._rounded: dict[str, _Rows] = {}
         self._count = 0  # for names
@@ -120,7 +121,8 @@ class _Conversion:
         model.opset_imports[CONTRIB] = 1
 
     def matmul(self, node: ir.Node) -> None:
-        x, weight = node.inputs[0], node.inputs[1]
+        x = node.inputs[0]
+        weight = node.inputs[1]
         assert x is not None and weight is not None
         transposed = node.op_type == "Gemm" and node.attributes["transB"].as_int() == 1
         rows = self._activation(x, node)
@@ -134,7 +136,8 @@ class _Conversion:
         self._remove(node)
 
     def gather(self, node: ir.Node) -> None:
-        table, ids = node.inputs[0], node.inputs[1]
+        table = node.inputs[0]
+        ids = node.inputs[1]
         assert table is not None
         ints, scales = self._weight(table, _Columns(0, 1), rows_first=True, transposed=True)
         rows = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
@@ -242,7 +245,8 @@ class _Conversion:
 
     def _constant(self, name: str, array: npt.NDArray[np.generic] | np.generic) -> ir.Value:
         if name not in self._graph.initializers:
-            shape, tensor = ir.Shape(np.shape(array)), ir.tensor(np.asarray(array), name=name)
+            shape = ir.Shape(np.shape(array))
+            tensor = ir.tensor(np.asarray(array), name=name)
             value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
             self._graph.initializers[name] = value
         return self._graph.initializers[name]

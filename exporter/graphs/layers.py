@@ -71,7 +71,8 @@ class Rotation:
 
     def __init__(self, w: Writer, config: Config, side: Side, length: int, positions: ir.Value) -> None:
         self._w = w
-        self._heads, self._head_dim = side.heads, side.head_dim
+        self._heads = side.heads
+        self._head_dim = side.head_dim
         self._tables: list[ir.Value] = []
         if config.positions != "rotary":
             return

@@ -166,7 +166,8 @@ class _Weights:
         The first row decides nearly always.
         """
         rows, columns = matrix.shape
-        begin, end = 0, 1
+        begin = 0
+        end = 1
         while begin < rows:
             count = (end - begin - 1) * stride + columns
             start = offset + begin * stride * matrix.itemsize
@@ -175,7 +176,8 @@ class _Weights:
             stored: Array = np.ndarray((end - begin, columns), matrix.dtype, read, 0, strides)
             if not np.array_equal(stored, matrix[begin:end]):
                 return False
-            begin, end = end, min(rows, end + max(1, _BLOCK // stride))
+            begin = end
+            end = min(rows, end + max(1, _BLOCK // stride))
         return True
 
 

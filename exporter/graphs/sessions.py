@@ -52,7 +52,8 @@ class TeacherForced:
     """
 
     def __init__(self, encoder: onnxruntime.InferenceSession, step: onnxruntime.InferenceSession) -> None:
-        self._encoder, self._step = encoder, step
+        self._encoder = encoder
+        self._step = step
 
     def encode(self, source_ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> tuple[Values, Values]:
         """Inputs and outputs of the encoder on int64 ids `[b, s]` of these lengths `[b]`."""

@@ -27,7 +27,8 @@ def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder(sizes, "float32"), OPSET, tensors)
-    ids, lengths = w.inputs["target_ids"], w.inputs["target_lengths"]
+    ids = w.inputs["target_ids"]
+    lengths = w.inputs["target_lengths"]
     positions = write_positions(w, ids, "target")
     row = w.op("Unsqueeze", positions, [0])
     # A step reads what the one before it made, and the first one bos.
@@ -63,7 +64,8 @@ class Parallel(Lowering):
         super().__init__(writer, sizes)
         self.self_weights: list[ir.Value] = []
         self.cross_weights: list[ir.Value] = []
-        self._positions, self._causal = positions, causal
+        self._positions = positions
+        self._causal = causal
         self._length = writer.op("Shape", writer.inputs["target_ids"], start=1, end=2)
 
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
@@ -81,7 +83,8 @@ class Parallel(Lowering):
         return self._merge_heads(context), cache
 
     def distances(self) -> ir.Value:
-        w, positions = self._w, self._positions
+        w = self._w
+        positions = self._positions
         before = w.op("Sub", w.op("Unsqueeze", positions, [0, 2]), w.op("Unsqueeze", positions, [0, 1]))
         return w.op("Max", before, 0)
 

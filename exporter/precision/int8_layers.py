@@ -24,7 +24,8 @@ from txport.runtime.errors import CheckFailed
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.version import VERSION
 
-ENCODER, STEP = "encoder", "decoder_step.ort"
+ENCODER = "encoder"
+STEP = "decoder_step.ort"
 Module = tuple[str, str]  # graph and module within it
 # Batches of the calibration that modules are ranked on, each module alone.
 _RANKED_ON = 1
@@ -44,8 +45,10 @@ class Int8Search:
     def __init__(
         self, directory: Path, models: dict[str, ir.Model], manifest: Manifest, sample: Sample, calibration: Calibration
     ) -> None:
-        self._directory, self._manifest = directory, manifest
-        self._sample, self._calibration = sample, calibration
+        self._directory = directory
+        self._manifest = manifest
+        self._sample = sample
+        self._calibration = calibration
         self._files = write_graphs(directory / "onnx", models, VERSION)
         self._modules = {
             name: [(node.name or "", (name, module_of(node))) for node in convertible(model)]
@@ -67,7 +70,8 @@ class Int8Search:
         if failure is None:
             return []
         progress("int8: searching for the layers that lose it")
-        ranked, count = self._ranked(), 1
+        ranked = self._ranked()
+        count = 1
         while 2 * count <= len(ranked):
             if self.quality(ranked[:count]).failure is None:
                 kept = {name: tuple(sorted(self._nodes(name, ranked[:count]))) for name in self._files}

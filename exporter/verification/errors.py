@@ -84,7 +84,8 @@ class LogitErrors(Errors):
     def sizes(self) -> ErrorSizes:
         """Sizes of all finite errors that were added."""
         tokens = np.zeros(1) if self._tokens is None else self._tokens / max(1, self._positions)
-        rms, token = math.sqrt(float(tokens.mean())), math.sqrt(float(tokens.max()))
+        rms = math.sqrt(float(tokens.mean()))
+        token = math.sqrt(float(tokens.max()))
         return ErrorSizes(rms, token, self._lead)
 
 

@@ -20,7 +20,8 @@ from txport.exporter.verification.errors import centred_errors
 from txport.models.transformer import Transformer
 
 # Random roundings of a sentence: passes, and rows of each.
-PASSES, ROWS = 8, 8
+PASSES = 8
+ROWS = 8
 # An error at one position may be this many times larger than those of these roundings, times the factor for averages.
 # Measured: at most 1.6 times as large, in 40 sentences of one good bundle in each format, by two engines.
 SPREAD = 2.0

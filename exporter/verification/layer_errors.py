@@ -25,7 +25,8 @@ from txport.runtime.errors import InputError
 from txport.runtime.golden import Case, load_golden
 
 # Cases, and steps of each.
-CASES, STEPS = 4, 12
+CASES = 4
+STEPS = 12
 # Scores of masked positions are as near to float16's number for them.
 _NEAR = 5000
 
@@ -135,7 +136,8 @@ class _Sums:
         exact = expected.astype(np.float64)
         # What is masked may be infinite in float16; other values as low as that are faults.
         seen = ~((exact < MASKED / 2) | (np.abs(exact - MASKED_HALF) < _NEAR))  # NaN is seen
-        ours, exact = ours[seen], exact[seen]
+        ours = ours[seen]
+        exact = exact[seen]
         self.largest = max(self.largest, float(np.abs(exact).max(initial=0.0)))
         difference = np.abs(ours.astype(np.float64) - exact)
         # max() of Python would drop a NaN.

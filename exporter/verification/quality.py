@@ -95,7 +95,8 @@ class References:
         if not self._references:
             return Quality(len(targets), changed)
         counts = self.counts(self._texts(targets))
-        ours, pytorch = bleu_of(counts.sum(0)), bleu_of(self._pytorch.sum(0))
+        ours = bleu_of(counts.sum(0))
+        pytorch = bleu_of(self._pytorch.sum(0))
         chance = chance_of(counts, self._pytorch) if pytorch - ours > MOST_LOST else None
         return Quality(len(targets), changed, ours, pytorch, chance)
 

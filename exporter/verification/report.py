@@ -321,7 +321,8 @@ def judge(report: LoweringReport, rounding: Rounding, examine: Callable[[], list
 
 def _too_large(errors: ErrorSizes, rounding: Rounding) -> Iterable[str]:
     for name, where in (("rms", "on average"), ("token", "for one token")):
-        ours, expected = getattr(errors, name), getattr(rounding.errors, name)
+        ours = getattr(errors, name)
+        expected = getattr(rounding.errors, name)
         if not ours <= rounding.allowance * expected:
             yield (
                 f"logits differ from PyTorch's by {ours:.2g} {where}, more than {rounding.allowance:.2g} times the "

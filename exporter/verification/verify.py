@@ -87,7 +87,8 @@ class Verifier:
             if manifest.parameters is not None:
                 self.stages.stage("verify: weights")
                 longest = max(manifest.limits.source, manifest.limits.target)
-                model, file = self.checkpoint.model, files_of(directory) / WEIGHTS
+                model = self.checkpoint.model
+                file = files_of(directory) / WEIGHTS
                 report = report.with_weights(compare_weights(model, manifest.parameters, file, longest))
             engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
             if manifest.optional_graph("decoder_beams") is not None:

@@ -54,7 +54,8 @@ def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, chec
     Raises:
         CheckFailed: more tensors than `MOST_NAMED` differ.
     """
-    parameters, longest = manifest.parameters, max(manifest.limits.source, manifest.limits.target)
+    parameters = manifest.parameters
+    longest = max(manifest.limits.source, manifest.limits.target)
     if parameters is None:
         return
     shapes = {name: array.shape for name, array in model_parameters(model, longest)}
@@ -74,7 +75,8 @@ def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterat
     stored = _Stored(parameter, data)
     largest = float(np.abs(expected).max(initial=0))
     block = max(1, _BLOCK * len(expected) // max(1, expected.size))
-    count, first = 0, ""
+    count = 0
+    first = ""
     for row in range(0, len(expected), block):
         wanted = expected[row : row + block]
         found = stored.rows(row, row + block)

@@ -19,7 +19,9 @@ from txport.runtime.libraries import needs
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Its presence marks a model as SMaLL-100, whose other files equal M2M100's. It is not executed.
 SMALL100_MARK = "tokenization_small100.py"
-LEAST_UNPACKED, MOST_RATIO = 64 << 20, 16  # bytes, and times its own size, that an archive may unpack to
+# bytes, and times its own size, that an archive may unpack to
+LEAST_UNPACKED = 64 << 20
+MOST_RATIO = 16
 # Files that importers read; those of bundles are named by their manifest.
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", SMALL100_MARK)
 

@@ -51,12 +51,14 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
     """
     model = HuggingFaceModel(directory, options.adapter)
     kind = str(model.fields.get("model_type"))
-    embedding_norm, pre_norm = kind != "blenderbot", kind in ("mbart", "blenderbot")
+    embedding_norm = kind != "blenderbot"
+    pre_norm = kind in ("mbart", "blenderbot")
     both = {"normalize_embedding": (embedding_norm, None), "static_position_embeddings": (False, None)}
     model.refuse(_NEUTRAL.get(kind, _NEUTRAL["bart"]) | both)
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
     ours = model.config(**norms, unk_id=UNK, **model.embeddings())
-    plan, first = model.plan, OFFSET if embedding_norm else 0
+    plan = model.plan
+    first = OFFSET if embedding_norm else 0
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         theirs = f"{model.prefix}{theirs}"
         plan.take(

@@ -177,11 +177,13 @@ def _config(settings: Settings, plan: ImportPlan) -> Config:
 
 
 def _embeddings(plan: ImportPlan, settings: Settings) -> dict[str, Any]:
-    source, target = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    source = "encoder.embed_tokens.weight"
+    target = "decoder.embed_tokens.weight"
     names = ("decoder.output_projection.weight", "decoder.embed_out")
     head = next((name for name in names if plan.has(name)), target)
     fields = plan.embeddings(source, target, head)
-    share, tie = fields["share_embeddings"], fields["tie_projection"]
+    share = fields["share_embeddings"]
+    tie = fields["tie_projection"]
     for one, tied in (("share_all_embeddings", share and tie), ("share_decoder_input_output_embed", tie)):
         if settings.get(one, False) and not tied:
             raise CheckpointError(f"{plan.source}: {source}, {target} and {head} differ, although {one} is set")

@@ -232,7 +232,8 @@ class HuggingFaceModel(Settings):
         Raises:
             CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.
         """
-        file, banned = self.generation_file, set(self._banned())
+        file = self.generation_file
+        banned = set(self._banned())
         generation = generation_settings(self.generation, tuple(self._ends()[1:]), banned, file)
         check_vocabulary(generation, vocabulary, file)
         self.notes += generation_notes(generation)

@@ -99,7 +99,8 @@ def import_seamless(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _mapped(model: HuggingFaceModel, stacks: tuple[str, str], names: LayerNames, unk: int) -> Config:
-    plan, ours = model.plan, model.config(norm="pre", unk_id=unk, **model.embeddings(stacks=stacks))
+    plan = model.plan
+    ours = model.config(norm="pre", unk_id=unk, **model.embeddings(stacks=stacks))
     for side, mine, theirs in zip(("source", "target"), ("encoder", "decoder"), stacks, strict=True):
         table = offset_sinusoids(ours.max_positions, ours.d_model, ours.pad_id + 1)
         plan.put(f"{side}_embedding.positions", table)

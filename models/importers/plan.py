@@ -38,7 +38,8 @@ class ImportPlan:
     """
 
     def __init__(self, theirs: Mapping[str, Stored], source: object) -> None:
-        self.theirs, self.source = theirs, source
+        self.theirs = theirs
+        self.source = source
         self.parts: dict[str, Part] = {}
         self._used: set[str] = set()
 

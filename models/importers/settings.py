@@ -22,7 +22,8 @@ class Settings:
     """
 
     def __init__(self, file: Path, fields: Mapping[str, Any]) -> None:
-        self.file, self.fields = file, fields
+        self.file = file
+        self.fields = fields
 
     def get(self, name: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
         """Return a field.

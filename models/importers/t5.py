@@ -39,7 +39,8 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
 
 def _fields(model: HuggingFaceModel) -> dict[str, Any]:
     """The fields of our config but for the embeddings; those that old files lack have the values of that time."""
-    kind, layers = str(model.get("feed_forward_proj", "relu")), model.get("num_layers", kind=int)
+    kind = str(model.get("feed_forward_proj", "relu"))
+    layers = model.get("num_layers", kind=int)
     name = {"gated-gelu": "gelu_new"}.get(kind, kind.removeprefix("gated-"))
     gated = model.get("is_gated_act", kind.startswith("gated-"), bool)
     return {
@@ -104,7 +105,8 @@ def _layers(plan: ImportPlan, ours: Config) -> None:
     for side, layers, attentions in stacks:
         for index in range(layers):
             for number, part in enumerate((*attentions, "feed_forward")):
-                mine, theirs = f"{side}.{index}.{part}", f"{side}.block.{index}.layer.{number}"
+                mine = f"{side}.{index}.{part}"
+                theirs = f"{side}.block.{index}.layer.{number}"
                 plan.take(f"{mine}_residual.norm.weight", f"{theirs}.layer_norm.weight")
                 if part == "feed_forward":
                     _feed_forward(plan, mine, f"{theirs}.DenseReluDense", ours)

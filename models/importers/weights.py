@@ -24,7 +24,8 @@ _MEMBERS = ("model_state_dict", "state_dict", "model", "net", "model_state", "ne
 _DICTIONARIES = [
     (dict, f"{package}.utilities.data.AttributeDict") for package in ("lightning.fabric", "lightning_fabric")
 ]
-_SAFETENSORS, _TORCH = "model.safetensors", "pytorch_model.bin"
+_SAFETENSORS = "model.safetensors"
+_TORCH = "pytorch_model.bin"
 
 
 class _Ignored:
@@ -160,7 +161,8 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
 
 
 def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
-    shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"])
+    shape = tuple(entry["shape"])
+    dtype = _DTYPES.get(entry["dtype"])
     begin, end = entry["data_offsets"]
     row = (end - begin) // shape[0] if shape and shape[0] else end - begin
 

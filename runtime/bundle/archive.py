@@ -28,9 +28,13 @@ _END = struct.Struct("<4s4H2IH")
 _WIDE_END = struct.Struct("<4sQ2H2I4Q4sIQI")  # of zip64: the record, and its locator
 # Fields of 32 bits that have this value stand in an extra field, the first one, of 64 bits each.
 _WIDE = 0xFFFFFFFF
-_ZIP64, _ALIGNMENT = 1, 0xD935  # extra fields; the second as Android's zipalign writes it
+# extra fields; the second as Android's zipalign writes it
+_ZIP64 = 1
+_ALIGNMENT = 0xD935
 _UTF8 = 0x0800
-_MIDNIGHT, _FIRST_DAY = 0, 0x21  # 1980-01-01
+# 1980-01-01
+_MIDNIGHT = 0
+_FIRST_DAY = 0x21
 _UNIX = 3 << 8
 _UNIX_FILE = 0o100644 << 16
 _LARGEST_DIRECTORY = 16 << 20
@@ -116,7 +120,8 @@ def _entry(directory: Path, name: str) -> _Entry:
     size = crc = 0
     with (directory / name).open("rb") as member:
         while chunk := member.read(_CHUNK):
-            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+            size = size + len(chunk)
+            crc = zlib.crc32(chunk, crc)
     return _Entry(name.encode(), size, crc)
 
 

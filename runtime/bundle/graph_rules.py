@@ -34,7 +34,10 @@ OPERATORS: Mapping[str, frozenset[str]] = {
 }
 LARGEST_GRAPH = 64 << 20  # bytes; the base preset's have some 100 kB
 
-_NUMBER, _BYTES, _FIXED32 = 0, 2, 5  # wire types
+# wire types
+_NUMBER = 0
+_BYTES = 2
+_FIXED32 = 5
 # TensorProto.DataType: bytes of an element.
 _ELEMENTS = {1: 4, 2: 1, 3: 1, 6: 4, 7: 8, 9: 1, 10: 2}
 _MOST_DIMENSIONS = 8
@@ -57,9 +60,11 @@ class _Fields(NamedTuple):
     allowed: set[int]
 
 
-_GRAPH, _OPSET = 7 << 3 | _BYTES, 8 << 3 | _BYTES
+_GRAPH = 7 << 3 | _BYTES
+_OPSET = 8 << 3 | _BYTES
 _MODEL = _Fields("the model", _tags(_BYTES, 2, 3, 4, 6, 14) | _tags(_NUMBER, 1, 5) | {_GRAPH, _OPSET})
-_NODE, _INITIALIZER = 1 << 3 | _BYTES, 5 << 3 | _BYTES
+_NODE = 1 << 3 | _BYTES
+_INITIALIZER = 5 << 3 | _BYTES
 _PARTS = _Fields("the graph", _tags(_BYTES, 2, 10, 11, 12, 13, 16) | {_NODE, _INITIALIZER})
 _KIND, _ATTRIBUTE, _DOMAIN = (number << 3 | _BYTES for number in (4, 5, 7))
 _NODES = _Fields("a node", _tags(_BYTES, 1, 2, 3, 6, 9) | {_KIND, _ATTRIBUTE, _DOMAIN})
@@ -68,7 +73,8 @@ _ATTRIBUTES = _Fields(
     "an attribute", _tags(_BYTES, 1, 4, 7, 8, 9, 13) | _tags(_NUMBER, 3, 8, 20) | _tags(_FIXED32, 2, 7)
 )
 _DIMENSION, _TYPE, _LOCATION = (number << 3 | _NUMBER for number in (1, 2, 14))
-_RAW, _EXTERNAL = 9 << 3 | _BYTES, 13 << 3 | _BYTES
+_RAW = 9 << 3 | _BYTES
+_EXTERNAL = 13 << 3 | _BYTES
 _TENSORS = _Fields(
     "a weight",
     _tags(_BYTES, 4, 5, 7, 8, 12, 16)
@@ -77,7 +83,8 @@ _TENSORS = _Fields(
     | {_DIMENSION, _TYPE, _LOCATION, _RAW, _EXTERNAL},
 )
 _OPSETS = _Fields("an opset", _tags(_BYTES, 1) | _tags(_NUMBER, 2))
-_KEY, _VALUE = 1 << 3 | _BYTES, 2 << 3 | _BYTES
+_KEY = 1 << 3 | _BYTES
+_VALUE = 2 << 3 | _BYTES
 _PAIRS = _Fields("external data", {_KEY, _VALUE})
 
 

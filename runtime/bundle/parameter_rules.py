@@ -76,7 +76,8 @@ def _expected(
     architecture: Architecture, tensors: Mapping[str, Parameter], model: ModelSizes, dimensions: Dimensions
 ) -> Iterator[Expected]:
     """Yield the tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
-    width, parts = model.d_model, _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
+    width = model.d_model
+    parts = _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
     normed = any(f"{side}_embedding.norm.{part}" in tensors for side in ("source", "target") for part in _PARTS)
     relative = any(f"{side}_positions.weight" in tensors for side in ("encoder", "decoder"))
     rotary = any(f"{side}_rotations.{part}" in tensors for side in ("encoder", "decoder") for part in _ROTATION)

@@ -6,7 +6,9 @@ Graphs of ONNX and models of SentencePiece are such messages.
 from collections.abc import Iterator
 from typing import Any
 
-_NUMBER, _BYTES = 0, 2  # wire types: of integers, and with a length
+# wire types: of integers, and with a length
+_NUMBER = 0
+_BYTES = 2
 _SIZES = {1: 8, 5: 4}  # bytes of types with a fixed size
 
 
@@ -65,7 +67,8 @@ def field_at(message: bytes, at: int) -> tuple[int, Any, int]:
 def tagged(message: bytes) -> list[tuple[int, Any]]:
     """Tag and value of each field, as of `field_at`; short ones of bytes are read here, in a third of the time."""
     found: list[tuple[int, Any]] = []
-    at, end = 0, len(message)
+    at = 0
+    end = len(message)
     while at < end:
         tag = message[at]
         start = at + 2

@@ -163,7 +163,8 @@ class _Decoder:
     def decode(self, kind: Any, value: Any, where: str) -> Any:
         if dataclasses.is_dataclass(kind):
             return self._dataclass(kind, value, where)
-        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        origin = typing.get_origin(kind)
+        arguments = typing.get_args(kind)
         if origin is typing.Literal:
             return _literal(arguments, value, where)
         if origin in (typing.Union, types.UnionType):

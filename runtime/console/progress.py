@@ -170,7 +170,9 @@ class Stages(Line):
     @property
     def left(self) -> str:
         """Minutes that this stage will take yet, at its speed so far; empty until something of it is done."""
-        done, total = self._done, self._total  # another thread asks, too
+        # another thread asks, too
+        done = self._done
+        total = self._total
         if not 0 < done < total:
             return ""
         return minutes((time.monotonic() - self._started) / done * (total - done))
@@ -183,7 +185,8 @@ class Stages(Line):
     def _bar(self) -> str:
         if not self._name:
             return ""
-        done, time_spent = f"{self._done}/{self._total}", minutes(time.monotonic() - self._started)
+        done = f"{self._done}/{self._total}"
+        time_spent = minutes(time.monotonic() - self._started)
         left = f", {left} left" if (left := self.left) else ""
         return f"{bar(self._done / max(1, self._total))} {done:>9} {time_spent:>6} {self._name}{left}"
 

@@ -59,10 +59,12 @@ def form_of(path: str, format: str | None = None) -> Form:
     Raises:
         InputError: it is a Parquet file that was compressed as a whole, or its name is of a format that is not read.
     """
-    name, compression = PurePosixPath(path).name, "none"
+    name = PurePosixPath(path).name
+    compression = "none"
     for ending in COMPRESSIONS[1:]:
         if name.lower().endswith(f".{ending}"):
-            name, compression = name[: -len(ending) - 1], ending
+            name = name[: -len(ending) - 1]
+            compression = ending
             break
     suffix = PurePosixPath(name).suffix
     ending = suffix.lower()
@@ -163,7 +165,8 @@ class _Frames(io.RawIOBase):
             self._plain = self._frame.decompress(self._packed)
             self._packed = b""
             if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
+                self._packed = self._frame.unused_data
+                self._frame = None
         count = min(len(buffer), len(self._plain))
         buffer[:count], self._plain = self._plain[:count], self._plain[count:]
         return count

@@ -32,16 +32,20 @@ class Lines:
     @staticmethod
     def _split(file: BinaryIO) -> Iterator[list[bytes]]:
         """Whole lines, as they come, without a byte order mark at the beginning."""
-        rest, size, mark = [b""], 0, codecs.BOM_UTF8
+        rest = [b""]
+        size = 0
+        mark = codecs.BOM_UTF8
         while chunk := file.read(_CHUNK):
-            chunk, mark = chunk.removeprefix(mark), b""
+            chunk = chunk.removeprefix(mark)
+            mark = b""
             start, *more = chunk.split(b"\n")
             if size <= MOST_BYTES:
                 rest.append(start)
             size += len(start)
             if more:
                 yield [b"".join(rest)[: MOST_BYTES + 1], *more[:-1]]
-                rest, size = [more[-1]], len(more[-1])
+                rest = [more[-1]]
+                size = len(more[-1])
         if last := b"".join(rest)[: MOST_BYTES + 1]:
             yield [last]
 
@@ -51,7 +55,8 @@ class Lines:
         while self._at == len(self._lines):
             if (lines := next(self._chunks, None)) is None:
                 return True
-            self._lines, self._at = lines, 0
+            self._lines = lines
+            self._at = 0
         return False
 
     def take(self, most: int) -> list[bytes]:
@@ -142,7 +147,8 @@ class TextWriter:
     """Writes one column, a line a row; a row without a value is an empty line."""
 
     def __init__(self, file: Any, columns: Sequence[str]) -> None:
-        self._file, self._columns = file, columns
+        self._file = file
+        self._columns = columns
 
     def write(self, output: Output) -> None:
         """Write rows."""
@@ -160,7 +166,8 @@ class JsonWriter:
 
     def write(self, output: Output) -> None:
         """Write rows."""
-        names, values = list(output.columns), zip(*output.columns.values(), strict=True)
+        names = list(output.columns)
+        values = zip(*output.columns.values(), strict=True)
         kept = output.kept
         if kept is None or isinstance(kept, list):
             before: Sequence[dict[str, Any]] = kept or [{}] * len(next(iter(output.columns.values()), ()))

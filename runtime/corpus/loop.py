@@ -24,7 +24,8 @@ from txport.runtime.errors import InputError
 
 _log = logging.getLogger("txport.corpus")
 # Rows of a part, and rows that are sorted by length and translated together.
-PART_ROWS, WINDOW_ROWS = 65_536, 8_192
+PART_ROWS = 65_536
+WINDOW_ROWS = 8_192
 # Columns of which a text has none, and needs none: errors have a file of their own.
 PLAIN = ("error", "truncated", "finished")
 EVERY = 30.0  # seconds between two lines of progress
@@ -146,7 +147,8 @@ class Corpus:
 
     def __init__(self, files: Sequence[str], output: str, layout: Layout, task: Task) -> None:
         self._files = [(file, form_of(file, layout.read)) for file in files]
-        self._layout, self._task = layout, task
+        self._layout = layout
+        self._task = task
         twice = [name for name, count in Counter(form.name for _, form in self._files).items() if count > 1]
         if twice:
             raise InputError(f"two input files are called {twice[0]}: rename one, or give it another output directory")
@@ -172,7 +174,8 @@ class Corpus:
                 file cannot be read, or is damaged.
             ResourceError: the disk is full or fails.
         """
-        totals, clock = Totals(), _Clock()
+        totals = Totals()
+        clock = _Clock()
         for number, (path, form) in enumerate(self._files):
             with self._source(path, form) as source:
                 at = 0
@@ -220,7 +223,8 @@ class Corpus:
 
     def _make(self, place: "_PartLocation") -> Part:
         """Write a part, what was wrong with its rows where they have no column for it, and its manifest."""
-        task, form = self._task, place.form
+        task = self._task
+        form = place.form
         tokens = task.tokens
         counts = task.counts.copy()
         report = _Report()
@@ -245,7 +249,8 @@ class Corpus:
     @contextmanager
     def _source(self, path: str, form: Form) -> Iterator[Any]:
         """Yield rows of a file, from the first on."""
-        layout, new = self._layout, list(self._task.kinds)
+        layout = self._layout
+        new = list(self._task.kinds)
         keep: Sequence[str] | None = layout.keep
         if layout.output_form(form).format == PARQUET and form.format == JSONL:
             keep = layout.schema()

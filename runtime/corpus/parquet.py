@@ -52,7 +52,8 @@ class ParquetSource:
         if twice := sorted({*self._keep} & {*new}):
             raise InputError(f"{where} has a column {twice[0]!r} already: leave it out by --keep, or name the new one")
         check_text_column(whole.schema_arrow.field(column).type, f"column {column!r} of {where}")
-        self._column, self._where = column, where
+        self._column = column
+        self._where = where
         read = [column, *(name for name in self._keep if name != column)]
         self.nothing = pyarrow.Table.from_batches([], whole.schema_arrow).select(self._keep)
         self._batches = whole.iter_batches(_ROWS, columns=read)
@@ -80,7 +81,8 @@ class ParquetSource:
         while rows < most and size < _WINDOW_BYTES and not self.ended:
             assert self._table is not None
             batches.append(self._table)
-            rows, size = rows + self._table.num_rows, size + self._table.nbytes
+            rows = rows + self._table.num_rows
+            size = size + self._table.nbytes
             self._table = None
         whole = pyarrow.concat_tables(batches)
         taken = whole.slice(0, most)

@@ -63,7 +63,8 @@ class Part:
         """
         names = sorted({*settings, *self.settings})
         for name in names:
-            then, now = self.settings.get(name, "none"), settings.get(name, "none")
+            then = self.settings.get(name, "none")
+            now = settings.get(name, "none")
             if then != now:
                 raise InputError(
                     f"{store.path(self.output)} was written with {name} {then}, now it is {now}: "

@@ -47,7 +47,8 @@ class Shards(Collection[Pair]):
     def without(self, sources: frozenset[str], count: int) -> "Shards":
         """Return the pairs with other sources; `count` are left out."""
         others = self._copy()
-        others._held_out, others._count = self._held_out | sources, self._count - count
+        others._held_out = self._held_out | sources
+        others._count = self._count - count
         return others
 
     def answered(self, change: Callable[[str], str]) -> "Shards":

@@ -33,8 +33,10 @@ class DeviceBeams(DeviceState):
         super().__init__(pool, step, sentences, source)
         assert isinstance(step.value.buffers, BeamBuffers)
         self._exchange = step.value.buffers
-        count, beams = len(sentences), self._exchange.sizes.beams
-        self._beams, self.rows = beams, count * beams
+        count = len(sentences)
+        beams = self._exchange.sizes.beams
+        self._beams = beams
+        self.rows = count * beams
         self._sentence, self._beam = np.arange(count)[:, None], np.arange(beams)
         # The tokens that each sentence has made: positions stay before the end of the cache, where a sentence that has
         # finished writes unused values.
@@ -69,7 +71,8 @@ class DeviceBeams(DeviceState):
         position = np.minimum(self._lengths, self.target - 1)
         assert (self._finished.all(axis=1) | (position == self._lengths)).all(), "a sentence beyond its cache"
         self._ancestors[self._sentence, self._beam, position[:, None], self._beam] = True
-        inputs, here = self._exchange.inputs, self._rows
+        inputs = self._exchange.inputs
+        here = self._rows
         inputs["token_ids"][here], inputs["positions"][here] = self._token_ids, position[:, None]
         inputs["first_slots"][here] = position * self._beams
         inputs[ANCESTORS][here] = self._ancestors.reshape(len(here), self._beams, -1)
@@ -99,7 +102,8 @@ class DeviceBeams(DeviceState):
         count = self._unread.popleft()
         while len(self._made) < count:
             self._take()
-        made, self._made = self._made[:count], self._made[count:]
+        made = self._made[:count]
+        self._made = self._made[count:]
         return StepOutput(np.stack([tokens for tokens, _ in made]), made[-1][1])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:

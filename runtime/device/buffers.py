@@ -113,7 +113,8 @@ class Block:
 
     def __init__(self, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         self._tensors = {name: (np.dtype(kind), shape) for name, (kind, shape) in tensors.items()}
-        self.offsets, self.size = dict[str, int](), 0
+        self.offsets = dict[str, int]()
+        self.size = 0
         for name, (kind, shape) in self._tensors.items():
             self.offsets[name] = self.size
             self.size += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
@@ -158,8 +159,10 @@ class HostBlock:
     def __init__(self, array: npt.NDArray[Any], rows: int, id_type: str) -> None:
         self.array = array
         views = state_block(rows, id_type).views(array)
-        self.token_ids, self.positions = views["token_ids"], views["positions"]
-        self.target_limits, self.finished = views["target_limits"], views["finished"]
+        self.token_ids = views["token_ids"]
+        self.positions = views["positions"]
+        self.target_limits = views["target_limits"]
+        self.finished = views["finished"]
 
 
 class Poll(HostBlock):
@@ -173,7 +176,8 @@ class Poll(HostBlock):
 
     def __init__(self, memory: HostMemory, rows: int, id_type: str) -> None:
         super().__init__(memory.array, rows, id_type)
-        self.memory, self.steps = memory, 0
+        self.memory = memory
+        self.steps = 0
         self.ring = memory.array[state_block(rows, id_type).size :].view(id_type).reshape(RING, rows)
 
 
@@ -203,7 +207,8 @@ class StepBuffers:
         self.sizes = sizes
         self.id_type = id_type
         model = manifest.model
-        self.float_type, self.vocabulary = manifest.precision.type, model.target_vocabulary
+        self.float_type = manifest.precision.type
+        self.vocabulary = model.target_vocabulary
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
         plan = _plan(manifest, sizes, id_type, self._exchange(graph))
         self._allocated: list[int] = []
@@ -212,7 +217,8 @@ class StepBuffers:
         except Exception:
             self.free()
             raise
-        line, layers = model.head_dim * self.float_size, model.decoder_layers
+        line = model.head_dim * self.float_size
+        layers = model.decoder_layers
         self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.named["slots"] * line)
         cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
         ids_line = sizes.source * np.dtype(id_type).itemsize
@@ -230,7 +236,8 @@ class StepBuffers:
     def _exchange(self, graph: Graph) -> int:
         """Make what the host uploads and downloads; returns the bytes of it on the device."""
         device = self.device
-        rows, id_type = self.sizes.rows, self.id_type
+        rows = self.sizes.rows
+        id_type = self.id_type
         self.block = state_block(rows, id_type)
         self._host = np.zeros(self.block.size, np.uint8)
         self.host = HostBlock(self._host, rows, id_type)
@@ -327,8 +334,10 @@ def bytes_needed(manifest: Manifest, sizes: StepSizes, id_type: str) -> int:
 
 def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dict[str, int]:
     """Return bytes of each allocation."""
-    model, float_size = manifest.model, np.dtype(manifest.precision.type).itemsize
-    count, line = 2 * model.decoder_layers, model.head_dim * float_size
+    model = manifest.model
+    float_size = np.dtype(manifest.precision.type).itemsize
+    count = 2 * model.decoder_layers
+    line = model.head_dim * float_size
     plan = {
         "caches": stack_bytes(count, sizes.rows, model.heads, sizes.named["slots"] * line)[1],
         "cross": stack_bytes(count, sizes.rows, model.heads, sizes.source * line)[1],

@@ -26,10 +26,12 @@ _FIRST = 0  # the device that is used; CUDA_VISIBLE_DEVICES chooses another
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 _THREAD_LOCAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-_DEVICE, _HOST = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_HOST
+_DEVICE = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+_HOST = cuda.CUmemorytype.CU_MEMORYTYPE_HOST
 _UNIFIED = cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED
 _MEMORY_TYPE = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-_SUCCESS, _OUT_OF_MEMORY = cuda.CUresult.CUDA_SUCCESS, cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+_SUCCESS = cuda.CUresult.CUDA_SUCCESS
+_OUT_OF_MEMORY = cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 _INVALID_VALUE = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
 # What a library allocates in a capture is part of the graph; without this a second replay would be refused.
 _FREES_ON_LAUNCH = cuda.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
@@ -90,7 +92,8 @@ class CudaDevice:
         if planes > 1:
             volume = _between(cuda.CUDA_MEMCPY3D(), target, source, width, rows)
             volume.Depth = planes
-            volume.srcHeight, volume.dstHeight = source.plane // source.row, target.plane // target.row
+            volume.srcHeight = source.plane // source.row
+            volume.dstHeight = target.plane // target.row
             whole = _accepted("cuMemcpy3DAsync", volume, self._stream)
         elif rows > 1:
             area = _between(cuda.CUDA_MEMCPY2D(), target, source, width, rows)
@@ -233,9 +236,12 @@ def _is_pageable(node: Any) -> bool:
 def _between(region: Any, target: Buffer, source: Buffer, width: int, rows: int) -> Any:
     """Describe `rows` of `width` bytes in the driver's structure, which has the same names for two and three axes."""
     region.srcMemoryType = region.dstMemoryType = _DEVICE
-    region.srcDevice, region.srcPitch = source.address, source.row
-    region.dstDevice, region.dstPitch = target.address, target.row
-    region.WidthInBytes, region.Height = width, rows
+    region.srcDevice = source.address
+    region.srcPitch = source.row
+    region.dstDevice = target.address
+    region.dstPitch = target.row
+    region.WidthInBytes = width
+    region.Height = rows
     return region
 
 

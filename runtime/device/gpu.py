@@ -79,7 +79,8 @@ def pci_bus_id() -> str | None:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    device, text = ctypes.c_int(), ctypes.create_string_buffer(32)
+    device = ctypes.c_int()
+    text = ctypes.create_string_buffer(32)
     if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
         return None
     return None if cuda.cuDeviceGetPCIBusId(text, len(text), device) else text.value.decode()

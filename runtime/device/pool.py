@@ -26,7 +26,8 @@ class Lease(Generic[_Value]):
     """
 
     def __init__(self, value: _Value, idle: list[_Value]) -> None:
-        self.value, self._idle = value, idle
+        self.value = value
+        self._idle = idle
 
     def __del__(self) -> None:
         self._idle.append(self.value)
@@ -139,7 +140,8 @@ class Pool:
 
     def _prepared(self, sizes: StepSizes) -> PreparedStep:
         """New buffers. Running the step has left its traces in slot 0 of the caches only, which `place` clears."""
-        graph, ids = self._program.graph_of(sizes.beams), self._program.id_type
+        graph = self._program.graph_of(sizes.beams)
+        ids = self._program.id_type
         assert graph is not None, "an engine looks for the step before it asks for its buffers"
         kind = StepBuffers if sizes.beams == 1 else BeamBuffers
         buffers = kind(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
@@ -175,7 +177,8 @@ class Pool:
         def needed(rows: int) -> int:
             return bytes_needed(self.manifest, replace(sizes, rows=rows), ids)
 
-        ids, free = self._program.id_type, self.device.free_memory()
+        ids = self._program.id_type
+        free = self.device.free_memory()
         fitting = [rows for rows in range(1, sizes.rows) if needed(rows) <= free]
         buckets = [self._program.bucket(rows, sizes.target, sizes.beams)[0] for rows in fitting]
         fits = max((rows for rows in buckets if needed(rows) <= free), default=0)

@@ -54,7 +54,8 @@ class DeviceState(DecoderState):
 
     def _place_run(self, row: int, memory: Encoded, memory_row: int, count: int) -> None:
         """Zero what earlier sentences left: it is masked, but a NaN would come through the mask."""
-        buffers, device = self._buffers, self._buffers.device
+        buffers = self._buffers
+        device = self._buffers.device
         buffers.caches.clear(device, row, count)
         bias = Buffer(buffers.bias + row * buffers.bias_row, buffers.bias_row)
         if memory.width < buffers.sizes.source:
@@ -118,7 +119,8 @@ class DeviceState(DecoderState):
         Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other ones.
         """
         assert self._read == self._groups, "rows move after the steps before have been read"
-        old, here = self._buffers, [self._rows[row] for row in rows]
+        old = self._buffers
+        here = [self._rows[row] for row in rows]
         new = DeviceState(self._pool, *self._relocated(here, target), self.source)
         new._copy_from(old, here)
         new._take_over(old, here)

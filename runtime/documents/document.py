@@ -78,7 +78,8 @@ class Draft:
         self.sentences: list[Sentence | None] = []
         warnings: list[str] = []
         quiet = replace(call, warn=warnings.append)
-        line, seen = 1, 0
+        line = 1
+        seen = 0
         for segment in split(self.text, language):
             line += self.text.count("\n", seen, segment.start)
             seen = segment.start

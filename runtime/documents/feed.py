@@ -118,7 +118,8 @@ class _InOrder:
     """The pieces of all parts, given in the order of the document with the layout between them."""
 
     def __init__(self, draft: Draft, on_piece: Callable[[Piece], object]) -> None:
-        self._draft, self._on_piece = draft, on_piece
+        self._draft = draft
+        self._on_piece = on_piece
         self._waiting: dict[int, list[Piece]] = {}  # of parts that are not the current one
         self._ended: dict[int, Translation] = {}
         self._current = 0
@@ -159,7 +160,8 @@ class _InOrder:
             if segment.breaks:
                 self._layout(layout.with_breaks(segment, text))
             self._before = segment, text
-            self._current, self._begun = self._current + 1, False
+            self._current = self._current + 1
+            self._begun = False
 
     def _begin(self, segment: layout.Segment, text: str) -> None:
         self._layout(layout.layout_before(self._draft.text, segment, text, self._before))

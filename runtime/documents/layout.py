@@ -92,7 +92,8 @@ def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
         words.append(text[at:first])
         length += first - at
         breaks.append((length, text[first:last]))
-        length, at = length + 1, last
+        length = length + 1
+        at = last
     return Segment(start, end, " ".join([*words, text[at:end]]), tuple(breaks), cut)
 
 
@@ -103,7 +104,8 @@ def join(text: str, segments: Sequence[Segment], translations: Iterable[str]) ->
     length = 0
     before: tuple[Segment, str] | None = None
     for segment, translation in zip(segments, translations, strict=True):
-        layout, written = layout_before(text, segment, translation, before), with_breaks(segment, translation)
+        layout = layout_before(text, segment, translation, before)
+        written = with_breaks(segment, translation)
         made += [layout, written]
         length += len(layout)
         spans.append((length, length + len(written)))
@@ -199,7 +201,8 @@ def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
     if not any(text[begin : begin + 1].islower() for begin in begins):
         return [False] * len(paragraph)
     width = max(end - start for (start, end), _ in paragraph)
-    goes_on, shown = [False], False
+    goes_on = [False]
+    shown = False
     for (before, cells_before), (line, cells) in pairwise(paragraph):
         begin, end = cells[0]
         plain = not text[line[0] : begin].strip() and len(cells) == len(cells_before) == 1 and width in _WIDTHS
@@ -213,7 +216,8 @@ def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
 
 def with_breaks(segment: Segment, translation: str) -> str:
     """The translation with the line breaks of the segment in it; after it where it has no white space for them."""
-    made, at = "", 0
+    made = ""
+    at = 0
     for place, layout in segment.breaks:
         near = (place * len(translation) + len(segment.text) // 2) // len(segment.text)
         spaces = (each for each in range(at, len(translation)) if translation[each].isspace())

@@ -69,7 +69,8 @@ def _built_for() -> int | None:
 
 def why_no_cuda(reason: str = "") -> str:
     """Return the reason why the provider did not start with all libraries: the driver, or its own message."""
-    built, gpu = _built_for(), find_gpu()
+    built = _built_for()
+    gpu = find_gpu()
     if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
         return f"{reason}, check the driver with nvidia-smi".removeprefix(", ")
     newer = f"to {_DRIVERS[built]} or newer" if built in _DRIVERS else "to a newer one"

@@ -129,7 +129,8 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
     if target.compatibility == "exact":
         if (target.name, target.compute_capabilities) == (gpu.name, (gpu.compute_capability,)):
             fits = target.multiprocessors == gpu.multiprocessors
-            more, here = f" of {target.multiprocessors} multiprocessors", f" of {gpu.multiprocessors}"
+            more = f" of {target.multiprocessors} multiprocessors"
+            here = f" of {gpu.multiprocessors}"
         wanted = f"{target.name} ({capabilities}){more}"
     elif target.compatibility == "same_compute_capability":
         fits = gpu.compute_capability in target.compute_capabilities
@@ -143,7 +144,8 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
 def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:
     if record.library == library:
         return True
-    built, installed = _numbers(record.library.version), _numbers(library.version)
+    built = _numbers(record.library.version)
+    installed = _numbers(library.version)
     same = record.library.name == library.name and built[0] == installed[0]
     return record.version_compatible and same and installed >= built
 

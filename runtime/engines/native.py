@@ -139,7 +139,8 @@ class _Model(ctypes.Structure):
         """
         if manifest.parameters is None:
             raise EngineError(f"the fused engine cannot run {files}: {_NO_TABLE}")
-        architecture, tensors = manifest.parameters.architecture, manifest.parameters.tensors
+        architecture = manifest.parameters.architecture
+        tensors = manifest.parameters.tensors
         return cls(
             struct_size=ctypes.sizeof(cls),
             parameter_size=ctypes.sizeof(_Parameter),
@@ -206,10 +207,12 @@ def _load(file: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(os.fspath(file))
         for name, arguments in _CHECKED.items():
             function = getattr(library, name)
-            function.restype, function.argtypes = c_int32, arguments
+            function.restype = c_int32
+            function.argtypes = arguments
         for name, (result, arguments) in _PLAIN.items():
             function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+            function.restype = result
+            function.argtypes = arguments
     except (OSError, AttributeError) as error:
         raise MissingLibrary(f"{file} cannot be loaded ({error}): {_HOW}") from error
     version = library.txport_version().decode()
@@ -255,7 +258,8 @@ class Handle:
     """Something that the library made, freed with this object."""
 
     def __init__(self, value: c_void_p, free: Callable[[c_void_p], None]) -> None:
-        self.value, self._free = value, free
+        self.value = value
+        self._free = free
 
     def __del__(self) -> None:
         self._free(self.value)
@@ -308,7 +312,8 @@ class NativeEngine:
         lengths = _int64(source_lengths)
         memory = c_void_p()
         _same_length(input_ids=ids, source_lengths=lengths)
-        library, engine = self.library, self.handle.value
+        library = self.library
+        engine = self.handle.value
         arguments = address(ids), address(lengths), *ids.shape, byref(memory)
         check(library, library.txport_engine_encode(engine, *arguments))
         return Handle(memory, library.txport_engine_memory_free)
@@ -325,7 +330,8 @@ class NativeEngine:
 
         `logits` and `top` select what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
         """
-        state, library = c_void_p(), self.library
+        state = c_void_p()
+        library = self.library
         arguments = rows, source, target, logits, top, byref(state)
         check(library, library.txport_engine_allocate(self.handle.value, *arguments))
         handle = Handle(state, library.txport_state_free)
@@ -413,7 +419,8 @@ class NativeState:
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
-        here, tokens = _int64(rows), _int64(token_ids)
+        here = _int64(rows)
+        tokens = _int64(token_ids)
         count = _same_length(rows=here, token_ids=tokens)
         found = np.empty(count, np.float64)
         arguments = count, address(here), address(tokens), address(found)

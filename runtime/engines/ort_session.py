@@ -17,7 +17,8 @@ from txport.runtime.engines.external_data import moved
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
 from txport.runtime.system import limited
 
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
 # Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The arena
 # grows by powers of two, its default, so that it settles. Attention by ONNX Runtime's own kernels (flash 1, memory

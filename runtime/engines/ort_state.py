@@ -65,9 +65,12 @@ class OrtState(DecoderState):
 
     def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int = 1) -> None:
         self._batch, self.source, self.target = sizes
-        self._beams, self.rows = beams, self._batch * beams
-        self._steps, self._buffers = steps, buffers
-        self._token_ids, self._positions = buffers["token_ids"], buffers["positions"]
+        self._beams = beams
+        self.rows = self._batch * beams
+        self._steps = steps
+        self._buffers = buffers
+        self._token_ids = buffers["token_ids"]
+        self._positions = buffers["positions"]
         self._finished = buffers["finished"]
         self._clean = True  # nothing was written into the caches yet
         # Which sentence each row has, counted as they are placed: rows of one need no copies of its cross-attention.
@@ -140,7 +143,8 @@ class OrtState(DecoderState):
         width = memory["cross_bias"].shape[-1]
         for row, memory_row in zip(rows, memory_rows, strict=True):
             for name in memory:
-                buffer, value = self._buffers[name][row], memory[name][memory_row]
+                buffer = self._buffers[name][row]
+                value = memory[name][memory_row]
                 if name == "cross_bias":
                     buffer[..., :width], buffer[..., width:] = value, masked(buffer.itemsize)
                 else:
@@ -155,12 +159,14 @@ class OrtState(DecoderState):
 
     def read(self) -> StepOutput:
         """Return the tokens of the steps since the last `read`."""
-        made, self._made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None], []
+        made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None]
+        self._made = []
         return StepOutput(made, self._finished.ravel().copy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
-        here, flags = list(rows), np.array(finished, bool)
+        here = list(rows)
+        flags = np.array(finished, bool)
         self._positions[here] += self._finished[here].astype(np.int64) - flags
         self._token_ids[here], self._finished[here] = token_ids, flags
 
@@ -191,7 +197,8 @@ class OrtState(DecoderState):
         front = {name: buffer if name in CONSTANTS else buffer[:count] for name, buffer in self._buffers.items()}
         new = type(self)(self._steps, front, (count, self.source, self.target), self._beams)
         new._clean = self._clean
-        new._sentences, new._placed = self._sentences[:count].copy(), self._placed
+        new._sentences = self._sentences[:count].copy()
+        new._placed = self._placed
         return new
 
     def _gather(self, here: list[int]) -> None:
@@ -235,7 +242,8 @@ class OrtState(DecoderState):
             elif name in STATE or (is_cross(name) and not isinstance(of, slice)):
                 new._buffers[name][:] = buffer[of]
         new._clean = self._clean
-        new._sentences, new._placed = self._sentences[of].copy(), self._placed
+        new._sentences = self._sentences[of].copy()
+        new._placed = self._placed
         return new
 
 

@@ -84,7 +84,8 @@ class TeacherForcing:
             BundleError: the bundle has no such graph.
             ResourceError, EngineError: as an engine's.
         """
-        model, graph = self._manifest.model, self.graph("decoder")
+        model = self._manifest.model
+        graph = self.graph("decoder")
         maps = model.decoder_layers * model.heads
 
         def numbers(source: int, target: int) -> int:
@@ -96,7 +97,8 @@ class TeacherForcing:
             feed = {**self._encode([sources[row] for row in rows]), "target_ids": ids, "target_lengths": lengths}
             found = self._run(graph, feed, wanted)
             for index, row in enumerate(rows):
-                s, t = len(sources[row]), len(targets[row])
+                s = len(sources[row])
+                t = len(targets[row])
                 yield (
                     row,
                     Reading(
@@ -139,7 +141,8 @@ class TeacherForcing:
             longest = max(source, len(sources[row]))
             if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MOST_NUMBERS):
                 yield rows
-                rows, longest = [], len(sources[row])
+                rows = []
+                longest = len(sources[row])
             rows.append(row)
             source = longest
         if rows:
@@ -170,7 +173,8 @@ class TeacherForcing:
         return graph
 
     def _run(self, graph: Graph, feed: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
-        session, options = self._session(graph), onnxruntime.RunOptions()
+        session = self._session(graph)
+        options = onnxruntime.RunOptions()
         options.only_execute_path_to_fetches = True
         try:
             found = session.run(list(wanted), dict(feed), options)

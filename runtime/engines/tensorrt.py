@@ -289,7 +289,8 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
 @functools.cache
 def _opened(name: str, library: LibraryVersion) -> TensorRt:
     """Cached for the life of the process: the library keeps a pointer to its first logger, without owning it."""
-    module, messages = importlib.import_module(name), list[str]()
+    module = importlib.import_module(name)
+    messages = list[str]()
     opened = TensorRt(module, library, messages, _logger(module, messages))
     if opened.numbers < _OLDEST and not opened.is_rtx:
         raise MissingLibrary(f"{library} is too old: install TensorRT 8.6 or later")

@@ -52,10 +52,13 @@ class TrtProgram:
         self, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt, device: Device
     ) -> None:
         record.check_files(directory)
-        self._tensorrt, self._device = tensorrt, device
+        self._tensorrt = tensorrt
+        self._device = device
         self.id_type: str = record.id_type
-        encoder, step = manifest.encoder, manifest.step(record.lowering)
-        self.step_graph, self._encoder_graph = step, encoder
+        encoder = manifest.encoder
+        step = manifest.step(record.lowering)
+        self.step_graph = step
+        self._encoder_graph = encoder
         self._runtimes: list[Any] = []  # must live as long as their engines
         beams = manifest.optional_graph("decoder_beams")
         if beams is None and record.beams:
@@ -100,7 +103,8 @@ class TrtProgram:
         """Return a step that writes its state aside, and the copy of it to where the next one reads it."""
         block = state_block(sizes.rows, self.id_type)
         aside = {made: self._aside + block.offsets[name] for name, made in self.step_graph.aliases if name in STATE}
-        state, size = Buffer(addresses[STATE[0]]), block.offsets[STATE[-1]] + sizes.rows
+        state = Buffer(addresses[STATE[0]])
+        size = block.offsets[STATE[-1]] + sizes.rows
         assert all(addresses[name] == state.address + block.offsets[name] for name in STATE)
         self._bind(context, self.step_graph, {**addresses, **aside}, sizes.named)
 

@@ -198,7 +198,8 @@ class BeamSearch:
 
         def of_slot(index: int) -> list[Candidate]:
             places = best[index]
-            rows, columns = index * self.rows + places // k, places % k
+            rows = index * self.rows + places // k
+            columns = places % k
             fields = flat[index, places], places // k, ids[rows, columns], scores[rows, columns]
             candidates = map(Candidate, *(field.tolist() for field in fields))
             return [candidate for candidate in candidates if candidate.total > -np.inf]
@@ -214,7 +215,8 @@ class BeamSearch:
         free = {index: slot for index, slot in slots.items() if index not in forced}
         if not all(slot.ruled for slot in free.values()):
             best = state.top(self.top)
-            ids, scores = best.token_ids.copy(), best.logits - best.normaliser[:, None]
+            ids = best.token_ids.copy()
+            scores = best.logits - best.normaliser[:, None]
         if ruled := {index: slot for index, slot in free.items() if slot.ruled}:
             logits = state.logits()
             for index, slot in ruled.items():

@@ -138,7 +138,8 @@ class RestrictedState(DecoderState):
     def read(self) -> StepOutput:
         """Return the tokens of the last group of steps."""
         assert self._unread is not None, "nothing to read"
-        output, self._unread = self._unread, None
+        output = self._unread
+        self._unread = None
         return output
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:

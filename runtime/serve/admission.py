@@ -18,7 +18,8 @@ class Admission:
     """
 
     def __init__(self, max_waiting: int, max_per_client: int) -> None:
-        self._max_waiting, self._max_per_client = max_waiting, max_per_client
+        self._max_waiting = max_waiting
+        self._max_per_client = max_per_client
         self._waiting = 0
         self._clients: Counter[str] = Counter()
 

@@ -97,7 +97,8 @@ class Routes:
     """Handlers."""
 
     def __init__(self, service: Service, keys: Keys) -> None:
-        self._service, self._keys = service, keys
+        self._service = service
+        self._keys = keys
         self._bodies = Bodies(BODIES * service.settings.max_bytes)
         self._page, self._policy = page()
 
@@ -137,7 +138,8 @@ class Routes:
 
     async def settings(self, _: Request) -> Response:
         """Settings of LibreTranslate's page, and of this one: the models by name."""
-        models, settings = self._service.models, self._service.settings
+        models = self._service.models
+        settings = self._service.settings
         pairs = models.pairs()
         source = next(iter(pairs), "")
         target = pairs[source][0] if source else ""
@@ -196,7 +198,8 @@ class Bodies:
     """
 
     def __init__(self, most: int | None = None) -> None:
-        self._most, self._bytes = most, 0
+        self._most = most
+        self._bytes = 0
 
     def add(self, size: int) -> None:
         """Count bytes that arrived.

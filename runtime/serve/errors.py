@@ -21,7 +21,8 @@ class Refusal(Exception):
 
     def __init__(self, status: int, sentence: str, retry: bool = False) -> None:
         super().__init__(sentence)
-        self.status, self.sentence = status, sentence
+        self.status = status
+        self.sentence = sentence
         self.headers = {"Retry-After": str(RETRY_SECONDS)} if retry else {}
         if status in (408, 413):  # the rest of the body may arrive, and is not another request
             self.headers["Connection"] = "close"

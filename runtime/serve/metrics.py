@@ -57,7 +57,8 @@ class _Queues:
         rows = CounterMetricFamily("txport_batch_rows", "Rows that worked, over all groups of steps.", labels=label)
         most = GaugeMetricFamily("txport_batch_most_rows", "Rows that a batch has at most.", labels=label)
         for model in self._models:
-            name, open_one = [model.name], model.loaded
+            name = [model.name]
+            open_one = model.loaded
             loaded.add_metric(name, open_one is not None)
             loads.add_metric(name, model.loads)
             weights.add_metric(name, model.bytes)

@@ -19,7 +19,8 @@ from txport.runtime.translator import Translator
 AUTO = "auto"
 _LISTED = "see /languages"
 # Consecutive failures of an engine after which its bundle is opened again, and after which the process should restart.
-REOPEN, GIVE_UP = 3, 6
+REOPEN = 3
+GIVE_UP = 6
 Open = Callable[[Path], Translator]
 
 
@@ -258,7 +259,8 @@ class Models:
     def _retire(model: Model) -> Loaded:
         loaded = model.loaded
         assert loaded is not None
-        model.loaded, loaded.retired = None, True
+        model.loaded = None
+        loaded.retired = True
         return loaded
 
 

@@ -104,7 +104,9 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], origins: Sequence[str]) -> None:
-        self._app, self._hosts, self._origins = app, hosts, origins
+        self._app = app
+        self._hosts = hosts
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request.

@@ -13,7 +13,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_HEADERS = 64 << 10  # bytes of a request's headers
 # A body of more pieces than this needs this average size of pieces, since each piece costs as much as many bytes.
-MOST_PIECES, LEAST_BYTES = 512, 64
+MOST_PIECES = 512
+LEAST_BYTES = 64
 
 
 class _Connection(h11.Connection):

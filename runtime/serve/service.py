@@ -101,7 +101,8 @@ class Service:
         return max(0.0, record.start + self.settings.seconds - time.monotonic())
 
     def _count(self, choice: Choice, documents: list[Document], record: Record) -> None:
-        made, sentences = sum(map(tokens, documents)), sum(len(each.parts) for each in documents)
+        made = sum(map(tokens, documents))
+        sentences = sum(len(each.parts) for each in documents)
         record.figures |= {"tokens": made, "sentences": sentences}
         self.metrics.tokens.labels(choice.model.name).inc(made)
         self.metrics.sentences.labels(choice.model.name).inc(sentences)

@@ -78,7 +78,9 @@ class WithAdded:
     """
 
     def __init__(self, inner: Inner, added: AddedTokens, decodes: bool) -> None:
-        self._inner, self._added, self._decodes = inner, added, decodes
+        self._inner = inner
+        self._added = added
+        self._decodes = decodes
         self._by_id = {token.id: token for token in added.tokens}
         library = added.rules == "tokenizers"
         self._raw = _Finder([token for token in added.tokens if not (library and token.normalized)])
@@ -104,12 +106,14 @@ class WithAdded:
     def decode(self, ids: Sequence[int]) -> str:
         if self._decodes:
             return self._inner.decode(ids)
-        text, run = "", list[int]()
+        text = ""
+        run = list[int]()
         for token in ids:
             if (shown := self._by_id.get(token)) is None:
                 run.append(token)
             elif not shown.special:
-                text, run = text + self._inner.decode(run) + shown.content, []
+                text = text + self._inner.decode(run) + shown.content
+                run = []
         return text + self._inner.decode(run)
 
     def piece(self, token: int) -> str | None:
@@ -152,7 +156,8 @@ class WithAdded:
         )
         if following is not None and kept and part.text[-1] in self._spaces:
             space = self._inner.space()
-            ids, spans = [*ids, *space], [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
+            ids = [*ids, *space]
+            spans = [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
         return ids, spans
 
 
@@ -175,7 +180,9 @@ class _Finder:
 
     def split(self, part: Part) -> list[Part]:
         """Split as `AddedVocabulary` of the library `tokenizers` does."""
-        text, parts, given = part.text, list[Part](), 0
+        text = part.text
+        parts = list[Part]()
+        given = 0
         for match in self._pattern.finditer(text):
             token, (start, end) = self.tokens[match[0]], match.span()
             if token.single_word and (is_word(text[start - 1 : start]) or is_word(text[end : end + 1])):
@@ -196,7 +203,8 @@ class _Finder:
         There each token changes its neighbours in the list: it takes their white space, or goes into them if it must
         not be a part of a word.
         """
-        parts, given = list[Part](), 0
+        parts = list[Part]()
+        given = 0
         for match in self._pattern.finditer(part.text):
             parts += [part.cut(given, match.start(), None), part.cut(*match.span(), None)]
             given = match.end()
@@ -209,7 +217,8 @@ class _Finder:
     @staticmethod
     def _change_neighbours(parts: list[Part], i: int, token: AddedToken) -> None:
         here = parts[i]
-        left, right = parts[i - 1].text if i > 0 else "", parts[i + 1].text if i + 1 < len(parts) else ""
+        left = parts[i - 1].text if i > 0 else ""
+        right = parts[i + 1].text if i + 1 < len(parts) else ""
         if token.rstrip and right:
             parts[i + 1] = parts[i + 1].cut(len(right) - len(right.lstrip()), len(right), None)
         if token.lstrip and left:

@@ -79,7 +79,8 @@ def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collect
 
 def words_of(text: str) -> list[Span]:
     """Return the characters of each word of a text."""
-    words, start = [], None
+    words = []
+    start = None
     for position, character in enumerate([*text, " "]):
         if character.isspace():
             if start is not None:

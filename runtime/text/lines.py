@@ -40,12 +40,14 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
     """
     lines: list[bytes] = []
     rest: list[bytes] = []  # pieces of a line whose end has not come yet
-    size, now = 0, min(first, most)
+    size = 0
+    now = min(first, most)
     while True:
         if lines and (len(lines) >= now or size >= _WINDOW_BYTES or not _ready(descriptor)):
             yield lines[:now]
             lines = lines[now:]
-            size, now = sum(map(len, lines)), min(2 * now, most)
+            size = sum(map(len, lines))
+            now = min(2 * now, most)
             continue
         chunk = _read(descriptor)
         if not chunk:
@@ -60,7 +62,8 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
         lines.append(last)
     while lines:
         yield lines[:now]
-        lines, now = lines[now:], min(2 * now, most)
+        lines = lines[now:]
+        now = min(2 * now, most)
 
 
 def check_file(path: Path) -> None:

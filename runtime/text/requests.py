@@ -108,7 +108,8 @@ class Call:
                 cannot be together.
         """
         if model is not None:
-            asked, options = options, with_settings(options, model.generation, limits)
+            asked = options
+            options = with_settings(options, model.generation, limits)
             check_effect(asked, options)
         target_prefix = tokenizer.affixes(options.source_language, options.target_language).target_prefix
         prefix: Sequence[int] = []
@@ -140,7 +141,8 @@ class Call:
         ids, spans, around = self._encode(text)
         if not ids:
             return None
-        count, most = len(ids) + around.count, self.limits.source
+        count = len(ids) + around.count
+        most = self.limits.source
         if count > most:
             message = f"{what} has {count} tokens, more than the {most} that this model takes"
             if self.options.strict:
@@ -148,7 +150,8 @@ class Call:
             self.warn(f"{message}: it was cut")
         source = around.wrap(ids, most)
         request = self._request(source, around.target_prefix, number)
-        first, last = len(around.source_prefix), len(source) - len(around.source_suffix)
+        first = len(around.source_prefix)
+        last = len(source) - len(around.source_suffix)
         spans = [stripped(span, text) for span in spans[: last - first]]
         return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
 
@@ -186,7 +189,8 @@ class Call:
 
     def _request(self, source: Sequence[int], target_prefix: Sequence[int], number: int) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""
-        options, prefix = self.options, [*target_prefix, *self.prefix]
+        options = self.options
+        prefix = [*target_prefix, *self.prefix]
         limit = options.max_length
         if limit is None and options.full_length:
             limit = self.limits.target

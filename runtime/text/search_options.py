@@ -129,7 +129,8 @@ def _rules(options: Options, model: Model, tokenizer: "Tokenizer") -> Rules:
 
 def _bad_word(word: str | Sequence[int], model: Model, tokenizer: "Tokenizer") -> tuple[int, ...]:
     if isinstance(word, str):
-        ids, shown = tokenizer.encode_prefix(word), repr(word)
+        ids = tokenizer.encode_prefix(word)
+        shown = repr(word)
     else:
         ids = check_ids(word, model.vocabulary, "a bad word")
         shown = repr(ids)

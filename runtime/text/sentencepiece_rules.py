@@ -24,9 +24,13 @@ MOST_SPECIAL = 1 << 18  # fields that are not plain pieces
 _MOST_VISITS = 4  # of a unit of the table, on average: paths may share their ends
 
 _PIECE, _NORMALIZER, _DENORMALIZER = (number << 3 | 2 for number in (1, 3, 5))
-_TEXT, _TABLE, _TYPE = 1 << 3 | 2, 2 << 3 | 2, 3 << 3
+_TEXT = 1 << 3 | 2
+_TABLE = 2 << 3 | 2
+_TYPE = 3 << 3
 _USER_DEFINED = 4
-_LABELS, _LEAF, _VALUES = 0x800000FF, 0x100, 0x7FFFFFFF
+_LABELS = 0x800000FF
+_LEAF = 0x100
+_VALUES = 0x7FFFFFFF
 Units = npt.NDArray[np.int64]
 
 
@@ -142,7 +146,8 @@ class _Table:
     """
 
     def __init__(self, units: Units, text: int) -> None:
-        self._units, self._text = units, text
+        self._units = units
+        self._text = text
         labels = units & _LABELS
         self._offsets = units >> 10 << ((units & 0x200) >> 6)
         places = np.where(labels < 256, np.arange(units.size) ^ labels, -1)
@@ -151,7 +156,8 @@ class _Table:
 
     def check(self) -> None:
         """Follow all paths, byte by byte, with the number of rules that match on each."""
-        places, rules = self._offsets[:1], np.zeros(1, np.int64)
+        places = self._offsets[:1]
+        rules = np.zeros(1, np.int64)
         visits = 0
         for _ in range(MOST_KEY_BYTES):
             if (places | 255).max() >= self._units.size:

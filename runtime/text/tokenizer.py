@@ -68,7 +68,8 @@ class Tokenizer(Protocol):
         spans = list[Span]()
         end = 0
         for position, token in enumerate(ids):
-            start, end = end, end + len(stream.add(token, position == len(ids) - 1))
+            start = end
+            end = end + len(stream.add(token, position == len(ids) - 1))
             spans.append((start, end))
         return spans
 
@@ -101,7 +102,8 @@ class Pieces(Side):
     """
 
     def __init__(self, model: File, vocabulary: Vocabulary | None = None) -> None:
-        self._processor, self._vocabulary = _load(model), vocabulary
+        self._processor = _load(model)
+        self._vocabulary = vocabulary
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
@@ -180,7 +182,8 @@ def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> N
     whole = "".join(parts)
     skipped = len(whole) - len(whole.lstrip(" "))
     # White space at both ends, which the model drops; one of white space alone has it once.
-    before, after = text[:1].isspace(), text[-1:].isspace() and not text.isspace()
+    before = text[:1].isspace()
+    after = text[-1:].isspace() and not text.isspace()
     end = len(text.rstrip())
     return Normalised(
         " " * before + whole[skipped:] + " " * after,
@@ -270,8 +273,10 @@ class TextTokenizer(Tokenizer):
     """
 
     def __init__(self, source: Side, target: Side, description: TokenizerDescription, unk: int) -> None:
-        self._source, self._target = source, target
-        self._description, self._unk = description, unk
+        self._source = source
+        self._target = target
+        self._description = description
+        self._unk = unk
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -351,7 +356,8 @@ class SentencePieceTokenizer(TextTokenizer):
         pieces = Pieces(source)
         target_pieces = pieces if target is None or target == source else Pieces(target)
         super().__init__(pieces, target_pieces, plain(source.name, (target or source).name, eos), 0)
-        self.source_size, self.target_size = pieces.size, target_pieces.size
+        self.source_size = pieces.size
+        self.target_size = target_pieces.size
 
 
 class IdsOnly(Tokenizer):
@@ -457,7 +463,8 @@ class TextStream:
         text = text if last else text.rstrip("\ufffd")
         if not text.startswith(self._given):
             return ""
-        added, self._given = text[len(self._given) :], text
+        added = text[len(self._given) :]
+        self._given = text
         return added
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from txport.runtime.text.alignment import Span
 
 # Characters without white space that are looked through, and of the pieces in which that is done.
-LEAST_RUN, CHUNK, OVERLAP = 2_048, 512, 64
+LEAST_RUN = 2_048
+CHUNK = 512
+OVERLAP = 64
 _RUN = re.compile(rf"\S{{{LEAST_RUN},}}")
 # Where something was left out of a text, in the text that is left, and how many characters.
 Gap = tuple[int, int]
@@ -27,7 +29,10 @@ def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[G
     """
     if len(text) < LEAST_RUN:
         return text, []
-    left, gaps, done, size = list[str](), list[Gap](), 0, 0
+    left = list[str]()
+    gaps = list[Gap]()
+    done = 0
+    size = 0
     for start, end in (cut for run in _RUN.finditer(text) for cut in _cuts(text, run.start(), run.end(), is_unknown)):
         left.append(text[done:start])
         size += start - done

@@ -32,7 +32,8 @@ class Vocabulary:
     """
 
     def __init__(self, pieces: Sequence[str | None], unk: int) -> None:
-        self._pieces, self._unk = pieces, unk
+        self._pieces = pieces
+        self._unk = unk
         self._ids = {piece: token for token, piece in enumerate(pieces) if piece is not None}
 
     def ids(self, pieces: Iterable[str]) -> list[int]:

@@ -61,7 +61,8 @@ class Diagonal(Guide):
 
     def fill(self, matrix: Matrix, points: npt.NDArray[np.int32]) -> None:
         source, source_end, target, target_end = points.tolist()
-        sources, targets = source_end - source, target_end - target
+        sources = source_end - source
+        targets = target_end - target
         distance = np.arange(sources) / max(1, sources) - np.arange(targets)[:, None] / max(1, targets)
         matrix[target:target_end] = 1.0
         matrix[target:target_end, source:source_end] = 1 - np.exp(-(distance**2) / (2 * self._width**2))
@@ -76,7 +77,8 @@ class Aligned(Guide):
     """
 
     def __init__(self, alignments: Mapping[Pair, Links], tokenizer: TextTokenizer) -> None:
-        self._alignments, self._tokenizer = alignments, tokenizer
+        self._alignments = alignments
+        self._tokenizer = tokenizer
 
     def points(self, pair: Pair, source: range, target: range) -> Sequence[int]:
         links = self._alignments.get(pair)

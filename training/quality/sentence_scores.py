@@ -38,12 +38,14 @@ def sentence_bleu(translation: str, reference: str, order: int = 2) -> float:
         reference: what should have been made.
         order: of the longest n-grams.
     """
-    made, wanted = translation.split(), reference.split()
+    made = translation.split()
+    wanted = reference.split()
     if not made:
         return 0.0
     score = math.exp(min(0.0, 1 - len(wanted) / len(made)))
     for n in range(1, min(order, len(made)) + 1):
-        ours, theirs = _ngrams(made, n), _ngrams(wanted, n)
+        ours = _ngrams(made, n)
+        theirs = _ngrams(wanted, n)
         score *= ((ours & theirs).total() / ours.total()) ** 0.5**n
     return score
 

@@ -4,7 +4,8 @@ import time
 
 # The part of `max_minutes` that is kept for the last validation, the test and the checkpoint: until a validation was
 # timed, and the most.
-FIRST_RESERVE, MOST_RESERVE = 0.08, 0.2
+FIRST_RESERVE = 0.08
+MOST_RESERVE = 0.2
 # What loading the kept weights and writing the checkpoint take, in seconds.
 WRITING = 2.0
 

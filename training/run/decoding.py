@@ -9,7 +9,8 @@ from txport.training.corpora import Pair
 from txport.training.evaluation import Scores, answers, score
 
 # Test sentences for each minute of a run, and the fewest.
-PER_MINUTE, FEWEST = 50, 100
+PER_MINUTE = 50
+FEWEST = 100
 
 # Called with the number of finished sentences and of all sentences.
 Watch = Callable[[int, int], None]

@@ -56,7 +56,8 @@ def _on_all(trainer: Trainer, good: bool) -> bool:
 
 def _diverged(trainer: Trainer, interruption: Interruption, what: str, value: float) -> BaseException:
     name = "is infinite" if math.isinf(value) else "is no number"
-    saved, way_out = interruption.saved, "start again with a lower training.learning_rate or a longer warm-up"
+    saved = interruption.saved
+    way_out = "start again with a lower training.learning_rate or a longer warm-up"
     if saved:
         way_out += (
             f", or make a checkpoint of step {saved}, the last that was saved, with "

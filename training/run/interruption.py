@@ -66,7 +66,8 @@ class Interruption:
         )
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        again, self.received = self.received is not None, number
+        again = self.received is not None
+        self.received = number
         if again or not self.deferred:
             raise self.error()
         # Not by logging: a message may be what the signal interrupts, and Python writes to no buffer twice at once.

@@ -54,7 +54,8 @@ class TranslationModule(LightningModule):
         self.options = options
         self.tokenizer = tokenizer
         self.validation = validation
-        self.clock, self._watch = clock, watch
+        self.clock = clock
+        self._watch = watch
         self._validating = 0.0
         # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
         for embedding in (model.source_embedding, model.target_embedding):
@@ -180,7 +181,8 @@ class TranslationModule(LightningModule):
         return loss + self.options.guided_weight * guided
 
     def _decode(self, sources: Sequence[str]) -> list[str]:
-        rank, world = self.global_rank, self.trainer.world_size
+        rank = self.global_rank
+        world = self.trainer.world_size
         engine = TorchEngine(self.model, target=self.options.max_length)
         mine = decode(engine, self.tokenizer, sources[rank::world], self._watch)
         if world == 1:

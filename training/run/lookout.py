@@ -11,7 +11,8 @@ from txport.training.run.lightning_module import TranslationModule
 
 _log = logging.getLogger("txport")
 # Share of a run after which its speed is checked, and share of the estimated steps below which a warning is logged.
-LOOK, MINIMUM_SHARE = 0.1, 0.5
+LOOK = 0.1
+MINIMUM_SHARE = 0.5
 
 
 class SpeedCheck(Callback):
@@ -30,12 +31,14 @@ class SpeedCheck(Callback):
         assert isinstance(pl_module, TranslationModule)
         if not trainer.is_global_zero:
             return
-        clock, done = pl_module.clock, pl_module.own_progress()
+        clock = pl_module.clock
+        done = pl_module.own_progress()
         if clock.limit is not None and clock.before:
             _log.info("of %g minutes, %s are used", clock.limit / 60, _minutes(clock.seconds))
         # Work before the first step, such as reading the corpus, may have taken more than a tenth.
         self._look = done + LOOK * (1 - done)
-        self._share, self._began = Share(), (clock.seconds, trainer.global_step)
+        self._share = Share()
+        self._began = (clock.seconds, trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: object) -> None:
         assert isinstance(pl_module, TranslationModule)
@@ -45,7 +48,8 @@ class SpeedCheck(Callback):
             self._estimate.look_at(self._share.measured())
         self._share = None
         seconds, steps = self._began
-        clock, estimated = pl_module.clock, self._estimate.steps
+        clock = pl_module.clock
+        estimated = self._estimate.steps
         if clock.limit is None or estimated is None:
             return
         rate = (trainer.global_step - steps) / max(1e-9, clock.seconds - seconds)

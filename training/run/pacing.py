@@ -7,7 +7,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.training.run.lightning_module import TranslationModule
 
 # How often a run validates by itself, and how much longer than a validation the time between two of them is.
-MOST, APART = 10, 10.0
+MOST = 10
+APART = 10.0
 # A number of batches that no run makes.
 NEVER = 1 << 62
 

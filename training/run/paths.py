@@ -89,7 +89,8 @@ class RunPaths:
         if not (self.end.exists() and self.checkpoint.exists()):
             return
         end = json.loads(self.end.read_bytes())
-        now, then = getattr(options, end["by"]), end["limit"]
+        now = getattr(options, end["by"])
+        then = end["limit"]
         if now is not None and now <= then:
             steps = f"{end['steps']:,} step{'' if end['steps'] == 1 else 's'}"
             raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to continue")

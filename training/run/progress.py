@@ -32,9 +32,13 @@ class RunProgress(Callback):
         self._lined = time.monotonic()
         self._module: TranslationModule | None = None
         self._step, self._loss = 0, float("nan")
-        self._tokens, self._seconds = 0.0, 0.0  # of a step, averaged
+        # of a step, averaged
+        self._tokens = 0.0
+        self._seconds = 0.0
         self._last: float | None = None
-        self._began, self._first = 0.0, 0.0  # time and progress at the first step of this process
+        # time and progress at the first step of this process
+        self._began = 0.0
+        self._first = 0.0
 
     def __enter__(self) -> "RunProgress":
         self._bar.__enter__()
@@ -98,7 +102,8 @@ class RunProgress(Callback):
             share = NEWEST if self._seconds else 1.0
             self._tokens += share * (tokens - self._tokens)
             self._seconds += share * (now - self._last - self._seconds)
-        self._last, self._step = now, trainer.global_step
+        self._last = now
+        self._step = trainer.global_step
         if self._step % 10 == 1:  # on a GPU, reading the loss waits for it
             loss = outputs["loss"] if isinstance(outputs, dict) else outputs
             self._loss = float(loss.detach()) if isinstance(loss, torch.Tensor) else self._loss
@@ -107,7 +112,8 @@ class RunProgress(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The figures, and what the model makes of the first sentence by now."""
         assert isinstance(pl_module, TranslationModule)
-        scores, self._last = pl_module.scores, None
+        scores = pl_module.scores
+        self._last = None
         if trainer.is_global_zero and scores is not None:
             loss = float(trainer.callback_metrics["validation/loss"])
             _log.info(

@@ -24,7 +24,8 @@ class StateSaver(Checkpoint):
     """
 
     def __init__(self, run: RunDirectory, interruption: Interruption) -> None:
-        self._run, self._interruption = run, interruption
+        self._run = run
+        self._interruption = interruption
         self._next = time.monotonic() + SAVE_EVERY
         self._step = 0
 

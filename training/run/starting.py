@@ -23,7 +23,8 @@ from txport.training.guidance.guided_attention import default_heads
 from txport.training.recipe import Recipe, TokenizerOptions
 
 # The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
-MOST_UNKNOWN, LOOKED_AT = 0.05, 5_000
+MOST_UNKNOWN = 0.05
+LOOKED_AT = 5_000
 
 
 @dataclass(frozen=True)

@@ -107,13 +107,15 @@ def _make(
 ) -> Shortlist:  # fmt: skip
     from txport.training.shortlists import making
 
-    manifest, tokenizer = translator.manifest, translator.tokenizer
+    manifest = translator.manifest
+    tokenizer = translator.tokenizer
     if not isinstance(tokenizer, TextTokenizer):
         raise InputError(f"{bundle} has no tokenizer, so that a corpus has no ids: give a bundle with one")
     model = manifest.model
     source_pieces = making.pieces_of(tokenizer.source_pieces(range(model.source_vocabulary)))
     target_pieces = making.pieces_of(tokenizer.target_pieces(range(model.target_vocabulary)))
-    links, same = Links(model.target_vocabulary), Links(model.target_vocabulary)
+    links = Links(model.target_vocabulary)
+    same = Links(model.target_vocabulary)
     both = sorted(source_pieces.keys() & target_pieces.keys())
     same.add([source_pieces[piece] for piece in both], [target_pieces[piece] for piece in both])
     if table is not None:

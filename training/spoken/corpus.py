@@ -96,7 +96,8 @@ def _typed(template: str, rng: random.Random) -> Pair:
 
 def render(template: str, rng: random.Random) -> Pair:
     """Fill a template's slots and words."""
-    written, spoken = [], []
+    written = []
+    spoken = []
     position = 0
     for match in _SLOT.finditer(template):
         literal = template[position : match.start()]

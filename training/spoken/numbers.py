@@ -93,7 +93,8 @@ def decimal(rng: random.Random) -> Pair:
 
 def magnitude_words(rng: random.Random) -> Pair:
     """ "3.5 million"."""
-    number, scale = written_decimal(rng, 1000), rng.choice(MAGNITUDES)
+    number = written_decimal(rng, 1000)
+    scale = rng.choice(MAGNITUDES)
     return f"{number} {scale}", f"{verbalise.decimal(number)} {scale}"
 
 
@@ -128,14 +129,16 @@ def money(rng: random.Random) -> Pair:
     unit, part = CURRENCIES[symbol]
     kind = rng.random()
     if kind < 0.5:
-        whole, hundredths = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)])), rng.randint(1, 99)
+        whole = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)]))
+        hundredths = rng.randint(1, 99)
         whole = 0 if rng.random() < 0.1 else whole
         return f"{symbol}{whole:,}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
     if kind < 0.85:
         whole = round_or_not(rng, magnitude(rng, weighted(rng, [(3, 3), (2, 5), (1, 6)])))
         zeros = ".00" if rng.random() < 0.15 else ""
         return f"{symbol}{whole:,}{zeros}", verbalise.money(whole, 0, unit, part)
-    scale, amount = rng.choice(MAGNITUDES), written_decimal(rng, whole_below=1000)
+    scale = rng.choice(MAGNITUDES)
+    amount = written_decimal(rng, whole_below=1000)
     return f"{symbol}{amount} {scale}", f"{verbalise.decimal(amount)} {scale} {unit[1]}"
 
 
@@ -190,7 +193,8 @@ def ratio(rng: random.Random) -> Pair:
 
 def equation(rng: random.Random) -> Pair:
     """ "12 + 7 = 19"."""
-    left, right = rng.randint(1, 99), rng.randint(1, 99)
+    left = rng.randint(1, 99)
+    right = rng.randint(1, 99)
     sign, word, result = rng.choice([("+", "plus", left + right), ("-", "minus", left - right)])
     return (
         f"{left} {sign} {right} = {result}",

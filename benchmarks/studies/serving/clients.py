@@ -33,7 +33,8 @@ def requests_of(manifest: Manifest, count: int) -> list[Request]:
     """Random sentences, the same in every run; each answer has as many tokens as its source."""
     draw = np.random.default_rng(0)
     lengths = np.clip(draw.lognormal(np.log(22), 0.5, count).astype(int), 4, 60)
-    vocabulary, eos = manifest.model.source_vocabulary, manifest.tokens.eos
+    vocabulary = manifest.model.source_vocabulary
+    eos = manifest.tokens.eos
     return [Request([*draw.integers(4, vocabulary, n - 1).tolist(), eos], int(n)) for n in lengths]
 
 

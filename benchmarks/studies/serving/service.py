@@ -64,7 +64,8 @@ def by_clients(client: Client, texts: list[str], clients: int) -> tuple[float, l
     ready = Barrier(clients + 1)
 
     def work(number: int) -> list[float]:
-        ask, seconds = client(), []
+        ask = client()
+        seconds = []
         ready.wait()
         for text in texts[number::clients]:
             start = time.perf_counter()
@@ -102,7 +103,8 @@ def main(
     """Print sentences a second and times of answers of each way, and how the first compares with the others."""
     with open_lines(texts) as windows:
         lines = [line for window in text_windows(windows, "strict", str(texts)) for line in window if line]
-    asked, fields = cycle(lines), {"source": source, "target": target}
+    asked = cycle(lines)
+    fields = {"source": source, "target": target}
     named: dict[str, Client] = {}
     for name, _, where in (way.partition("=") for way in ways):
         named[name] = of_server(where, fields) if where.startswith("http") else of_bundle(where)

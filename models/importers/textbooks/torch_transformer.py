@@ -83,7 +83,8 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     names = _names(described.names, list(plan.theirs))
     described = replace(described, names=names)
     stack = f"{names.transformer}." if names.transformer else ""
-    weight, bias = f"{names.projection}.weight", f"{names.projection}.bias"
+    weight = f"{names.projection}.weight"
+    bias = f"{names.projection}.bias"
     embeddings = plan.embeddings(names.source_embedding, names.target_embedding, weight)
     if plan.has(bias):
         plan.take("projection.bias", bias)

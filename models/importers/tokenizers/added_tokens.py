@@ -85,7 +85,8 @@ def added_tokens(
         if token.content in own or not token.content or (masks and _SENTINEL.fullmatch(token.content)):
             continue
         if token.id < rows:
-            hidden, normalized = token.special or token.id in languages, token.normalized and around.normalises
+            hidden = token.special or token.id in languages
+            normalized = token.normalized and around.normalises
             tokens.append(replace(token, special=hidden, normalized=normalized))
         elif not token.special:
             raise CheckpointError(
@@ -111,7 +112,8 @@ def with_added(
     """
     if added is None:
         return list(table)
-    pieces, processor = list(table), sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = list(table)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     for token in added.tokens:
         pieces += [None] * (token.id + 1 - len(pieces))
         if separate and pieces[token.id] is not None:

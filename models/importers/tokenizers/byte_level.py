@@ -22,7 +22,8 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
     if file.is_file():
         data = read_bytes(file)
     else:
-        file, data = directory / "vocab.json", _made(directory, rows)
+        file = directory / "vocab.json"
+        data = _made(directory, rows)
     try:
         value = json.loads(data)
         pieces = value["model"]["vocab"]  # by their ids, or in the order of these

@@ -53,7 +53,8 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
     Raises:
         CheckpointError: a list of tokens is damaged.
     """
-    listed, names = listed_languages(directory), _ordered_languages(directory)
+    listed = listed_languages(directory)
+    names = _ordered_languages(directory)
     if all(name in listed for name in names):
         names = codes.split()
         if any(listed.get(name, first + i) != first + i for i, name in enumerate(names)):

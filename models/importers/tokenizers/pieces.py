@@ -14,7 +14,9 @@ from txport.runtime.errors import CheckpointError
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 
 _UNUSED = 5  # ModelProto.SentencePiece.Type
-_NORMALIZER_SPEC, _RULE_TSV = 3, 6  # fields of ModelProto, and of NormalizerSpec
+# fields of ModelProto, and of NormalizerSpec
+_NORMALIZER_SPEC = 3
+_RULE_TSV = 6
 
 
 def pieces_of(model: bytes, file: object) -> list[str]:

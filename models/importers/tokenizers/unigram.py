@@ -31,11 +31,13 @@ def sentencepiece_of(data: bytes) -> bytes | None:
         ValueError, KeyError, TypeError, AttributeError: the file is damaged.
     """
     value = json.loads(data)
-    model, added = value["model"], {token["content"]: bool(token["special"]) for token in value["added_tokens"]}
+    model = value["model"]
+    added = {token["content"]: bool(token["special"]) for token in value["added_tokens"]}
     charsmap = _charsmap(value.get("normalizer"))
     if model.get("type") != "Unigram" or charsmap is None or not _splits_at_spaces(value.get("pre_tokenizer")):
         return None
-    unknown, fallback = model["unk_id"], bool(model.get("byte_fallback"))
+    unknown = model["unk_id"]
+    fallback = bool(model.get("byte_fallback"))
     parts = []
     for i, (piece, score) in enumerate(model["vocab"]):
         kind = _CONTROL if added.get(piece) else _USER_DEFINED if piece in added else _NORMAL

@@ -43,7 +43,8 @@ def read_vocabulary(file: Path, rows: int) -> dict[str, int]:
 
 def by_id(pieces: Mapping[str, int], special: Iterable[str]) -> list[str | None]:
     """Return the pieces in the order of their ids; None for special ones and for gaps."""
-    size, left_out = max(pieces.values()) + 1, set(special)
+    size = max(pieces.values()) + 1
+    left_out = set(special)
     table: list[str | None] = [None] * size
     for piece, token in pieces.items():
         table[token] = None if piece in left_out else piece

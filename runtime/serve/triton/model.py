@@ -58,7 +58,8 @@ class Answer:
         except Exception:
             self.cancel()
             raise
-        self.left, self.gone = len(self.futures), False
+        self.left = len(self.futures)
+        self.gone = False
         if not self.left:
             self.finish()
         for future in self.futures:  # which end in the thread of the queue, one after the other
