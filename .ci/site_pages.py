@@ -157,9 +157,8 @@ def _command_module(place: str) -> tuple[str, str]:
     name, _, function = place.partition(":")
     entry = importlib.import_module(name)
     found: list[tuple[str, str]] = []
-    # type: ignore[attr-defined]
     original = entry.run_command
-    entry.run_command = lambda module, extra: found.append((module, extra))
+    entry.run_command = lambda module, extra: found.append((module, extra))  # type: ignore[attr-defined]
     try:
         getattr(entry, function)()
     finally:

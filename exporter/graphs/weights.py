@@ -45,8 +45,7 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
                         stored[key] = (output.tell(), len(data))
                         output.write(data)
                 offset, length = stored[keys[tensor]]
-                # type: ignore[arg-type]
-                shape = ir.Shape(tensor.shape)
+                shape = ir.Shape(tensor.shape)  # type: ignore[arg-type]
                 name = value.name or ""
                 value.const_value = ir.ExternalTensor(
                     file.name, offset, length, tensor.dtype, shape=shape, name=name, base_dir=file.parent

@@ -96,15 +96,15 @@ def test_a_full_last_part_knows_that_it_is_the_last(source: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--scores"], "with scores none, and now it is True"),
-        (["--max-length", 5], "with max_length 4, and now it is 5"),
-        (["--part-rows", 10], "with part rows 20, and now it is 10"),
-        (["--target", "german"], "with target translation, and now it is german"),
-        (["--errors", "replace"], "with errors skip, and now it is replace"),
+        (["--scores"], "with scores none, now it is True"),
+        (["--max-length", 5], "with max_length 4, now it is 5"),
+        (["--part-rows", 10], "with part rows 20, now it is 10"),
+        (["--target", "german"], "with target translation, now it is german"),
+        (["--errors", "replace"], "with errors skip, now it is replace"),
     ],
 )
 def test_other_options_are_noticed(source: Path, out: Path, flags: list[object], said: str) -> None:
-    with pytest.raises(InputError, match=f"was made {said}: use the same options, or choose another output"):
+    with pytest.raises(InputError, match=f"was written {said}: use the same options, or choose another output"):
         run(source, out, *PARTS, "--resume", *flags)
 
 
@@ -125,7 +125,7 @@ def test_a_check_finds_what_is_not_whole(source: Path, out: Path) -> None:
     data = part.read_bytes()
     part.write_bytes(bytes([data[0] ^ 1]) + data[1:])  # as long as before
     before = content(out)
-    with pytest.raises(CheckFailed, match=r"out has no whole a-00001\.jsonl: make it with --resume"):
+    with pytest.raises(CheckFailed, match=r"out lacks a-00001\.jsonl, or a part is damaged: run it again with --resume"):
         run(source, out, *PARTS, "--check")
     parts_of(out)[2].unlink()
     with pytest.raises(CheckFailed, match=r"a-00001\.jsonl and 1 more"):
