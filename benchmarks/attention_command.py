@@ -114,4 +114,6 @@ def _draw(
             f"a picture of {numbers} weights is too large: choose by --kind, --layer or --head, or shorten the text"
         )
     from_zero = [number - 1 for number in layers], [number - 1 for number in heads]
-    return draw_heatmaps(chosen, *from_zero) if word is None else draw_links(chosen, *from_zero, word)
+    if word is None:
+        return draw_heatmaps(chosen, *from_zero)
+    return draw_links(chosen, *from_zero, word)

@@ -156,8 +156,14 @@ class Demo:
         if not script.exists():
             raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        stdout = None if shown else subprocess.PIPE
-        stderr = subprocess.PIPE if quiet else None
+        if shown:
+            stdout = None
+        else:
+            stdout = subprocess.PIPE
+        if quiet:
+            stderr = subprocess.PIPE
+        else:
+            stderr = None
         done = subprocess.run(
             [script, *arguments], input=text, stdout=stdout, stderr=stderr, encoding="utf-8", env=environment
         )

@@ -50,7 +50,10 @@ def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
     role, _, lowering = name.partition(".")
     inputs = {value.name for value in model.graph.inputs}
     made = interface(role, sizes, "float32")
-    aliases = made.aliases if made is not None else ()
+    if made is not None:
+        aliases = made.aliases
+    else:
+        aliases = ()
     return Graph(
         name=name,
         role=role,

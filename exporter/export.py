@@ -112,7 +112,10 @@ def export_bundle(
     export = _Export(load_checkpoint(checkpoint_directory), options, stages)
     with new_directory(output, options.force, marker=NAME) as directory:
         manifest = export.write(directory)
-        report = export.verify(directory) if options.verify else None
+        if options.verify:
+            report = export.verify(directory)
+        else:
+            report = None
         write_report(directory, output.resolve().name, manifest, report)
         if report is not None and not report.passed and not options.force:
             raise CheckFailed(f"{output} was not written: {report.failure}; --force would keep it")
@@ -197,7 +200,10 @@ class _Export:
         measured = {name: model for name, model in models.items() if name not in OPTIONAL}
         if self._options.int8:
             search = Int8Search(scratch, measured, self._manifest(measured, []), sample, calibration)
-            islands = search.choose(self._stages.stage) if self._options.verify else []
+            if self._options.verify:
+                islands = search.choose(self._stages.stage)
+            else:
+                islands = []
             islands += islands_of_attention(islands, models, convertible)
             search.convert(models, islands)
             return islands
@@ -234,7 +240,10 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     config = checkpoint.config
     learned = config.positions == "learned"
     default = config.max_positions
-    most = default if learned else max(default, MOST_SINUSOIDS)
+    if learned:
+        most = default
+    else:
+        most = max(default, MOST_SINUSOIDS)
     source, target = (default if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)
     for name, value, least in (
@@ -242,7 +251,10 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
         ("--max-target", target, len(around.target_prefix) + 2),
     ):
         if not least <= value <= most:
-            kind = "learned positions" if learned else "positions"
+            if learned:
+                kind = "learned positions"
+            else:
+                kind = "positions"
             raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
     if options.max_batch < 1:
         raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more")

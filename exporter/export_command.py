@@ -81,7 +81,10 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
         from txport.exporter.export import ExportOptions, export_bundle
         from txport.exporter.verification.table import print_report
 
-    default = "ort" if options["int8"] else ",".join(LOWERINGS)
+    if options["int8"]:
+        default = "ort"
+    else:
+        default = ",".join(LOWERINGS)
     lowerings = tuple(name for name in (default if lowering is None else lowering).split(",") if name)
     chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
     with Stages() as stages:

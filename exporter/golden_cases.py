@@ -99,4 +99,6 @@ def _leads(logits: Logits) -> Logits:
 
 def _first(marks: npt.NDArray[np.bool_]) -> int:
     """Index of the first mark, or their number if there is none."""
-    return int(marks.argmax()) if marks.any() else len(marks)
+    if marks.any():
+        return int(marks.argmax())
+    return len(marks)

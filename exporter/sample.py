@@ -133,7 +133,10 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
     lines = _rows(file, config.source_vocabulary)
-    answers = [] if references is None else _rows(references, config.target_vocabulary)
+    if references is None:
+        answers = []
+    else:
+        answers = _rows(references, config.target_vocabulary)
     if answers and len(answers) != len(lines):
         raise InputError(f"{references} has {len(answers)} lines, but {file} has {len(lines)}; give pairs")
     for number, row in enumerate(lines, 1):
@@ -147,7 +150,10 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
     sources = [lines[i] for i in chosen]
     numbers = _Numbers(checkpoint)
     limits = [length_limit(len(source), len(around.target_prefix), most[1]) for source in sources]
-    expected = [numbers.decode(answers[i]) for i in chosen] if answers else []
+    if answers:
+        expected = [numbers.decode(answers[i]) for i in chosen]
+    else:
+        expected = []
     return Sample([""] * len(sources), sources, limits, around.target_prefix, str(file), numbers, expected, True)
 
 
@@ -198,7 +204,9 @@ def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
     """A text of about as many tokens: the tokenizer splits pieces that it would not choose itself into several."""
     text = " ".join(tokenizer.source_text(ids).split())
     count = len(tokenizer.encode_source(text)[0])
-    return text if count <= len(ids) else text[: max(1, len(text) * len(ids) // count)].strip()
+    if count <= len(ids):
+        return text
+    return text[: max(1, len(text) * len(ids) // count)].strip()
 
 
 def _paired(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, str | None]]:
@@ -209,7 +217,10 @@ def _paired(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, 
 
 def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
     lines = read_lines(text)
-    translations = read_lines(references) if references else []
+    if references:
+        translations = read_lines(references)
+    else:
+        translations = []
     if references and len(translations) != len(lines):
         raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs")
     pairs = _paired(lines, translations)

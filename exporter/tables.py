@@ -44,4 +44,6 @@ def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False
         while sum(widths) > room and any(width > bound for width, bound in zip(widths, least, strict=True)):
             wide = [number for number, bound in enumerate(least) if widths[number] > bound]
             widths[max(wide, key=lambda number: widths[number])] -= 1
-    return widths if sum(widths) <= room or within else None
+    if sum(widths) <= room or within:
+        return widths
+    return None

@@ -153,7 +153,9 @@ class _NoRandomWeights(TorchFunctionMode):
         options = kwargs or {}
         initialises = getattr(function, "__module__", None) == "torch.nn.init"
         if initialises or function in (torch.Tensor.uniform_, torch.Tensor.normal_):
-            return args[0] if args else options["tensor"]
+            if args:
+                return args[0]
+            return options["tensor"]
         return function(*args, **options)
 
 
@@ -251,7 +253,9 @@ def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
 
 
 def _lines(file: Path) -> list[str]:
-    return read_lines(file, CheckpointError) if file.exists() else []
+    if file.exists():
+        return read_lines(file, CheckpointError)
+    return []
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
@@ -264,5 +268,8 @@ def _write_json(file: Path, value: object) -> None:
 
 def some(names: Sequence[str], most: int = 8) -> str:
     """Return the first of some names, for messages."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    if len(names) > most:
+        rest = f" and {len(names) - most} more"
+    else:
+        rest = ""
     return ", ".join(names[:most]) + rest

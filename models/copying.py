@@ -88,5 +88,8 @@ class CopyMechanism(nn.Module):
 
 def _product(linear: nn.Linear, x: Tensor) -> Tensor:
     """`linear(x)` in float32."""
-    bias = None if linear.bias is None else linear.bias.float()
+    if linear.bias is None:
+        bias = None
+    else:
+        bias = linear.bias.float()
     return F.linear(x.float(), linear.weight.float(), bias)

@@ -180,12 +180,16 @@ def new_norm(config: Config) -> nn.Module:
 def _devices() -> int:
     """Return number of devices that train together."""
     ready = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if ready else 1
+    if ready:
+        return torch.distributed.get_world_size()
+    return 1
 
 
 def _count(tokens: Tensor | None, x: Tensor) -> Tensor:
     """float32 `[1]`: how many tokens `x` `[..., d]` has here."""
-    return x.new_full((1,), x[..., 0].numel()) if tokens is None else tokens.sum().to(x)[None]
+    if tokens is None:
+        return x.new_full((1,), x[..., 0].numel())
+    return tokens.sum().to(x)[None]
 
 
 def _means(tokens: Tensor | None, *values: Tensor) -> list[Tensor]:

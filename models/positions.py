@@ -48,11 +48,17 @@ def rotated(x: Tensor, positions: Tensor | None = None) -> Tensor:
 
     The result has their dtype, and is computed in float32 at least.
     """
-    most = x.shape[2] if positions is None else int(positions.max()) + 1
+    if positions is None:
+        most = x.shape[2]
+    else:
+        most = int(positions.max()) + 1
     real = torch.promote_types(x.dtype, torch.float32)
     # In steps of 256 positions, so that a search, whose every step is longer, computes few tables.
     turns = _turns(-(-most // 256) * 256, x.shape[3], x.device, real)
-    turns = turns[:most] if positions is None else turns[positions][:, None, None]
+    if positions is None:
+        turns = turns[:most]
+    else:
+        turns = turns[positions][:, None, None]
     # As complex numbers, which PyTorch multiplies in one pass: training takes half the time of reals for it.
     pairs = torch.view_as_complex(x.to(real).reshape(*x.shape[:3], -1, 2))
     return torch.view_as_real(pairs * turns).flatten(3).to(x.dtype)
@@ -75,7 +81,10 @@ class RelativePositions(nn.Module):
         self.causal = causal
         self.layers = side.layers
         self.farthest = config.position_distance
-        tables = side.layers if config.position_tables == "layer" else 1
+        if config.position_tables == "layer":
+            tables = side.layers
+        else:
+            tables = 1
         self.weight = nn.Parameter(torch.empty(tables, config.position_buckets, side.heads))
 
     def forward(self, distances: Tensor) -> list[Tensor]:
@@ -103,5 +112,8 @@ class RelativePositions(nn.Module):
 
         Row i is of the key i before its query where that is causal, else of the key i - length + 1 after it.
         """
-        distances = -torch.arange(length) if self.causal else torch.arange(1 - length, length)
+        if self.causal:
+            distances = -torch.arange(length)
+        else:
+            distances = torch.arange(1 - length, length)
         return self.weight[:, self.buckets(distances)].transpose(0, 1).flatten(1)

@@ -57,12 +57,16 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> st
 
     known = list(names)
     near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known)}"
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"{otherwise} {', '.join(known)}"
 
 
 def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:
     """Return the error for what a library reported: `ResourceError` if by its words memory was exhausted."""
-    return ResourceError(message) if is_out_of_memory(message) else otherwise(message)
+    if is_out_of_memory(message):
+        return ResourceError(message)
+    return otherwise(message)
 
 
 def is_out_of_memory(message: str) -> bool:

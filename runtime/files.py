@@ -157,7 +157,10 @@ def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
     except TxportError:
         raise
     except Exception as error:
-        code = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, OSError):
+            code = error.errno
+        else:
+            code = None
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             message = f"the disk is full: {target} was not written; free some space or choose another disk"
             raise ResourceError(message) from error
@@ -170,7 +173,9 @@ def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
 
 def io_failure(error: OSError, message: str) -> InputError | ResourceError:
     """The error for a read or write that failed: `ResourceError` for a disk that is full or fails, and the like."""
-    return ResourceError(message) if error.errno in _EXHAUSTED else InputError(message)
+    if error.errno in _EXHAUSTED:
+        return ResourceError(message)
+    return InputError(message)
 
 
 @contextmanager
@@ -214,7 +219,10 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
         folder: where to look.
         name: of the file or directory that they were to become; None for any.
     """
-    which = "*" if name is None else glob.escape(name)
+    if name is None:
+        which = "*"
+    else:
+        which = glob.escape(name)
     for leftover in folder.glob(f".{which}{_TEMPORARY}*"):
         try:
             lock = Lock(leftover)

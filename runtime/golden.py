@@ -81,7 +81,10 @@ def check(
     cases = [golden.cases[number] for number in numbers]
     most = engine.limits.target
     requests = [Request(c.source_ids, min(most, max(1, least, len(c.target_ids))), prefix=prefix) for c in cases]
-    what = f"ids in batches of {rows or engine.limits.batch}" if len(cases) > 1 else "ids of the sentence alone"
+    if len(cases) > 1:
+        what = f"ids in batches of {rows or engine.limits.batch}"
+    else:
+        what = "ids of the sentence alone"
     return [
         Difference(number, what, list(expected), result.ids)
         for number, case, result in zip(numbers, cases, decode_all(engine, requests, rows=rows), strict=True)

@@ -36,7 +36,10 @@ def main(
 ) -> None:
     """Print the manifest of BUNDLE and the engine that would run it. With --check, verify its files and its answers."""
     if not bundle.exists():
-        what = "is not a directory" if bundle.exists() else "does not exist"
+        if bundle.exists():
+            what = "is not a directory"
+        else:
+            what = "does not exist"
         raise InputError(f"{bundle} {what}: give the directory that tx-export wrote, or a file of tx-pack")
     try:
         manifest = Manifest.load(bundle)

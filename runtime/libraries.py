@@ -29,8 +29,14 @@ def needs(extra: str, why: str = "") -> Iterator[None]:
         if library in ("", "txport"):  # our own mistake, not the user's
             raise
         missing = isinstance(error, ModuleNotFoundError)
-        fault = "is not installed" if missing else f"is installed but cannot be loaded ({error})"
-        command = f"pip install 'txport[{extra}]'" if extra else "pip install txport"
+        if missing:
+            fault = "is not installed"
+        else:
+            fault = f"is installed but cannot be loaded ({error})"
+        if extra:
+            command = f"pip install 'txport[{extra}]'"
+        else:
+            command = "pip install txport"
         raise MissingLibrary(f"{f'{why}, and ' if why else ''}{library} {fault}: {command}") from error
 
 
@@ -70,7 +76,9 @@ def cuda_provider() -> Path | None:
     if found is None or found.origin is None:
         return None
     file = Path(found.origin).with_name("capi") / "libonnxruntime_providers_cuda.so"
-    return file if file.is_file() else None
+    if file.is_file():
+        return file
+    return None
 
 
 def share_cores() -> None:

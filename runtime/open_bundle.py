@@ -93,7 +93,9 @@ class OpenBundle:
     @property
     def load(self) -> Load:
         """Load of the queue of `submit`."""
-        return Load() if self._memory is None else self._memory.queue.load
+        if self._memory is None:
+            return Load()
+        return self._memory.queue.load
 
     def close(self) -> None:
         """Free the memory of the model as soon as no call uses it. A second call does nothing.
@@ -112,7 +114,10 @@ class OpenBundle:
         self.close()
 
     def __repr__(self) -> str:
-        runs = "closed" if self._memory is None else self.engine.name
+        if self._memory is None:
+            runs = "closed"
+        else:
+            runs = self.engine.name
         return f"<{type(self).__name__} of {self._files}: {runs}>"
 
     def __reduce__(self) -> NoReturn:

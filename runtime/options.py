@@ -154,7 +154,10 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            wrong = None if value is option.default else _wrong(value, option.name, **option.metadata)
+            if value is option.default:
+                wrong = None
+            else:
+                wrong = _wrong(value, option.name, **option.metadata)
             if wrong is not None:
                 raise InputError(f"{option.name} {value!r} is not {wrong}")
 
@@ -183,7 +186,9 @@ def _wrong(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
         maximum = bounds.get("maximum", math.inf)
         number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if bounds.get("any"):
-            return None if number else "a number"
+            if number:
+                return None
+            return "a number"
         if not (number and 0 < value <= maximum):
             return "a number above 0" + ("" if maximum == math.inf else f", at most {maximum}")
     elif kind == "choice" and not any(value is choice or value == choice != 1 for choice in bounds["choices"]):

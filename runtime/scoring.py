@@ -121,7 +121,9 @@ class Scorer:
         if not pooled:
             return whole
         empty = np.empty((0, self._manifest.model.d_model), np.float32)
-        return np.stack([memory.mean(axis=0) for memory in whole]) if whole else empty
+        if whole:
+            return np.stack([memory.mean(axis=0) for memory in whole])
+        return empty
 
     def attention_maps(self, call: Call, sentence: str | Sequence[int], target: Answer | None) -> AttentionMaps:
         """Return every layer's and head's attention for one sentence and its translation.
@@ -136,7 +138,10 @@ class Scorer:
             BundleError: the bundle was exported without the graphs that attention needs.
         """
         what = "the sentence"
-        asked = call.needed(sentence, what) if isinstance(sentence, str) else call.of_ids(self.source(sentence, what))
+        if isinstance(sentence, str):
+            asked = call.needed(sentence, what)
+        else:
+            asked = call.of_ids(self.source(sentence, what))
         source = list(asked.request.source_ids)
         if target is None:
             (result,) = decode_all(self.engine, [asked.request])
@@ -166,8 +171,14 @@ class Scorer:
         for index, reading in self._teacher.read(sources, [each.ids for each in translations], cross=True):
             assert reading.cross is not None
             weights = averaged(reading.cross, self._manifest.alignment_heads)
-            alignment = self._alignment(sentences[index], translations[index], weights) if options.alignments else None
-            attention = weights if options.attention else None
+            if options.alignments:
+                alignment = self._alignment(sentences[index], translations[index], weights)
+            else:
+                alignment = None
+            if options.attention:
+                attention = weights
+            else:
+                attention = None
             aligned[index] = replace(translations[index], alignment=alignment, attention=attention)
         return aligned
 

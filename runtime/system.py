@@ -127,12 +127,16 @@ def synchronise(path: Path) -> None:
 
 def user() -> str:
     """Identify this user, in the names of files that lie where all users write."""
-    return str(os.getuid()) if POSIX else getuser()
+    if POSIX:
+        return str(os.getuid())
+    return getuser()
 
 
 def affinity() -> int:
     """Return the number of cores of this process or, if unknown, of the machine."""
-    return len(os.sched_getaffinity(0)) if POSIX and hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if POSIX and hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def cores() -> int:
@@ -142,7 +146,9 @@ def cores() -> int:
 
 def limited() -> int:
     """Return `cores()` if a quota reduces them, which ONNX Runtime ignores, else 0."""
-    return cores() if cores() < affinity() else 0
+    if cores() < affinity():
+        return cores()
+    return 0
 
 
 def quota(root: Path = Path("/")) -> int:
@@ -206,4 +212,6 @@ def library_name(stem: str) -> str:
 
 def c_function(name: str) -> Any:
     """Return a function of the C library; None where it has no such function."""
-    return getattr(ctypes.CDLL(None, use_errno=True), name, None) if POSIX else None
+    if POSIX:
+        return getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    return None

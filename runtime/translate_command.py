@@ -243,7 +243,10 @@ def _descriptor(stream: TextIO | None, name: str) -> int:
 
 def _is_watched(files: Sequence[str], output: Path | None) -> bool:
     """Return whether standard error is a terminal while input and output are not."""
-    seen = [0] if STANDARD_INPUT in files else []
+    if STANDARD_INPUT in files:
+        seen = [0]
+    else:
+        seen = []
     seen += [1] if output is None else []
     return os.isatty(2) and not any(map(os.isatty, seen))
 

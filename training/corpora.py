@@ -200,7 +200,9 @@ def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
 
 def _table(name: str, data: Path) -> Path:
     shipped = RECIPES / name
-    return shipped if shipped.exists() and not (data / name).exists() else _existing(data / name)
+    if shipped.exists() and not (data / name).exists():
+        return shipped
+    return _existing(data / name)
 
 
 def _existing(file: Path) -> Path:
@@ -291,7 +293,10 @@ def _field(row: Any, path: str, name: str) -> str:
     value = row
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:
-            known = ", ".join(value) if isinstance(value, dict) else "no fields"
+            if isinstance(value, dict):
+                known = ", ".join(value)
+            else:
+                known = "no fields"
             raise InputError(f"data set {name} has no field {path!r}: there is {known}")
         value = value[key]
     # A line break inside a field must not become two lines in the files that are made of it.

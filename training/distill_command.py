@@ -60,7 +60,9 @@ class Filter:
         if max(source, target) > self.max_ratio * min(source, target):
             return f"above --max-ratio {self.max_ratio:g}"
         scores = result.scores[prefix:]
-        return f"below --min-score {self.min_score:g}" if sum(scores) / len(scores) < self.min_score else None
+        if sum(scores) / len(scores) < self.min_score:
+            return f"below --min-score {self.min_score:g}"
+        return None
 
 
 class Distill:

@@ -201,15 +201,24 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         names = {"model": str(self.model), "test_set": self.test_set}
         counts = {"lines": self.lines, "unfinished": self.unfinished, "cut": self.cut}
-        shown = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]} if self.worst else {}
-        standing = {"bootstrap": asdict(self.standing)} if self.standing else {}
+        if self.worst:
+            shown = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]}
+        else:
+            shown = {}
+        if self.standing:
+            standing = {"bootstrap": asdict(self.standing)}
+        else:
+            standing = {}
         return {**names, **self.scores.to_json(), **counts, **standing, **shown}
 
     def table(self, max_length: int | None) -> str:
         """Result for people; what is as it should be is not mentioned."""
         scores = self.scores
         most = max_length or "2 for each of the source's and 20 more"
-        of = f", the first of {self.lines:,}" if self.lines > scores.sentences else ""
+        if self.lines > scores.sentences:
+            of = f", the first of {self.lines:,}"
+        else:
+            of = ""
         rows = [
             f"{self.model} on {self.test_set}: {plural(scores.sentences, 'sentence')}{of}",
             f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}",

@@ -153,4 +153,6 @@ def _torch_device(device: str) -> str:
     there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     if device not in ("auto", *there):
         raise InputError(f"a checkpoint cannot run on {device!r}: give auto or {' or '.join(there)}")
-    return there[-1] if device == "auto" else device
+    if device == "auto":
+        return there[-1]
+    return device

@@ -212,7 +212,9 @@ class _Speed:
         if options.max_minutes:
             seconds = _flops(config, self._vocabulary, batch) / (self._measured() * _efficiency(config.d_model))
             limits.append(FOR_STEPS * 60 * options.max_minutes / seconds)
-        return min(limits) / options.accumulate if options.max_steps is None else min(limits)
+        if options.max_steps is None:
+            return min(limits) / options.accumulate
+        return min(limits)
 
     def _measured(self) -> float:
         if self._flops is None:

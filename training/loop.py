@@ -185,7 +185,9 @@ def _prepare(
 def _checkpoint(recipe: Recipe, resume: bool) -> Path | None:
     """Checkpoint of the first weights, unless they are random or those of a run that is resumed."""
     name = recipe.training.from_checkpoint
-    return None if name is None or resume else Path(name)
+    if name is None or resume:
+        return None
+    return Path(name)
 
 
 def _train(
@@ -207,7 +209,9 @@ def _train(
     clock.test = len(drawn(corpus.test, options.max_minutes)) / len(shown)
     module = TranslationModule(model, options, tokenizer, shown, clock, progress.watch("validating"))
     if options.max_steps == 0 and not resume:
-        return _finish(prepared, run, module, progress, 0, "max_steps") if _first_process() else None
+        if _first_process():
+            return _finish(prepared, run, module, progress, 0, "max_steps")
+        return None
     progress.phase("tokenising")
     examples = _examples(corpus, tokenizer, model, options, run.path)
     # Lightning advertises itself and gives advice on data loaders.
@@ -231,7 +235,9 @@ def _ended_by(trainer: Trainer, module: TranslationModule) -> str:
         return "max_minutes"
     if any(isinstance(each, TargetReached) and each.reached for each in trainer.callbacks):  # type: ignore[attr-defined]
         return "stop_at"
-    return "patience" if trainer.should_stop else "max_epochs"
+    if trainer.should_stop:
+        return "patience"
+    return "max_epochs"
 
 
 def _model(prepared: _Prepared) -> Transformer:
@@ -243,7 +249,9 @@ def _model(prepared: _Prepared) -> Transformer:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def _listed(choices: dict[str, Any]) -> str:
@@ -279,7 +287,10 @@ def _examples(
 ) -> Examples:
     pairs = corpus.train
     guide = choose_guide(options, corpus.alignments, tokenizer)
-    disk = folder if isinstance(pairs, Shards) else None
+    if isinstance(pairs, Shards):
+        disk = folder
+    else:
+        disk = None
     examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide, disk)
     if _first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -346,7 +357,10 @@ def _callbacks(
     options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption
 ) -> list[Callback]:
     monitor = f"validation/{options.monitor}"
-    mode = "min" if options.monitor == "loss" else "max"
+    if options.monitor == "loss":
+        mode = "min"
+    else:
+        mode = "max"
     callbacks: list[Callback] = [
         StatePaths(),
         progress,
@@ -412,7 +426,10 @@ def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: 
         "epoch": options.max_epochs,
     }
     until = " or ".join(f"{value:g} {unit}{'' if value == 1 else 's'}" for unit, value in ends.items() if value)
-    every = f"every {_count(options.validate_every, 'step')}" if options.validate_every else f"at most {MOST + 1} times"
+    if options.validate_every:
+        every = f"every {_count(options.validate_every, 'step')}"
+    else:
+        every = f"at most {MOST + 1} times"
     _log.info(
         "%s an epoch; validates %s, on %s; ends after %s%s%s",
         _count(steps, "step"), every, _count(sentences, "sentence"), until,
@@ -458,7 +475,9 @@ def _figure(monitor: str, value: float) -> str:
     """Return a validation figure as people read it."""
     if monitor == "exact":
         return f"exact match {100 * value:.1f}%"
-    return f"loss {value:.3f}" if monitor == "loss" else f"{ {'bleu': 'BLEU', 'chrf': 'chrF'}[monitor] } {value:.2f}"
+    if monitor == "loss":
+        return f"loss {value:.3f}"
+    return f"{ {'bleu': 'BLEU', 'chrf': 'chrF'}[monitor] } {value:.2f}"
 
 
 def _finish(

@@ -294,7 +294,12 @@ def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), wi
 
 def _line(key: str, value: Any, text: str) -> str:
     """Return a key with its value in TOML, and what it means."""
-    written = json.dumps(value) if isinstance(value, str | bool | tuple) else "" if value is None else f"{value:_}"
+    if isinstance(value, str | bool | tuple):
+        written = json.dumps(value)
+    elif value is None:
+        written = ""
+    else:
+        written = f"{value:_}"
     return f"{key + ' = ' + written:32}# {text}"
 
 
@@ -308,7 +313,10 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         InputError: no such recipe, not TOML, an unknown key, a value of the wrong type or out of range.
     """
-    file = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    if name.endswith(".toml"):
+        file = Path(name)
+    else:
+        file = RECIPES / f"{name}.toml"
     try:
         table = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:

@@ -80,7 +80,10 @@ class _Sentences(Iterable[str]):
 
 def _sides(pairs: Collection[Pair], options: TokenizerOptions) -> dict[str, _Sentences]:
     """Return the sentences of each model."""
-    sides = {"shared": slice(2)} if options.joint else {"source": slice(1), "target": slice(1, 2)}
+    if options.joint:
+        sides = {"shared": slice(2)}
+    else:
+        sides = {"source": slice(1), "target": slice(1, 2)}
     return {name: _Sentences(pairs, side) for name, side in sides.items()}
 
 
@@ -97,7 +100,9 @@ def _pieces(sentences: Iterable[str], options: TokenizerOptions) -> int:
 
 
 def _rule(options: TokenizerOptions) -> str:
-    return "nmt_nfkc_cf" if options.lower_case else "nmt_nfkc"
+    if options.lower_case:
+        return "nmt_nfkc_cf"
+    return "nmt_nfkc"
 
 
 @contextmanager
@@ -145,4 +150,6 @@ def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> by
             "set a smaller tokenizer.vocabulary, or give more text"
         ) from None
     logging.getLogger("txport").debug("trained the %s tokenizer", name)
-    return without_rule_file(model.getvalue()) if options.space_punctuation else model.getvalue()
+    if options.space_punctuation:
+        return without_rule_file(model.getvalue())
+    return model.getvalue()

@@ -131,7 +131,10 @@ class TorchState(DecoderState):
     def read(self) -> StepOutput:
         steps = self._unread
         self._unread = []
-        ids = torch.stack(steps) if steps else torch.zeros((0, self.rows), dtype=torch.int64)
+        if steps:
+            ids = torch.stack(steps)
+        else:
+            ids = torch.zeros((0, self.rows), dtype=torch.int64)
         return StepOutput(ids.cpu().numpy(), self._finished.cpu().numpy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:

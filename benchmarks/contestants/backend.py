@@ -85,7 +85,9 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[list[list[int]], li
 def cut_after(ids: Sequence[int], eos: int) -> list[int]:
     """`ids` up to and including the first `eos`."""
     ids = list(ids)
-    return ids[: ids.index(eos) + 1] if eos in ids else ids
+    if eos in ids:
+        return ids[: ids.index(eos) + 1]
+    return ids
 
 
 # How each kind is loaded: module, and the class in it, constructed with the keywords of the contestant's description.

@@ -32,7 +32,10 @@ class CppBackend(Backend):
         starts = [self._start() for _ in range(STARTS)]
         self.startup_ms = [milliseconds for milliseconds, _ in starts]
         printed = starts[-1][1]
-        self.device = "cpu" if device == "auto" else device
+        if device == "auto":
+            self.device = "cpu"
+        else:
+            self.device = device
         version = printed["made_by"]["version"]
         self.engine = f"txport-bench {version}, {printed['engine']}; each round is the median of its calls"
 

@@ -73,4 +73,6 @@ class CTranslate2Backend(Backend):
         """Return ids of the last call."""
         assert self._task is not None
         rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._results]
-        return rows if self._task.fixed else [cut_after(row, self._eos) for row in rows]
+        if self._task.fixed:
+            return rows
+        return [cut_after(row, self._eos) for row in rows]

@@ -25,7 +25,10 @@ class Generator(TorchBackend):
         if task.prefix:
             raise ValueError("answers that are forced to begin with certain ids are not compared")
         super().prepare(task, setting)
-        eos = None if task.fixed else self.config.eos_id
+        if task.fixed:
+            eos = None
+        else:
+            eos = self.config.eos_id
         self._model.generation_config = generation_config(self.config, eos, task.beam)
 
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:

@@ -93,7 +93,9 @@ def _order(model: Transformer) -> Tensor | None:
     theirs = concatenated_sinusoids(config.max_positions, config.d_model)
     tables = (model.source_embedding.positions, model.target_embedding.positions)
     same = all(table is not None and torch.allclose(table, theirs, atol=1e-6) for table in tables)
-    return torch.arange(config.d_model) if same else None
+    if same:
+        return torch.arange(config.d_model)
+    return None
 
 
 def _fields(config: Config) -> dict[str, Any]:
@@ -133,7 +135,8 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
             tensor = tensor[order]
         elif tensor.dim() == 2:
             tensor = tensor[:, order]
-        name = name.replace(".", ".layers.", 1) if len(modules) > 1 else name
+        if len(modules) > 1:
+            name = name.replace(".", ".layers.", 1)
         for ours, theirs in _NAMES.items():
             name = name.replace(ours, theirs)
         weights[f"model.{name}"] = tensor

@@ -41,7 +41,9 @@ def ignore_eos(engine: Engine) -> Engine:
 
 def search_of(task: Task) -> Search:
     """Return the search of a task."""
-    return Search(task.beam, n_best=task.beam, early_stopping=True) if task.beam > 1 else GREEDY
+    if task.beam > 1:
+        return Search(task.beam, n_best=task.beam, early_stopping=True)
+    return GREEDY
 
 
 def fused_without_eos(bundle: Path, threads: int, task: Task) -> Engine:

@@ -41,7 +41,9 @@ class Nvml:
         except pynvml.NVMLError:
             return None
         used = [each.usedGpuMemory for each in running if each.pid == pid and each.usedGpuMemory is not None]
-        return int(sum(used)) if used else None
+        if used:
+            return int(sum(used))
+        return None
 
 
 def open_nvml() -> Nvml | None:
@@ -56,4 +58,6 @@ def open_nvml() -> Nvml | None:
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode()
+    return value

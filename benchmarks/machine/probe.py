@@ -152,7 +152,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
-    probed = on_gpu(options.sizes) if options.device == "cuda" else on_cpu(options.sizes, options.threads)
+    if options.device == "cuda":
+        probed = on_gpu(options.sizes)
+    else:
+        probed = on_cpu(options.sizes, options.threads)
     print(json.dumps(encode(probed)))
 
 

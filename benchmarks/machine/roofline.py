@@ -92,7 +92,10 @@ def roofline(
     if peak is None or not machine.bandwidth:
         return None
     width = _BYTES[precision]
-    cache = 2 if precision in ("float16", "bfloat16") else 4
+    if precision in ("float16", "bfloat16"):
+        cache = 2
+    else:
+        cache = 4
     encoder = encoder_cost(shape, rows, source, width)
     # The mean step: costs that grow with the tokens made grow linearly.
     step = step_cost(shape, rows * beam, source, (steps - 1) / 2, width, cache)

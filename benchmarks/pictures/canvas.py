@@ -92,7 +92,10 @@ class Canvas:
         box = f'viewBox="0 0 {_number(self.width)} {_number(self.height)}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} role="img" aria-label="{_escape(label)}"'
         # The most frequent colours are set once.
-        colour = self.rectangles[0].colour if self.rectangles else INK
+        if self.rectangles:
+            colour = self.rectangles[0].colour
+        else:
+            colour = INK
         rectangles = "\n".join(_rectangle(each, colour) for each in self.rectangles)
         body = [
             f'{head} font-family="{FONT}">',
@@ -119,28 +122,46 @@ def text_width(text: str, size: float) -> float:
 
 def _rectangle(each: Rectangle, colour: str) -> str:
     place = f'x="{_number(each.x)}" y="{_number(each.y)}" width="{_number(each.width)}" height="{_number(each.height)}"'
-    fill = "" if each.colour == colour else f' fill="{each.colour}"'
-    opacity = "" if each.opacity == 1 else f' fill-opacity="{_number(each.opacity)}"'
+    if each.colour == colour:
+        fill = ""
+    else:
+        fill = f' fill="{each.colour}"'
+    if each.opacity == 1:
+        opacity = ""
+    else:
+        opacity = f' fill-opacity="{_number(each.opacity)}"'
     return _element("rect", place + fill + opacity, each.title)
 
 
 def _line(each: Line) -> str:
     points = " ".join(f"{_number(x)},{_number(y)}" for x, y in each.points)
     stroke = f'stroke="{each.colour}" stroke-width="{_number(each.width)}" fill="none"'
-    opacity = "" if each.opacity == 1 else f' stroke-opacity="{_number(each.opacity)}"'
+    if each.opacity == 1:
+        opacity = ""
+    else:
+        opacity = f' stroke-opacity="{_number(each.opacity)}"'
     return _element("polyline", f'points="{points}" {stroke}{opacity}', each.title)
 
 
 def _text(each: Text) -> str:
-    turned = f' transform="rotate(-90 {_number(each.x)} {_number(each.y)})"' if each.turned else ""
+    if each.turned:
+        turned = f' transform="rotate(-90 {_number(each.x)} {_number(each.y)})"'
+    else:
+        turned = ""
     look = f'font-size="{_number(each.size)}" text-anchor="{each.anchor}" fill="{each.colour}"'
-    bold = ' font-weight="bold"' if each.bold else ""
+    if each.bold:
+        bold = ' font-weight="bold"'
+    else:
+        bold = ""
     place = f'x="{_number(each.x)}" y="{_number(each.y)}"'
     return f"<text {place} {look}{bold}{turned}>{_escape(each.text)}</text>"
 
 
 def _element(name: str, attributes: str, title: str) -> str:
-    inside = f"><title>{_escape(title)}</title></{name}>" if title else "/>"
+    if title:
+        inside = f"><title>{_escape(title)}</title></{name}>"
+    else:
+        inside = "/>"
     return f"<{name} {attributes}{inside}"
 
 

@@ -60,7 +60,10 @@ def _legend(canvas: Canvas) -> None:
 
 def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int]) -> None:
     single = len(layers) * len(heads) == 1 and max(len(each.queries), len(each.keys)) <= FEW
-    side = LARGE if single else SMALL
+    if single:
+        side = LARGE
+    else:
+        side = SMALL
     top = heading(canvas, TITLES[each.kind])
     left = MARGIN + _longest(each.queries) + 6
     width = max(side * len(each.keys), text_width(panel_title(9, 9), LABEL)) + GAP

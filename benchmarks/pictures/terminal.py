@@ -56,7 +56,10 @@ def draw(lines: Sequence[tuple[str, bool]]) -> str:
     parts += [f'<circle cx="{MARGIN + 4 + 18 * i}" cy="16" r="5.5" fill="{color}"/>' for i, color in enumerate(DOTS)]
     for row, (line, is_input) in enumerate(lines):
         color = "#8ab4f8" if is_input else "#e8ebef"
-        length = f' textLength="{len(line) * CHARACTER:.0f}" lengthAdjust="spacingAndGlyphs"' if line.strip() else ""
+        if line.strip():
+            length = f' textLength="{len(line) * CHARACTER:.0f}" lengthAdjust="spacingAndGlyphs"'
+        else:
+            length = ""
         y = BAR + LINE * (row + 1) - 5
         parts.append(f'<text x="{MARGIN}" y="{y}" fill="{color}" xml:space="preserve"{length}>{escape(line)}</text>')
     return "\n".join([*parts, "</svg>", ""])

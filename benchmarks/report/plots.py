@@ -37,7 +37,10 @@ def save(figure: Figure, directory: Path, name: str) -> list[Path]:
         for kind in FORMATS:
             path = directory / f"{name}.{kind}"
             with new_file(path) as file:
-                metadata = {"Date": None} if kind == "svg" else {}
+                if kind == "svg":
+                    metadata = {"Date": None}
+                else:
+                    metadata = {}
                 figure.savefig(file, format=kind, dpi=150, metadata=metadata)
             paths.append(path)
     return paths
@@ -150,7 +153,10 @@ def _bars(report: BenchReport) -> Figure | None:
 def _bar(axes: Axes, each: Measurement, y: float, height: float, colour: str, label: str | None) -> None:
     """Draw a bar from 1 on: to the right is slower than the bundle, to the left is faster."""
     low, middle, high = (each.ratio.p10, each.ratio.p50, each.ratio.p90) if each.ratio else (1.0, 1.0, 1.0)
-    spread = [[middle - low], [high - middle]] if each.ratio else None
+    if each.ratio:
+        spread = [[middle - low], [high - middle]]
+    else:
+        spread = None
     axes.barh(y, middle - 1, height, 1, color=colour, label=label, xerr=spread, error_kw={"lw": 0.8})
     differs = each.agreement is not None and each.agreement.identical < each.agreement.sentences
     note = f"  {middle:.2f}{' (other ids)' if differs else ''}"

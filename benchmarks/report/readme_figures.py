@@ -18,7 +18,10 @@ COLUMNS = 3  # a fourth column would not fit a narrow screen
 
 def markers(beams: bool) -> tuple[str, str]:
     """Return the lines before and after a table in the README."""
-    command = "tx-bench --beam" if beams else "tx-bench"
+    if beams:
+        command = "tx-bench --beam"
+    else:
+        command = "tx-bench"
     return f"<!-- figures of {command}: begin -->\n", f"<!-- figures of {command}: end -->\n"
 
 
@@ -45,7 +48,10 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
         f"{machine.processor}, {machine.cores} cores, {report.created[:10]}, load average {machine.load_average:.1f}"
     )
     texts = any(work.kind == "text" for report in reports.values() for work in report.workloads)
-    counted = "; for the text, all tokens of all sentences count" if texts else ""
+    if texts:
+        counted = "; for the text, all tokens of all sentences count"
+    else:
+        counted = ""
     return "\n".join([*lines, f"{facts}; {sizes}{counted}.", ""])
 
 

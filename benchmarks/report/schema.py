@@ -155,7 +155,9 @@ def fixed_name(batch: int, source: int, target: int, beam: int = 1) -> str:
 
 def of_beam(beam: int) -> str:
     """End of the name of a workload with a beam."""
-    return f", beam {beam}" if beam > 1 else ""
+    if beam > 1:
+        return f", beam {beam}"
+    return ""
 
 
 @dataclass(frozen=True)

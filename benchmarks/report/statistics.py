@@ -19,7 +19,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def percentiles(values: Sequence[float]) -> Percentiles:
     """p50, p90 and, of 100 values or more, p99."""
-    p99 = percentile(values, 0.99) if len(values) >= LEAST_FOR_P99 else None
+    if len(values) >= LEAST_FOR_P99:
+        p99 = percentile(values, 0.99)
+    else:
+        p99 = None
     return Percentiles(percentile(values, 0.5), percentile(values, 0.9), p99)
 
 

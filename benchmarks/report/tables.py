@@ -28,18 +28,24 @@ def _number(value: float) -> str:
 
 
 def _optional(value: float | None, scale: float = 1.0) -> str:
-    return _NONE if value is None else _number(value * scale)
+    if value is None:
+        return _NONE
+    return _number(value * scale)
 
 
 def _middle(value: Percentiles | None) -> str:
-    return _NONE if value is None else _number(value.p50)
+    if value is None:
+        return _NONE
+    return _number(value.p50)
 
 
 def _ids(each: Measurement) -> str:
     same = each.agreement
     if same is None:
         return _NONE
-    return "identical" if same.identical == same.sentences else f"{same.identical} of {same.sentences}"
+    if same.identical == same.sentences:
+        return "identical"
+    return f"{same.identical} of {same.sentences}"
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -131,10 +137,16 @@ def facts(report: BenchReport) -> list[tuple[str, str]]:
 
 
 def _contestant(each: Contestant) -> str:
-    parts = [each.engine] if each.engine else []
+    if each.engine:
+        parts = [each.engine]
+    else:
+        parts = []
     if each.bundle is not None:
         size = f"{each.bundle.weights_bytes / 1e6:.1f} MB"
-        checked = "verified" if each.bundle.verified else "NOT verified"
+        if each.bundle.verified:
+            checked = "verified"
+        else:
+            checked = "NOT verified"
         parts.append(f"bundle {each.bundle.name}, {each.bundle.precision}, {size}, {checked}")
     if each.startup_ms is not None:
         parts.append(f"process to first token {each.startup_ms.p50:.0f} ms")

@@ -171,7 +171,9 @@ def _checkpoint(options: BenchOptions) -> Path | None:
     if options.checkpoint is not None:
         return options.checkpoint
     beside = options.bundle.resolve().parent / "checkpoint"
-    return beside if (beside / "config.json").is_file() else None
+    if (beside / "config.json").is_file():
+        return beside
+    return None
 
 
 def _check_checkpoint(bundle: Path, checkpoint: Path) -> None:

@@ -81,7 +81,10 @@ class Session:
 
     def _reference(self) -> str:
         """The contestant whose ids are right, if it is there: PyTorch, or Hugging Face, which has beams too."""
-        right = "huggingface" if self._options.beam > 1 else "pytorch"
+        if self._options.beam > 1:
+            right = "huggingface"
+        else:
+            right = "pytorch"
         found = [each.name for each in self.report.contestants if each.kind == right and not each.skipped]
         return (found or [self.report.contestants[0].name])[0]
 
@@ -131,12 +134,16 @@ class Session:
         first = runners[0].name
         rows = self._manifest.limits.batch
         reference = self.report.reference or first
-        reference = reference if reference in times else first
+        if reference not in times:
+            reference = first
         measurements = []
         for runner in runners:
             if times[runner.name].rounds:
                 contestant = next(each for each in self.report.contestants if each.name == runner.name)
-                gpu = self._nvml.process_bytes(runner.process.pid) if self._nvml else None
+                if self._nvml:
+                    gpu = self._nvml.process_bytes(runner.process.pid)
+                else:
+                    gpu = None
                 arguments = (contestant, work, times, first, reference, self._shape, self.report.machine, rows, gpu)
                 measurements.append(measurement(*arguments))
             if (reason := times[runner.name].failed) is not None:
@@ -154,10 +161,16 @@ class Session:
             if each.name in self._processes:
                 options = self._options
                 ours = each.kind == "bundle"
-                seconds = options.seconds if ours else options.peer_seconds
+                if ours:
+                    seconds = options.seconds
+                else:
+                    seconds = options.peer_seconds
                 budget = Budget(options.calls, min(seconds, CURVE_SECONDS) if alone else seconds)
                 # Threads of the host do not matter on a device.
-                settings = ANY if ours and each.device != "cpu" else self._settings[each.name]
+                if ours and each.device != "cpu":
+                    settings = ANY
+                else:
+                    settings = self._settings[each.name]
                 runners.append(Runner(each.name, self._processes[each.name], settings, budget))
         return runners
 

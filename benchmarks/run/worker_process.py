@@ -103,7 +103,10 @@ class WorkerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         code = self._process.returncode
-        how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+        if code is not None and code < 0:
+            how = f"by signal {-code}"
+        else:
+            how = f"with exit code {code}"
         lines = self._log.read_bytes().decode(errors="replace").strip().splitlines()
         return _one_line(f"its process ended {how}" + (f": {lines[-1]}" if lines else ""))
 

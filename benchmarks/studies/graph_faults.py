@@ -92,7 +92,10 @@ def large_epsilon(graph: ir.Graph, node: ir.Node) -> None:
 
 def exact_gelu(graph: ir.Graph, node: ir.Node) -> None:
     """GELU by erf instead of tanh, or the reverse."""
-    by_tanh = node.attributes["approximate"].as_string() == "tanh" if "approximate" in node.attributes else False
+    if "approximate" in node.attributes:
+        by_tanh = node.attributes["approximate"].as_string() == "tanh"
+    else:
+        by_tanh = False
     node.attributes["approximate"] = ir.AttrString("approximate", "none" if by_tanh else "tanh")
 
 
@@ -109,7 +112,10 @@ def _is_self_mask(node: ir.Node) -> bool:
 
 def _is_masking(node: ir.Node) -> bool:
     """Return whether a node adds a mask to the scores of attention."""
-    scores = node.inputs[0].producer() if node.op_type == "Add" and node.inputs[0] is not None else None
+    if node.op_type == "Add" and node.inputs[0] is not None:
+        scores = node.inputs[0].producer()
+    else:
+        scores = None
     reader = next(iter(node.outputs[0].uses()), None)
     return scores is not None and scores.op_type == "MatMul" and reader is not None and reader.node.op_type == "Softmax"
 

@@ -91,7 +91,9 @@ def main(bundles: tuple[Path, ...], folder: Path, versions: tuple[str, ...]) -> 
 
 
 def _short(verdict: str) -> str:
-    return verdict.partition(":")[0] if verdict.startswith("refused") else verdict
+    if verdict.startswith("refused"):
+        return verdict.partition(":")[0]
+    return verdict
 
 
 if __name__ == "__main__":

@@ -49,7 +49,10 @@ def pysbd_cases(directory: Path) -> Iterator[Case]:
         for node in ast.walk(tree):
             named = isinstance(node, ast.Assign) and "CASES" in getattr(node.targets[0], "id", "")
             for item in getattr(node.value, "elts", []) if named else []:  # type: ignore[attr-defined]
-                parts = item.args if isinstance(item, ast.Call) else item.elts
+                if isinstance(item, ast.Call):
+                    parts = item.args
+                else:
+                    parts = item.elts
                 text, sentences = (ast.literal_eval(part) for part in parts[:2])
                 yield Case("pysbd", language, text, sentences)
 

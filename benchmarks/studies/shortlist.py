@@ -68,7 +68,10 @@ def main(
     manifest = Manifest.load(bundle)
     for count in threads:
         engine = NativeEngine(bundle, manifest, count)
-        clock = time.process_time if count == 1 else time.perf_counter
+        if count == 1:
+            clock = time.process_time
+        else:
+            clock = time.perf_counter
         for batch in batches:
             listed = requests_of(manifest, batch, source, target, frequent, candidates)
             lists = [request.words for request in listed if request.words is not None]

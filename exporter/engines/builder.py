@@ -76,7 +76,9 @@ class EngineBuilder:
     @property
     def timing_cache(self) -> bytes:
         """The measurements of all builds, for a later run; empty if the library makes none."""
-        return b"" if self._cache is None else bytes(memoryview(self._cache.serialize()))
+        if self._cache is None:
+            return b""
+        return bytes(memoryview(self._cache.serialize()))
 
     def build(self, graph: Graph, file: str, profiles: Sequence[Profile], target: int | None = None) -> EngineFile:
         """Build one engine.
@@ -192,7 +194,10 @@ def parse_graph(
         parsed = parser.parse(model, str(path))
     if not parsed:
         reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        reason = " ".join(reasons[0].split())[:300] if reasons else tensorrt.why()
+        if reasons:
+            reason = " ".join(reasons[0].split())[:300]
+        else:
+            reason = tensorrt.why()
         raise BundleError(f"{tensorrt.library} does not parse {path}: {reason}")
     return network, parser
 

@@ -83,7 +83,10 @@ def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: Bui
 
 def _check_bucket(engine: Engine, golden: Golden, prefix: list[int], rows: int, target: int) -> None:
     count = len(golden.cases)
-    order = [index % count for index in range(rows + count)] if count else []
+    if count:
+        order = [index % count for index in range(rows + count)]
+    else:
+        order = []
     for wrong in check(engine, golden, prefix, rows=rows, order=order, least=target):
         raise CheckFailed(
             f"the engines differ from the bundle's golden.json: case {wrong.case} in a batch of "

@@ -65,7 +65,10 @@ def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...]
             if isinstance(gpu, str):
                 raise InputError(f"{gpu}: name the GPU to build for, as --compute-capability 8.9")
             capabilities = (gpu.compute_capability,)
-        name = gpu.name if isinstance(gpu, Gpu) else None
+        if isinstance(gpu, Gpu):
+            name = gpu.name
+        else:
+            name = None
         return TargetGpu(name, capabilities, "same_compute_capability", None)
     if capabilities:
         raise InputError(f"{tensorrt.library} builds for the GPU of this machine: leave --compute-capability out")
@@ -107,7 +110,10 @@ def build_directory(
         if target.exists() and not force:
             raise InputError(f"{target} exists already: use it, or build it again with --force")
         cache = timing_cache or target / TIMING_CACHE
-        known = cache.read_bytes() if cache.is_file() else b""
+        if cache.is_file():
+            known = cache.read_bytes()
+        else:
+            known = b""
         with new_directory(target, replace=force, marker=NAME) as directory:
             measured = run_apart(partial(_build, plan, directory, known), timeout, progress)
         if timing_cache is not None and measured:
@@ -125,13 +131,19 @@ def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
     }
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
     gpus = "+".join("sm" + capability.replace(".", "") for capability in plan.gpu.compute_capabilities)
-    library = "trt_rtx" if plan.library == "tensorrt_rtx" else "trt"
+    if plan.library == "tensorrt_rtx":
+        library = "trt_rtx"
+    else:
+        library = "trt"
     return f"{gpus}-{library}{version}-{digest}"
 
 
 def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
     """SHA-256 of the bundle's files that the engines are built from, by name."""
-    beams = manifest.optional_graph("decoder_beams") if plan.buckets.beams else None
+    if plan.buckets.beams:
+        beams = manifest.optional_graph("decoder_beams")
+    else:
+        beams = None
     graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings), *([beams] if beams else [])]
     return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
 
@@ -248,4 +260,6 @@ def _cuda_runtime() -> str | None:
     except ImportError:
         return None
     error, version = runtime.cudaRuntimeGetVersion()
-    return None if int(error) else dotted(version)
+    if int(error):
+        return None
+    return dotted(version)

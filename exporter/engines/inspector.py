@@ -85,7 +85,9 @@ def _computes_in(layer: dict[str, Any]) -> str | None:
         return None
     written = _types_of(layer, "Outputs")
     both = written & _types_of(layer, "Inputs")
-    return next(iter(both)) if len(both) == 1 and len(written) == 1 else None
+    if len(both) == 1 and len(written) == 1:
+        return next(iter(both))
+    return None
 
 
 def _types_of(layer: dict[str, Any], side: str) -> set[str]:

@@ -41,7 +41,10 @@ def choose_buckets(
         InputError: a bucket is larger than the bundle's graphs take, or not positive.
     """
     limits = manifest.limits
-    most = limits.batch if max_batch is None else max_batch
+    if max_batch is None:
+        most = limits.batch
+    else:
+        most = max_batch
     if not 1 <= most <= limits.batch:
         raise InputError(f"the maximum batch {most} is not between 1 and {limits.batch}, the bundle's maximum")
     chosen = batches or [*(size for size in _BATCHES if size < most), most]
@@ -69,7 +72,9 @@ def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Seque
     has_graph = manifest.optional_graph("decoder_beams") is not None
     if asked is None:
         own = manifest.generation.beam or 1
-        return (own,) if 2 <= own <= most and has_graph and tensorrt.has_cache_layers else ()
+        if 2 <= own <= most and has_graph and tensorrt.has_cache_layers:
+            return (own,)
+        return ()
     wanted = tuple(sorted({beams for beams in asked if beams > 1}))
     if wanted and not has_graph:
         raise BundleError("the bundle has no step of beam search: export it again with --with-beams, or omit --beams")
@@ -105,7 +110,9 @@ def fixed_sizes(profile: Profile, target: int | None) -> dict[str, int]:
     """Return the dimensions that an engine's graph has as numbers: the cache length, if it is one, and beams."""
     if target is None:
         return {}
-    return {"target": target} if profile.beams is None else {"beam": profile.beams, "slots": profile.beams * target}
+    if profile.beams is None:
+        return {"target": target}
+    return {"beam": profile.beams, "slots": profile.beams * target}
 
 
 def shapes(tensor: Tensor, profile: Profile) -> tuple[list[int], list[int], list[int]]:

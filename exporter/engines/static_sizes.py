@@ -29,7 +29,9 @@ def with_size(model: bytes, dimension: str, size: int) -> bytes:
 def _rewritten(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, replacement: bytes) -> bytes:
     if not path:
         named = any(number == _DIM_PARAM and value == name for number, value, _ in _fields(message))
-        return replacement if named else message
+        if named:
+            return replacement
+        return message
     parts = []
     for number, value, whole in _fields(message):
         if number in path[0] and value is not None:

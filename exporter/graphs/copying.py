@@ -101,6 +101,11 @@ def _average_attention(
         key = w.op("Transpose", w.op("Gather", key, head, axis=1), perm=[0, 2, 1])
         scores = w.op("Add", w.op("MatMul", lowering.by_sentence(query, sizes.head_dim), key), bias)
         weights = w.op("Softmax", scores, axis=-1)
-        total = weights if total is None else w.op("Add", total, weights)
+        if total is None:
+            total = weights
+        else:
+            total = w.op("Add", total, weights)
     assert total is not None
-    return total if len(mechanism.heads) == 1 else w.op("Mul", total, 1 / len(mechanism.heads))
+    if len(mechanism.heads) == 1:
+        return total
+    return w.op("Mul", total, 1 / len(mechanism.heads))

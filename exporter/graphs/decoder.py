@@ -100,7 +100,10 @@ class Decoder:
         w = self._w
         model = self._model
         x, written, attentions = self._layers(read, positions, caches)
-        norm = foldable(model.decoder_norm) if self._folds_last else None
+        if self._folds_last:
+            norm = foldable(model.decoder_norm)
+        else:
+            norm = None
         logits = w.linear(x, w.tensors.linear(model.projection, norm=norm), "projection")
         if model.copying is not None:
             logits = write_mixture(w, self.lowering, model.copying, self._sizes, logits, x, read, attentions)

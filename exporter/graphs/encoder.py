@@ -46,7 +46,10 @@ def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
         for part in w.ops("Split", 2, projected, axis=-1, num_outputs=2):
             heads = w.op("Reshape", part, [0, 0, sizes.heads, sizes.head_dim])
             cross.append(w.op("Transpose", heads, perm=_HEADS_FIRST))
-    ids = [w.op("Unsqueeze", w.inputs["input_ids"], [1, 3])] if model.config.copies else []
+    if model.config.copies:
+        ids = [w.op("Unsqueeze", w.inputs["input_ids"], [1, 3])]
+    else:
+        ids = []
     return w.model([*cross, states.bias, *ids])
 
 

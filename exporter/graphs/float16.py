@@ -136,7 +136,10 @@ def fold_biases(graph: ir.Graph) -> None:
     """
     for norm in graph:
         index = _BIAS.get(norm.op_type)
-        product = norm.inputs[0].producer() if index is not None and norm.inputs[0] is not None else None
+        if index is not None and norm.inputs[0] is not None:
+            product = norm.inputs[0].producer()
+        else:
+            product = None
         if index is None or product is None or product.op_type != "Gemm" or len(product.inputs) < 3:
             continue
         if len(product.outputs[0].uses()) == 1 and not product.outputs[0].is_graph_output():

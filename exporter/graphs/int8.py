@@ -87,7 +87,10 @@ def normalised(model: ir.Model) -> list[str]:
 
 def _normalises(node: ir.Node) -> bool:
     """Whether it gives rows of one size: it is a LayerNorm, or RMSNorm, or the last of the parts of an RMSNorm."""
-    first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if node.inputs and node.inputs[0] is not None:
+        first = node.inputs[0].producer()
+    else:
+        first = None
     parts = node.op_type == "Mul" and in_norm(node) and first is not None and first.op_type == "Div"
     return node.op_type in _NORMS or parts
 
@@ -165,7 +168,10 @@ class _Conversion:
         assert x.name is not None
         if x.name not in self._rounded:
             producer = x.producer()
-            kind = producer.op_type if producer is not None else ""
+            if producer is not None:
+                kind = producer.op_type
+            else:
+                kind = ""
             if producer is not None and _normalises(producer):
                 self._rounded[x.name] = self._by_one_scale(x, node)
             elif kind == "Relu":
@@ -293,7 +299,9 @@ class _Columns(NamedTuple):
         return np.split(array, self.parts)[self.part]
 
     def name(self, value: ir.Value) -> str:
-        return f"{value.name}" if self.parts == 1 else f"{value.name}.{self.part}"
+        if self.parts == 1:
+            return f"{value.name}"
+        return f"{value.name}.{self.part}"
 
 
 def _is_read(value: ir.Value) -> bool:
@@ -321,12 +329,16 @@ def _chunks(node: ir.Node) -> Sequence[ir.Value]:
     if reader is None or reader.op_type != "Split" or len(reader.inputs) > 1:
         return node.outputs[:1]
     rank = len(node.outputs[0].shape or ())
-    return reader.outputs if reader.attributes["axis"].as_int() in (-1, rank - 1) else node.outputs[:1]
+    if reader.attributes["axis"].as_int() in (-1, rank - 1):
+        return reader.outputs
+    return node.outputs[:1]
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
     uses = list(node.outputs[0].uses())
-    return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
+    if len(uses) == 1 and not node.outputs[0].is_graph_output():
+        return uses[0].node
+    return None
 
 
 def _array(value: ir.Value) -> Float32:

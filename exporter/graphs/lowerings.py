@@ -137,7 +137,10 @@ class Scatter(Lowering):
 
     def attend(self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value) -> ir.Value:
         """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
-        bias = mask if mask.dtype == FLOAT else self._w.op("Where", mask, 0.0, MASKED)
+        if mask.dtype == FLOAT:
+            bias = mask
+        else:
+            bias = self._w.op("Where", mask, 0.0, MASKED)
         return attend(self._w, query, self._w.op("Transpose", key, perm=[0, 1, 3, 2]), value, bias)[0]
 
     def _split_heads(self, x: ir.Value) -> ir.Value:
@@ -214,7 +217,10 @@ class Ort(Scatter):
     def add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
         if not isinstance(norm, nn.LayerNorm | RMSNorm):
             return super().add_norm(x, residual, norm, name)
-        kind = "SkipLayerNormalization" if isinstance(norm, nn.LayerNorm) else "SkipSimplifiedLayerNormalization"
+        if isinstance(norm, nn.LayerNorm):
+            kind = "SkipLayerNormalization"
+        else:
+            kind = "SkipSimplifiedLayerNormalization"
         with self._w.module(name):
             parameters = [self._w.weight(key, self._w.tensors.parameter(p)) for key, p in norm.named_parameters()]
             outputs = self._w.ops(kind, 4, x, residual, *parameters, domain=CONTRIB, epsilon=norm.eps)

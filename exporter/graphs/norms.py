@@ -41,12 +41,16 @@ def _rms_norm(w: Writer, x: ir.Value, norm: RMSNorm) -> ir.Value:
 
 def foldable(norm: nn.Module) -> SharedNorm | None:
     """Return the norm if linear layers that read it can do its work, else None."""
-    return norm if isinstance(norm, SharedNorm) else None
+    if isinstance(norm, SharedNorm):
+        return norm
+    return None
 
 
 def remaining(norm: nn.Module) -> nn.Module:
     """Return the norm that is left to write where linear layers may do its work."""
-    return NoNorm() if foldable(norm) else norm
+    if foldable(norm):
+        return NoNorm()
+    return norm
 
 
 def in_norm(node: ir.Node) -> bool:

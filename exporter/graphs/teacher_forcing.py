@@ -77,7 +77,10 @@ class Parallel(Lowering):
             # As one matrix, as int8 keeps it for ONNX Runtime's fused attention.
             packed = w.op("Transpose", self._by_sentence(qkv, 3, self._heads, self._head_dim), perm=[2, 0, 3, 1, 4])
             query, key, value = (w.op("Gather", packed, part, axis=0) for part in range(3))
-        mask = self._causal if bias is None else w.op("Add", bias, self._causal)
+        if bias is None:
+            mask = self._causal
+        else:
+            mask = w.op("Add", bias, self._causal)
         context, weights = attend(w, query, w.op("Transpose", key, perm=[0, 1, 3, 2]), value, mask)
         self.self_weights.append(weights)
         return self._merge_heads(context), cache

@@ -47,7 +47,10 @@ class ModelTensors:
 
     def relative(self, positions: RelativePositions, length: int) -> ir.LazyTensor:
         """Return the table of relative positions for sequences of up to `length` tokens."""
-        rows = length if positions.causal else 2 * length - 1
+        if positions.causal:
+            rows = length
+        else:
+            rows = 2 * length - 1
         tables, _, heads = positions.weight.shape
         return self._tensor((id(positions), length), (rows, tables * heads), lambda: _array(positions.table(length)))
 
@@ -103,7 +106,10 @@ def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Ten
         return linear.weight, linear.bias
     scale, shift = (value.double() for value in norm.affine())
     weight = linear.weight.double()
-    bias = weight @ shift if linear.bias is None else weight @ shift + linear.bias.double()
+    if linear.bias is None:
+        bias = weight @ shift
+    else:
+        bias = weight @ shift + linear.bias.double()
     return (weight * scale).float(), bias.float()
 
 

@@ -56,7 +56,10 @@ class Int8Search:
         }
         ranges = calibration.ranges(self._files[ENCODER], self._files[STEP])
         self._largest = dict(zip((ENCODER, STEP), ranges, strict=True))
-        pytorch = self._translations(directory) if sample.references else []
+        if sample.references:
+            pytorch = self._translations(directory)
+        else:
+            pytorch = []
         self._references = References(sample.tokenizer, sample.references, pytorch)
 
     def choose(self, progress: Callable[[str], None]) -> list[Island]:
@@ -92,7 +95,10 @@ class Int8Search:
         """Quality of int8 with these modules in float32."""
         kept_nodes = {name: self._nodes(name, kept) for name in self._files}
         changed = self._loss(self._calibration, kept_nodes).changed
-        translations = self._translations(self._directory / "int8") if self._sample.references else self._sample.sources
+        if self._sample.references:
+            translations = self._translations(self._directory / "int8")
+        else:
+            translations = self._sample.sources
         return self._references.quality(translations, changed)
 
     def _ranked(self) -> list[Module]:

@@ -90,7 +90,10 @@ def check_beams(sample: Sample, directory: Path, manifest: Manifest, engine: Ort
     words = (
         f"scores of beam search differ from those by plain steps by {errors.mean:.2g} on average, more than {most:g}"
     )
-    failures = [words] if not errors.finite or errors.mean > most else []
+    if not errors.finite or errors.mean > most:
+        failures = [words]
+    else:
+        failures = []
     return BeamsReport(len(requests), identical, errors.largest, errors.mean, failures)
 
 

@@ -152,7 +152,10 @@ class LoweringCheck:
         """Measure the loop's translations, or, where it ran some only, the tokens alone."""
         loop = self._runs["loop"]
         indices = sorted(loop)
-        references = self._sample.references if len(loop) == len(self._sample.sources) else []
+        if len(loop) == len(self._sample.sources):
+            references = self._sample.references
+        else:
+            references = []
         changed = sum(divergence.run == "batch" for divergence in self._divergences) / max(
             1, sum(map(len, self._ids.values()))
         )

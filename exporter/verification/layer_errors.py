@@ -148,8 +148,14 @@ class _Sums:
     @property
     def figures(self) -> tuple[float, float, float]:
         """The largest magnitude, the error and the relative error, as in `LayerError`."""
-        relative = math.sqrt(self._differences / self._squares) if self._squares > 0 else math.inf
-        error = self.error if math.isfinite(self.error) else math.nan
+        if self._squares > 0:
+            relative = math.sqrt(self._differences / self._squares)
+        else:
+            relative = math.inf
+        if math.isfinite(self.error):
+            error = self.error
+        else:
+            error = math.nan
         return self.largest, error, relative if self._differences != 0 else 0.0
 
 

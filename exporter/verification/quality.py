@@ -97,7 +97,10 @@ class References:
         counts = self.counts(self._texts(targets))
         ours = bleu_of(counts.sum(0))
         pytorch = bleu_of(self._pytorch.sum(0))
-        chance = chance_of(counts, self._pytorch) if pytorch - ours > MOST_LOST else None
+        if pytorch - ours > MOST_LOST:
+            chance = chance_of(counts, self._pytorch)
+        else:
+            chance = None
         return Quality(len(targets), changed, ours, pytorch, chance)
 
     def counts(self, texts: Sequence[str]) -> Counts:

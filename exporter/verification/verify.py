@@ -83,7 +83,8 @@ class Verifier:
             except BundleError as error:
                 refusal = str(error)
             report = self._compare(engines, precision, arithmetic)
-            report = report if refusal is None else report.with_refusal(FUSED, refusal)
+            if refusal is not None:
+                report = report.with_refusal(FUSED, refusal)
             if manifest.parameters is not None:
                 self.stages.stage("verify: weights")
                 longest = max(manifest.limits.source, manifest.limits.target)

@@ -104,7 +104,9 @@ class _Stored:
     def rows(self, begin: int, end: int) -> Float32:
         """Some of its rows, as float32."""
         values: Float32 = self._values[begin:end].astype(np.float32)
-        return values if self._scales is None else values * self._scales[begin:end]
+        if self._scales is None:
+            return values
+        return values * self._scales[begin:end]
 
 
 def _allowed(parameter: Parameter, expected: Float32, largest: float) -> Array:

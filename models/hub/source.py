@@ -99,7 +99,9 @@ def _check_names(archive: Path, names: Sequence[str]) -> None:
 def _only_directory(directory: Path) -> Path:
     """Return the one directory in an unpacked archive, or what it was unpacked into."""
     entries = list(directory.iterdir())
-    return entries[0] if len(entries) == 1 and entries[0].is_dir() else directory
+    if len(entries) == 1 and entries[0].is_dir():
+        return entries[0]
+    return directory
 
 
 def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles: bool = False) -> Path:

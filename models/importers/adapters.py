@@ -99,8 +99,14 @@ def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[st
 
 def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
     """Return the base's embeddings and projection by all their names, also where it ties them and stores one."""
-    prefix = "model." if any(name.startswith("model.") for name in theirs) else ""
-    text = "text_" if any(name.startswith("text_encoder.") for name in theirs) else ""
+    if any(name.startswith("model.") for name in theirs):
+        prefix = "model."
+    else:
+        prefix = ""
+    if any(name.startswith("text_encoder.") for name in theirs):
+        text = "text_"
+    else:
+        text = ""
     shared = f"{prefix}shared.weight"
     encoder, decoder = (f"{prefix}{text}{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     head = "lm_head.weight"
@@ -160,7 +166,10 @@ def _of_module(settings: Settings, module: str, patterns: str, default: str) -> 
         found = next((value for key, value in table.items() if re.match(rf"(.*\.)?({key})$", module)), None)
     except re.error as error:
         raise CheckpointError(f"{settings.file}: {patterns} has a pattern that cannot be read ({error})") from None
-    value = settings.get(default) if found is None else found
+    if found is None:
+        value = settings.get(default)
+    else:
+        value = found
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1 << 24:
         raise CheckpointError(f"{settings.file}: {default} must be a positive number, not {value!r:.80}")
     return value
@@ -175,7 +184,10 @@ def _base_name(name: str, theirs: Mapping[str, Stored], file: Path) -> str:
 
 
 def _merged(base: Stored, pair: _Pair, name: str, file: Path) -> Stored:
-    shape = (pair.a.shape[1], pair.b.shape[0]) if pair.transposed else (pair.b.shape[0], pair.a.shape[1])
+    if pair.transposed:
+        shape = (pair.a.shape[1], pair.b.shape[0])
+    else:
+        shape = (pair.b.shape[0], pair.a.shape[1])
     if base.shape != shape:
         raise CheckpointError(f"{file}: its matrices are for {name} of shape {shape}, but the base's is {base.shape}")
 

@@ -135,14 +135,18 @@ def _detected(path: Path) -> str:
 
 
 def _from_file(file: Path) -> str:
-    value = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
+    if file.suffix == ".safetensors":
+        value = read_safetensors(file)
+    else:
+        value = read_pickle(file)
     keys: set[object] = set(value) if isinstance(value, dict) else set()
     if {"vocab", "opt"} <= keys:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
     with suppress(CheckpointError):  # it is said below, or by the importer
-        keys = set(state_dict_of(value, file)) if file.suffix != ".safetensors" else keys
+        if file.suffix != ".safetensors":
+            keys = set(state_dict_of(value, file))
     for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):
         if any(str(key).endswith(mark) for key in keys):
             return kind

@@ -94,7 +94,10 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
         *generation_notes(generation),
     ]
     refuse_languages(options, file)
-    tokenizer = _tokenizer(file, task, ours, options) if options.tokenizer else TokenizerParts(ids_only(EOS))
+    if options.tokenizer:
+        tokenizer = _tokenizer(file, task, ours, options)
+    else:
+        tokenizer = TokenizerParts(ids_only(EOS))
     return Imported("fairseq", ours, plan, tokenizer, notes, generation)
 
 

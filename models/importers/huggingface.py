@@ -45,7 +45,10 @@ class HuggingFaceModel(Settings):
         file = directory / "generation_config.json"
         stated = read_json(file, optional=True)
         self._generated_from_config = not file.is_file() or bool(stated.get("_from_model_config"))
-        self._generation = {**self.fields, **stated} if self._generated_from_config else stated
+        if self._generated_from_config:
+            self._generation = {**self.fields, **stated}
+        else:
+            self._generation = stated
         self.generation_file = str(file if file.is_file() else self.file)
         self.directory = directory
         tensors = read_directory(directory)
@@ -53,7 +56,10 @@ class HuggingFaceModel(Settings):
         if adapter is not None:
             tensors, self._untied = with_adapter(tensors, adapter)
         self.plan = ImportPlan(tensors, directory)
-        self.prefix = "model." if any(name.startswith("model.") for name in self.plan.theirs) else ""
+        if any(name.startswith("model.") for name in self.plan.theirs):
+            self.prefix = "model."
+        else:
+            self.prefix = ""
         self.notes: list[str] = []
 
     def generation(self, name: str) -> Any:
@@ -85,7 +91,10 @@ class HuggingFaceModel(Settings):
         # BART's old name for it, which `generate` reads in config.json only.
         if self._generated_from_config and self.generation("force_bos_token_to_be_generated") is True:
             value = self.token("bos_token_id")
-        listed = value if isinstance(value, list) or value is None else [value]
+        if isinstance(value, list) or value is None:
+            listed = value
+        else:
+            listed = [value]
         ids = id_list(listed, "forced_bos_token_id", self.generation_file)
         if len(ids) > 1 or any(token >= vocabulary for token in ids):
             raise CheckpointError(
@@ -114,7 +123,10 @@ class HuggingFaceModel(Settings):
         """
         heads, decoder_heads = (self.get(f"{side}_attention_heads", kind=int) for side in ("encoder", "decoder"))
         ffn, decoder_ffn = (self.get(f"{side}_ffn_dim", kind=int) for side in ("encoder", "decoder"))
-        width = "hidden_size" if "hidden_size" in self.fields and "d_model" not in self.fields else "d_model"
+        if "hidden_size" in self.fields and "d_model" not in self.fields:
+            width = "hidden_size"
+        else:
+            width = "d_model"
         stated = dict(
             d_model=self.get(width, kind=int),
             heads=heads,
@@ -136,7 +148,9 @@ class HuggingFaceModel(Settings):
     def rate(self, name: str, default: float) -> float:
         """Return a rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
         value = self.fields.get(name, default)
-        return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
+        if isinstance(value, int | float) and 0 <= value < 1:
+            return float(value)
+        return default
 
     def layers(self, config: Config) -> None:
         """Map the layers."""
@@ -241,4 +255,6 @@ class HuggingFaceModel(Settings):
 
     def _ends(self) -> list[int]:
         value = self.generation("eos_token_id")
-        return list(id_list(value, "eos_token_id", self.generation_file)) if isinstance(value, list) else [value]
+        if isinstance(value, list):
+            return list(id_list(value, "eos_token_id", self.generation_file))
+        return [value]

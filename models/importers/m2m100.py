@@ -125,7 +125,9 @@ def _codes(directory: Path) -> str:
     stated = read_json(directory / "tokenizer_config.json", optional=True)
     codes = CODES.get(str(stated.get("language_codes")), CODES["m2m100"])
     # NLLB's directories list their languages; these codes would be wrong for it.
-    return codes if (directory / "vocab.json").exists() else ""
+    if (directory / "vocab.json").exists():
+        return codes
+    return ""
 
 
 def _is_seamless(model: HuggingFaceModel) -> bool:
@@ -137,7 +139,12 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     if not options.tokenizer:
         return without_tokenizer(model, ours, options, CODES["m2m100"])
     stated = read_json(directory / "tokenizer_config.json", optional=True)
-    around = PYTHON if (directory / "vocab.json").is_file() else SEAMLESS if _is_seamless(model) else KEEPS_SPACES
+    if (directory / "vocab.json").is_file():
+        around = PYTHON
+    elif _is_seamless(model):
+        around = SEAMLESS
+    else:
+        around = KEEPS_SPACES
     tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory), around)
     source, target = default_languages(model, options, tokenizer.languages, forced=True)
     languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)

@@ -75,12 +75,21 @@ class ImportPlan:
     def take(self, ours: str, theirs: str, first: int = 0, rows: int | None = None) -> None:
         """Our tensor is theirs, or `rows` rows of theirs from the row `first` on."""
         stored = self.stored(theirs)
-        available = stored.shape[0] if stored.shape else 1
-        stop = available if rows is None else first + rows
+        if stored.shape:
+            available = stored.shape[0]
+        else:
+            available = 1
+        if rows is None:
+            stop = available
+        else:
+            stop = first + rows
         if stop > available:
             raise CheckpointError(f"{self.source}: {theirs} has {available} rows, but {stop} are needed")
         shape = (stop - first, *stored.shape[1:])
-        dtype = stored.dtype if stored.dtype in _NAMES else torch.float32
+        if stored.dtype in _NAMES:
+            dtype = stored.dtype
+        else:
+            dtype = torch.float32
         assert dtype is not None
         self.parts[ours] = Part(shape, dtype, lambda i, j: stored.read(first + i, first + j), theirs)
 

@@ -113,7 +113,10 @@ def _layers(plan: ImportPlan, ours: Config) -> None:
                 else:
                     _attention(plan, mine, f"{theirs}.{attentions[part]}", ours)
         plan.take(f"{side}_norm.weight", f"{side}.final_layer_norm.weight")
-        tables = layers if ours.position_tables == "layer" else 1
+        if ours.position_tables == "layer":
+            tables = layers
+        else:
+            tables = 1
         names = [f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight" for i in range(tables)]
         plan.put(f"{side}_positions.weight", _stacked(plan, names), names[0])
     # What T5's first files have too, and nothing reads.

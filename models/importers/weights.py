@@ -40,7 +40,9 @@ class _Ignored:
 
 def _kind(value: object) -> str:
     """Return a value's type, in the words of a message."""
-    return "a value that is not read" if isinstance(value, _Ignored) else type(value).__name__
+    if isinstance(value, _Ignored):
+        return "a value that is not read"
+    return type(value).__name__
 
 
 def _dictionary(*_: object) -> dict[object, object]:
@@ -103,7 +105,10 @@ def equal(first: Stored, second: Stored) -> bool:
         return True
     if first.shape != second.shape:
         return False
-    rows = max(1, _ROWS // max(1, second.shape[-1])) if second.shape else 1
+    if second.shape:
+        rows = max(1, _ROWS // max(1, second.shape[-1]))
+    else:
+        rows = 1
     starts = range(0, first.shape[0] if first.shape else 1, rows)
     return all(torch.equal(first.read(i, i + rows), second.read(i, i + rows)) for i in starts)
 
@@ -141,7 +146,9 @@ def _shards(index: Path) -> list[Path]:
 
 def read_tensors(file: Path) -> dict[str, Stored]:
     """Return the tensors of one file, safetensors by its ending, else a state dict; errors as for each."""
-    return read_safetensors(file) if file.suffix == ".safetensors" else read_state_dict(file)
+    if file.suffix == ".safetensors":
+        return read_safetensors(file)
+    return read_state_dict(file)
 
 
 def read_safetensors(file: Path) -> dict[str, Stored]:
@@ -164,7 +171,10 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
     shape = tuple(entry["shape"])
     dtype = _DTYPES.get(entry["dtype"])
     begin, end = entry["data_offsets"]
-    row = (end - begin) // shape[0] if shape and shape[0] else end - begin
+    if shape and shape[0]:
+        row = (end - begin) // shape[0]
+    else:
+        row = end - begin
 
     def read(start: int, stop: int) -> Tensor:
         assert dtype is not None
@@ -173,8 +183,13 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
         with file.open("rb") as opened:
             opened.seek(start_of_data + begin + start * row)
             opened.readinto(data)
-        tensor = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        return tensor.reshape(rows, *shape[1:]) if shape else tensor.reshape(())
+        if data:
+            tensor = torch.frombuffer(data, dtype=dtype)
+        else:
+            tensor = torch.empty(0, dtype=dtype)
+        if shape:
+            return tensor.reshape(rows, *shape[1:])
+        return tensor.reshape(())
 
     return Stored(shape, dtype, read, (file, begin, end))
 
@@ -212,7 +227,10 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
     """
     if not isinstance(value, Mapping) or not value:
         raise CheckpointError(f"{file} holds no state dict but {_kind(value)}: save model.state_dict()")
-    found = value if _is_state_dict(value) else _member(value, file)
+    if _is_state_dict(value):
+        found = value
+    else:
+        found = _member(value, file)
     names = {name: plain_name(name) for name in found}
     while all(name.startswith("module.") for name in names.values()):
         names = {name: short.removeprefix("module.") for name, short in names.items()}
@@ -261,10 +279,15 @@ def _known(value: Mapping[Any, Any]) -> list[object]:
 
 def _loaded(tensor: Tensor) -> Stored:
     def read(start: int, stop: int) -> Tensor:
-        return tensor[start:stop] if tensor.dim() else tensor
+        if tensor.dim():
+            return tensor[start:stop]
+        return tensor
 
     where = (tensor.data_ptr(), tensor.stride(), tensor.storage_offset())
-    dtype = tensor.dtype if tensor.is_floating_point() else None
+    if tensor.is_floating_point():
+        dtype = tensor.dtype
+    else:
+        dtype = None
     return Stored(tuple(tensor.shape), dtype, read, where)
 
 

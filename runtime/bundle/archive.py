@@ -79,12 +79,16 @@ class _Entry:
 def _wide(*values: int) -> bytes:
     """Return the extra field for those values that need more than 32 bits, if there are any."""
     wide = [value for value in values if value >= _WIDE]
-    return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide) if wide else b""
+    if wide:
+        return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide)
+    return b""
 
 
 def _version(wide: bytes) -> int:
     """Return the version of the format that a program needs to read a header with this extra field."""
-    return 45 if wide else 20
+    if wide:
+        return 45
+    return 20
 
 
 def _tail(central: bytes, count: int, start: int) -> bytes:
@@ -190,7 +194,9 @@ class Archive:
         """
         if self._file is not None and not self._file.unchanged():
             raise BundleError(f"{self} was replaced or changed since it was opened: open it again")
-        return None if self._file is None else self._file.path
+        if self._file is None:
+            return None
+        return self._file.path
 
     @contextmanager
     def mapped(self, name: str) -> Iterator[memoryview]:
@@ -323,7 +329,9 @@ def files_of(bundle: Files) -> Files:
     Raises:
         BundleError: it is a file, but no archive of a bundle.
     """
-    return Archive.open(bundle) if isinstance(bundle, Path) and bundle.is_file() else bundle
+    if isinstance(bundle, Path) and bundle.is_file():
+        return Archive.open(bundle)
+    return bundle
 
 
 def is_bundle(path: Path) -> bool:
@@ -333,9 +341,13 @@ def is_bundle(path: Path) -> bool:
 
 def hash_of(file: File) -> str:
     """Return the 64 lower-case hexadecimal digits of a file's SHA-256; raises OSError."""
-    return sha256(file) if isinstance(file, Path) else hashlib.sha256(file.view()).hexdigest()
+    if isinstance(file, Path):
+        return sha256(file)
+    return hashlib.sha256(file.view()).hexdigest()
 
 
 def size_of(file: File) -> int:
     """Return bytes of a file; raises OSError."""
-    return file.stat().st_size if isinstance(file, Path) else file.archive.span(file.name)[1]
+    if isinstance(file, Path):
+        return file.stat().st_size
+    return file.archive.span(file.name)[1]

@@ -25,7 +25,10 @@ class _Bundle(click.Path):
         """Return the path of the bundle."""
         path = find_bundle(value)
         if self._directory and path.is_file():
-            command = ctx.info_name if ctx is not None else "this command"
+            if ctx is not None:
+                command = ctx.info_name
+            else:
+                command = "this command"
             raise InputError(f"{path} is one file, and {command} needs a directory: unzip {path} -d DIRECTORY")
         return path
 

@@ -71,7 +71,9 @@ class Interface:
 
 def masked(item_bytes: int) -> float:
     """Return what masks a position, in floating-point numbers of this size."""
-    return MASKED_HALF if item_bytes == 2 else MASKED
+    if item_bytes == 2:
+        return MASKED_HALF
+    return MASKED
 
 
 def cross_names(layers: int) -> list[str]:
@@ -190,7 +192,9 @@ def _bias(floating: DType) -> list[Tensor]:
 
 def _ids(sizes: ModelSizes) -> list[Tensor]:
     """Source ids as wide as keys, of one head and one number a token, so that whatever moves keys moves these."""
-    return _tensors("int64", ("batch", 1, "source", 1), CROSS_IDS) if sizes.copies else []
+    if sizes.copies:
+        return _tensors("int64", ("batch", 1, "source", 1), CROSS_IDS)
+    return []
 
 
 def _tensors(dtype: DType, shape: tuple[Dimension | int, ...], *names: str) -> list[Tensor]:

@@ -47,7 +47,9 @@ def kind_of(path: Path) -> Kind | None:
     config = _fields(path / "config.json")
     if "format_version" in config:
         return "checkpoint"
-    return "model" if "model_type" in config or "architectures" in config else None
+    if "model_type" in config or "architectures" in config:
+        return "model"
+    return None
 
 
 def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) -> None:
@@ -83,4 +85,6 @@ def _fields(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}

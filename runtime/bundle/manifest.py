@@ -50,7 +50,10 @@ class Manifest(ManifestFields):
         """
         files = files_of(bundle)
         if isinstance(files, Path) and not files.is_dir():
-            what = "is not a directory" if files.exists() else "does not exist"
+            if files.exists():
+                what = "is not a directory"
+            else:
+                what = "does not exist"
             raise BundleError(
                 f"{files} {what}: give the directory that tx-export wrote, or the file that tx-pack wrote"
             )
@@ -180,6 +183,9 @@ def _rename(value: dict[str, Any]) -> None:
 def _check_own_hash(data: bytes, stated: object, file: str) -> None:
     if not isinstance(stated, str) or not HEX.fullmatch(stated):
         raise BundleError(f"{file} lacks the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete")
-    start = data.rindex(stated.encode()) if stated.encode() in data else 0
+    if stated.encode() in data:
+        start = data.rindex(stated.encode())
+    else:
+        start = 0
     if hashlib.sha256(data[:start] + _ZEROS.encode() + data[start + 64 :]).hexdigest() != stated:
         raise BundleError(f"{file} was changed after it was written (its own sha256 differs): get the bundle again")

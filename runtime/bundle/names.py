@@ -42,7 +42,10 @@ class Name:
         return cls(model, revision or cls.revision, precision or cls.precision)
 
     def __str__(self) -> str:
-        revision = "" if self.revision == Name.revision else f"@{self.revision}"
+        if self.revision == Name.revision:
+            revision = ""
+        else:
+            revision = f"@{self.revision}"
         return f"{self.model}{revision}" + ("" if self.precision == Name.precision else f":{self.precision}")
 
     @property
@@ -85,7 +88,10 @@ def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None
         revision: that was asked for.
         files: where the files were; the hub's cache has them in a folder that is named after their commit.
     """
-    commit = files.name if _COMMIT.fullmatch(files.name) else None
+    if _COMMIT.fullmatch(files.name):
+        commit = files.name
+    else:
+        commit = None
     value = {"source": source, "revision": revision, "commit": commit}
     write_atomically(_origin_file(bundle), (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 

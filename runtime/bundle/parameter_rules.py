@@ -116,8 +116,13 @@ def _expected(
 def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
     """Return the width of all heads of a stack; for the encoder from its first tensor."""
     first = tensors.get("encoder.0.attention.query.weight")
-    inner = first.shape[0] if first is not None and first.shape else 0
-    return inner if stack == "encoder" and inner > 0 and inner % heads == 0 else heads * model.head_dim
+    if first is not None and first.shape:
+        inner = first.shape[0]
+    else:
+        inner = 0
+    if stack == "encoder" and inner > 0 and inner % heads == 0:
+        return inner
+    return heads * model.head_dim
 
 
 def _relative(
@@ -126,8 +131,14 @@ def _relative(
     """Yield the table of relative positions: the encoder's has distances to both sides."""
     name = f"{stack}_positions.weight"
     found = tensors.get(name)
-    columns = layers * heads if found is not None and found.shape[1:] == (layers * heads,) else heads
-    least = 2 * dimensions.source.max - 1 if stack == "encoder" else dimensions.target.max
+    if found is not None and found.shape[1:] == (layers * heads,):
+        columns = layers * heads
+    else:
+        columns = heads
+    if stack == "encoder":
+        least = 2 * dimensions.source.max - 1
+    else:
+        least = dimensions.target.max
     yield Expected(name, ("distances", columns), least=least)
 
 

@@ -113,7 +113,9 @@ class Precision:
     @property
     def summary(self) -> str:
         """Precision for people: "float32", or "float32, weights int8"."""
-        return self.type if self.weights == self.type else f"{self.type}, weights {self.weights}"
+        if self.weights == self.type:
+            return self.type
+        return f"{self.type}, weights {self.weights}"
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,12 @@ def finite(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any
     if isinstance(value, list | tuple):
         return [finite(each, other) for each in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | None) else other(value)
+        if math.isfinite(value):
+            return value
+        return None
+    if isinstance(value, str | int | None):
+        return value
+    return other(value)
 
 
 def check_version(value: dict[str, Any], newest: int, file: str, what: str, remedy: str) -> None:
@@ -191,7 +195,10 @@ class _Decoder:
         for name in value:
             if name not in fields:
                 unknown = "this version of txport does not support it"
-                advice = nearest(name, fields, "it may have") if self.by_hand else unknown
+                if self.by_hand:
+                    advice = nearest(name, fields, "it may have")
+                else:
+                    advice = unknown
                 raise _MismatchError(f"{where} has the unknown field {name!r}: {advice}")
         present = [name for name in fields if name in value]
         return kind(**{name: self.decode(hints[name], value[name], _join(where, name)) for name in present})
@@ -221,7 +228,9 @@ class _Decoder:
 
 
 def _join(where: str, name: str) -> str:
-    return f"{where}: {name}" if where.endswith(".json") else f"{where}.{name}"
+    if where.endswith(".json"):
+        return f"{where}: {name}"
+    return f"{where}.{name}"
 
 
 def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -236,7 +245,9 @@ def _expect(kind: type, value: Any, where: str) -> None:
 
 
 def _name(value: Any) -> str:
-    return "null" if value is None else _NAMES.get(type(value), type(value).__name__)
+    if value is None:
+        return "null"
+    return _NAMES.get(type(value), type(value).__name__)
 
 
 def _check_depth(value: Any) -> None:
@@ -270,7 +281,10 @@ def _finite(text: str) -> float:
 
 
 def _int64(text: str) -> int:
-    value = int(text) if len(text) <= 20 else _LARGEST + 1
+    if len(text) <= 20:
+        value = int(text)
+    else:
+        value = _LARGEST + 1
     if not -_LARGEST - 1 <= value <= _LARGEST:
         raise ValueError(f"{text[:40]} does not fit 64 bits")
     return value

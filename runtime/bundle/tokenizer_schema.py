@@ -63,7 +63,9 @@ class Languages:
 
     def of(self, side: str) -> tuple[dict[str, int], str | None]:
         """Return the languages of "source" or "target", and the default."""
-        return (self.source, self.source_default) if side == "source" else (self.target, self.target_default)
+        if side == "source":
+            return (self.source, self.source_default)
+        return (self.target, self.target_default)
 
 
 @dataclass(frozen=True)

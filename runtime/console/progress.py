@@ -51,7 +51,10 @@ class Line:
         terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self.shown = enabled and terminal
         self._act = self.draw if self.shown else report
-        self._seconds = refresh if self.shown else every
+        if self.shown:
+            self._seconds = refresh
+        else:
+            self._seconds = every
         self._lock = threading.RLock()
         self._drawn = False
         self._whole = True  # what others wrote ends with a line
@@ -187,20 +190,32 @@ class Stages(Line):
             return ""
         done = f"{self._done}/{self._total}"
         time_spent = minutes(time.monotonic() - self._started)
-        left = f", {left} left" if (left := self.left) else ""
+        if left := self.left:
+            left = f", {left} left"
+        else:
+            left = ""
         return f"{bar(self._done / max(1, self._total))} {done:>9} {time_spent:>6} {self._name}{left}"
 
     def _print_line(self) -> None:
         if self._name:
-            done = f"{self._done} of {self._total}" if self._total > 1 else ""
-            left = f"about {left} min left" if (left := self.left) else ""
+            if self._total > 1:
+                done = f"{self._done} of {self._total}"
+            else:
+                done = ""
+            if left := self.left:
+                left = f"about {left} min left"
+            else:
+                left = ""
             line = ", ".join(part for part in (self._name, done, left) if part)
             print(f"{program()}: {line}", file=sys.stderr, flush=True)
 
 
 def bar(share: float) -> str:
     """Return a bar that is filled to this share."""
-    full = "━" if "utf" in (getattr(sys.stderr, "encoding", None) or "").lower() else "="
+    if "utf" in (getattr(sys.stderr, "encoding", None) or "").lower():
+        full = "━"
+    else:
+        full = "="
     return (full * round(_BAR * min(share, 1.0))).ljust(_BAR)
 
 

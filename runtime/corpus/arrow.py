@@ -48,7 +48,9 @@ def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
     if types.is_map(kind):
         return array.cast(pyarrow.list_(pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])))
     texts = types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_binary_view
-    return array.cast(pyarrow.large_binary()) if any(fits(kind) for fits in texts) else array
+    if any(fits(kind) for fits in texts):
+        return array.cast(pyarrow.large_binary())
+    return array
 
 
 def json_rows(table: "pyarrow.Table") -> list[dict[str, Any]]:
@@ -73,7 +75,11 @@ def _as_json(column: "pyarrow.ChunkedArray") -> list[Any]:
 def _json_type(kind: Any) -> Any:
     """Return the type as which a column of some type becomes JSON."""
     if types.is_temporal(kind):
-        return pyarrow.int64() if types.is_duration(kind) else kind if types.is_interval(kind) else pyarrow.string()
+        if types.is_duration(kind):
+            return pyarrow.int64()
+        if types.is_interval(kind):
+            return kind
+        return pyarrow.string()
     if types.is_decimal(kind):
         return pyarrow.string()
     if types.is_dictionary(kind):

@@ -30,7 +30,9 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 def _names(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
     """Return names, divided by commas; an empty text is none of them."""
-    return None if value is None else tuple(name for name in value.split(",") if name)
+    if value is None:
+        return None
+    return tuple(name for name in value.split(",") if name)
 
 
 # Flags of all that work on corpora in parts.
@@ -77,7 +79,10 @@ def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **
     shape = Layout(**flags, **layout)
     totals = Corpus(listed(files), output, shape, task).run(share, resume=resume, check=check)
     if totals.missing:
-        others = f" and {len(totals.missing) - 1:,} more" if totals.missing[1:] else ""
+        if totals.missing[1:]:
+            others = f" and {len(totals.missing) - 1:,} more"
+        else:
+            others = ""
         raise CheckFailed(
             f"{output} lacks {totals.missing[0]}{others}, or a part is damaged: run it again with --resume"
         )

@@ -50,7 +50,9 @@ class Form(NamedTuple):
     def ending(self) -> str:
         """Ending of a file of this form."""
         ending = {TEXT: ".txt", JSONL: ".jsonl", PARQUET: ".parquet"}[self.format]
-        return ending if self.compression == "none" else f"{ending}.{self.compression}"
+        if self.compression == "none":
+            return ending
+        return f"{ending}.{self.compression}"
 
 
 def form_of(path: str, format: str | None = None) -> Form:

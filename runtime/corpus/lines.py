@@ -135,7 +135,10 @@ class JsonSource(Lines):
             return Fault(f"the row is not JSON ({str(error).partition(':')[0]})"), {}
         if not isinstance(row, dict):
             return Fault("the row is not a JSON object"), {}
-        kept = dict(row) if self._keep is None else {name: row[name] for name in self._keep if name in row}
+        if self._keep is None:
+            kept = dict(row)
+        else:
+            kept = {name: row[name] for name in self._keep if name in row}
         if twice := [name for name in self._new if kept.pop(name, None) is not None]:
             return Fault(f"the row has {twice[0]!r} already, which is to be written"), kept
         if self._column not in row:

@@ -93,7 +93,9 @@ def _urls(path: str) -> list[str]:
                 names.append(name)
             elif "**" not in inner and not (name != inner and _hidden(name.rsplit("/", 1)[-1])):
                 names += (file for file in sorted(system.find(name)) if not _hidden(file[len(name) :]))
-        return [path] if names == [inner] else [system.unstrip_protocol(name) for name in names]
+        if names == [inner]:
+            return [path]
+        return [system.unstrip_protocol(name) for name in names]
 
 
 def _hidden(path: str) -> bool:
@@ -224,7 +226,9 @@ class Store:
                 self._system.put_file(str(local), self._at(name))
 
     def _at(self, name: str) -> str:
-        return f"{self._inner}/{name}" if name else self._inner
+        if name:
+            return f"{self._inner}/{name}"
+        return self._inner
 
 
 def _system(url: str) -> tuple[Any, str]:

@@ -76,18 +76,26 @@ class Layout:
     @property
     def settings(self) -> dict[str, str]:
         """All of it, as a part's manifest keeps it."""
-        kept = "all" if self.keep is None else ",".join(self.keep)
+        if self.keep is None:
+            kept = "all"
+        else:
+            kept = ",".join(self.keep)
         shown = {name: str(getattr(self, name)) for name in ("column", "read", "write", "compression", "errors")}
         return {**shown, "keep": kept, "part rows": str(self.part_rows), "window rows": str(self.window_rows)}
 
     def schema(self) -> Sequence[str]:
         """Return Parquet types for columns of lines, which have no types: text for all."""
-        return (self.column,) if self.keep is None else self.keep
+        if self.keep is None:
+            return (self.column,)
+        return self.keep
 
     def output_form(self, form: Form) -> Form:
         """Form of the parts of a file of some form."""
         format = self.write or form.format
-        compression = "none" if format == PARQUET else self.compression or form.compression
+        if format == PARQUET:
+            compression = "none"
+        else:
+            compression = self.compression or form.compression
         return Form(format, compression, form.name)
 
 
@@ -122,7 +130,10 @@ class Totals:
     def sentence(self) -> str:
         """Return all of it, for people."""
         faults = "".join(f", {count:,} {fault}" for fault, count in sorted(self.counts.items()))
-        there = f", {self.found:,} there already" if self.found else ""
+        if self.found:
+            there = f", {self.found:,} there already"
+        else:
+            there = ""
         return f"{plural(self.made, 'part')} made{there}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
 
     def add(self, part: Part) -> None:

@@ -167,7 +167,9 @@ def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pya
 def _text(value: object) -> str | None:
     if value is None:
         return None
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return str(value)
 
 
 class ParquetWriter:

@@ -81,7 +81,12 @@ def read(store: Store, output: str) -> Part | None:
     """The manifest of a part; None if there is none, or only a piece of one, as an upload that broke off leaves it."""
     data = store.read(name_of(output))
     try:
-        value = None if data is None else parse(data, store.path(name_of(output)))
+        if data is None:
+            value = None
+        else:
+            value = parse(data, store.path(name_of(output)))
     except BundleError:
         return None
-    return None if value is None else decode(Part, value, store.path(name_of(output)), InputError)
+    if value is None:
+        return None
+    return decode(Part, value, store.path(name_of(output)), InputError)

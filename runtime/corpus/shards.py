@@ -73,7 +73,9 @@ class Shards(Collection[Pair]):
 
 def _line(value: Any) -> str:
     """A text without line breaks, which would be two lines in the files that are made of it; "" for what is none."""
-    return " ".join(value.split()) if type(value) is str else ""
+    if type(value) is str:
+        return " ".join(value.split())
+    return ""
 
 
 def check_some(pairs: Collection[Pair], what: str) -> None:

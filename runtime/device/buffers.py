@@ -222,7 +222,10 @@ class StepBuffers:
         self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.named["slots"] * line)
         cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
         ids_line = sizes.source * np.dtype(id_type).itemsize
-        ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)] if model.copies else []
+        if model.copies:
+            ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)]
+        else:
+            ids = []
         self.sources = (cross, *ids)
         self.bias = at["bias"]
         self.masked = at["masked"]

@@ -110,7 +110,10 @@ class StepGroups:
     def __init__(self, buffers: StepBuffers, enqueue: Callable[[], None], program: Program) -> None:
         self._buffers = buffers
         self._enqueue = enqueue
-        attempts = ATTEMPTS if program.captures else 0
+        if program.captures:
+            attempts = ATTEMPTS
+        else:
+            attempts = 0
         self._runs = CapturedRuns(buffers.device, attempts, often=1, refused=partial(_give_up, program))
 
     def launch(self, count: int) -> None:

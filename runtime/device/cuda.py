@@ -227,7 +227,12 @@ def _is_pageable(node: Any) -> bool:
     copy = _checked("cuGraphMemcpyNodeGetParams", node)
     ends = (copy.srcMemoryType, copy.srcHost, copy.srcDevice), (copy.dstMemoryType, copy.dstHost, copy.dstDevice)
     for kind, host, unified in ends:
-        address = host if kind == _HOST else unified if kind == _UNIFIED else None
+        if kind == _HOST:
+            address = host
+        elif kind == _UNIFIED:
+            address = unified
+        else:
+            address = None
         if address is not None and cuda.cuPointerGetAttribute(_MEMORY_TYPE, int(address))[0] != _SUCCESS:
             return True
     return False
@@ -283,7 +288,9 @@ def _use_context() -> None:
 def _checked(name: str, *arguments: Any) -> Any:
     """Call a function of the driver and return its first value, if it has one."""
     values = _all_checked(name, *arguments)
-    return values[0] if values else None
+    if values:
+        return values[0]
+    return None
 
 
 def _all_checked(name: str, *arguments: Any) -> list[Any]:

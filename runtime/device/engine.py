@@ -65,7 +65,10 @@ class DeviceEngine:
         line = width * self.manifest.model.head_dim * float_type.itemsize
         heads = self.manifest.model.heads
         _, cross_bytes = stack_bytes(len(self._cross), batch, heads, line)
-        copied = stack_bytes(1, batch, 1, width * id_type.itemsize)[1] if self.manifest.model.copies else 0
+        if self.manifest.model.copies:
+            copied = stack_bytes(1, batch, 1, width * id_type.itemsize)[1]
+        else:
+            copied = 0
         parts = (cross_bytes, batch * width * float_type.itemsize, ids.nbytes, batch * id_type.itemsize, copied)
         sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in parts]
         with self._pool.working():

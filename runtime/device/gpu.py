@@ -83,7 +83,9 @@ def pci_bus_id() -> str | None:
     text = ctypes.create_string_buffer(32)
     if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
         return None
-    return None if cuda.cuDeviceGetPCIBusId(text, len(text), device) else text.value.decode()
+    if cuda.cuDeviceGetPCIBusId(text, len(text), device):
+        return None
+    return text.value.decode()
 
 
 def usable_gpu(what: str) -> Gpu:

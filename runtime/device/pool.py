@@ -143,7 +143,10 @@ class Pool:
         graph = self._program.graph_of(sizes.beams)
         ids = self._program.id_type
         assert graph is not None, "an engine looks for the step before it asks for its buffers"
-        kind = StepBuffers if sizes.beams == 1 else BeamBuffers
+        if sizes.beams == 1:
+            kind = StepBuffers
+        else:
+            kind = BeamBuffers
         buffers = kind(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
         try:
             with WHOLE_DEVICE:
@@ -182,8 +185,14 @@ class Pool:
         fitting = [rows for rows in range(1, sizes.rows) if needed(rows) <= free]
         buckets = [self._program.bucket(rows, sizes.target, sizes.beams)[0] for rows in fitting]
         fits = max((rows for rows in buckets if needed(rows) <= free), default=0)
-        advice = f"a batch of {fits} would fit" if fits else "not even one row would fit"
-        kind = "rows" if sizes.beams == 1 else f"sentences in {sizes.beams} rows each,"
+        if fits:
+            advice = f"a batch of {fits} would fit"
+        else:
+            advice = "not even one row would fit"
+        if sizes.beams == 1:
+            kind = "rows"
+        else:
+            kind = f"sentences in {sizes.beams} rows each,"
         return (
             f"the GPU has no room for a batch of {sizes.rows} {kind} of {sizes.source} source and {sizes.target} "
             f"target tokens: it needs {needed(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"

@@ -205,7 +205,10 @@ def code_of(language: str | None) -> str | None:
     if language is None:
         return None
     letters = re.search("[A-Za-z]+", language)
-    code = letters[0].lower() if letters else ""
+    if letters:
+        code = letters[0].lower()
+    else:
+        code = ""
     return CODES.get(code, code)
 
 

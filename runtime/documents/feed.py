@@ -35,7 +35,10 @@ class _Feed:
 
     def __init__(self, draft: Draft, enqueue: Enqueue, in_order: "_InOrder | None", seconds: float | None) -> None:
         self.answer = Pending()
-        self._deadline = None if seconds is None else time.monotonic() + seconds
+        if seconds is None:
+            self._deadline = None
+        else:
+            self._deadline = time.monotonic() + seconds
         self._draft = draft
         self._enqueue = enqueue
         self._in_order = in_order
@@ -69,8 +72,14 @@ class _Feed:
             at, sentence = next(self._work, (0, None))
             if sentence is None:
                 return
-            on_piece = None if self._in_order is None else partial(self._in_order.add, at)
-            left = None if self._deadline is None else self._deadline - time.monotonic()
+            if self._in_order is None:
+                on_piece = None
+            else:
+                on_piece = partial(self._in_order.add, at)
+            if self._deadline is None:
+                left = None
+            else:
+                left = self._deadline - time.monotonic()
             future = self._enqueue(sentence, self._draft.call.options, on_piece, left, self._admitted)
             self._admitted = True
             self._running.add(future)
@@ -154,7 +163,10 @@ class _InOrder:
                     self._on_piece(token)
             if whole is None and not nothing:
                 return
-            text = "" if whole is None else whole.text
+            if whole is None:
+                text = ""
+            else:
+                text = whole.text
             if not self._begun:
                 self._begin(segment, text)
             if segment.breaks:

@@ -192,7 +192,9 @@ def _end_of_mark(text: str, start: int, end: int) -> int:
     if text[start : start + 1].isalpha() and text[start + 1 : start + 2] != ")":  # as most lines: no mark begins so
         return start
     mark = _MARK.match(text, start, end)
-    return start if mark is None else mark.end()
+    if mark is None:
+        return start
+    return mark.end()
 
 
 def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
@@ -211,7 +213,9 @@ def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
         lower = text[begin : begin + 1].islower()
         goes_on.append(plain and (full or lower))
         shown |= plain and full and lower
-    return goes_on if shown else [False] * len(paragraph)
+    if shown:
+        return goes_on
+    return [False] * len(paragraph)
 
 
 def with_breaks(segment: Segment, translation: str) -> str:

@@ -46,7 +46,9 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
     first = _RUN.search(text, start, end)
     if first is None or first.end() == end:  # as in most lines: nothing follows that could be another sentence
         start, end = _stripped(text, start, end)
-        return [(start, end)] if start < end else []
+        if start < end:
+            return [(start, end)]
+        return []
     rules = abbreviations_of(language)
     found = []
     last = seen = start
@@ -94,7 +96,9 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
     if mark in STRONG:
         decimal = mark == "．" and text[stop].isalnum()
         ends = (after == stop and not decimal) or text[after].isspace() or text[after] in OPENING
-        return _after_notes(text, after, end) if ends else 0
+        if ends:
+            return _after_notes(text, after, end)
+        return 0
     after = _after_notes(text, after, end)
     if after == end or not text[after].isspace():
         return 0
@@ -109,7 +113,9 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
     if text[word].islower() and not (mark == "?" and after == stop and word == following):
         return 0
     full_stop = stop - start == 1 and mark == "."
-    return 0 if full_stop and not _full_stop(text, begin, start, word, end, rules) else after
+    if full_stop and not _full_stop(text, begin, start, word, end, rules):
+        return 0
+    return after
 
 
 def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules: Abbreviations) -> bool:

@@ -209,7 +209,10 @@ class BuildRecord:
     def sizes(self) -> str:
         """Sizes that the steps are tuned for, for people: "4 buckets, beams 4"."""
         count = sum(len(engine.profiles) for engine in self.of_role("decoder_step"))
-        beams = f", beams {' and '.join(map(str, self.beams))}" if self.beams else ""
+        if self.beams:
+            beams = f", beams {' and '.join(map(str, self.beams))}"
+        else:
+            beams = ""
         return f"{plural(count, 'bucket')}{beams}"
 
     def check_files(self, directory: Path) -> None:

@@ -264,7 +264,9 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) ->
 def installed() -> str | None:
     """Name and version of the installed ONNX Runtime, or None; it is not loaded."""
     found = _installed_version("onnxruntime") or _installed_version("onnxruntime-gpu")
-    return f"ONNX Runtime {found}" if found else None
+    if found:
+        return f"ONNX Runtime {found}"
+    return None
 
 
 def _installed_version(package: str) -> str | None:
@@ -300,7 +302,10 @@ def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int 
     except TxportError as error:
         if choice.fallback is None:
             raise
-        instead = "ONNX Runtime" if choice.engine == FUSED else "the CPU"
+        if choice.engine == FUSED:
+            instead = "ONNX Runtime"
+        else:
+            instead = "the CPU"
         _log.warning("%s; %s is used instead", error, instead)
         return open_engine(bundle, manifest, choice.fallback, threads, many=many)
 

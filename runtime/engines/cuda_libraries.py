@@ -42,7 +42,10 @@ def load_cuda_libraries() -> None:
 def _files() -> list[Path]:
     """The libraries of NVIDIA's pip packages, of this ONNX Runtime's CUDA, wherever they are installed."""
     packages = find_spec("nvidia")
-    folders = list(packages.submodule_search_locations or ()) if packages is not None else []
+    if packages is not None:
+        folders = list(packages.submodule_search_locations or ())
+    else:
+        folders = []
     built = _built_for() or "*"
     names = [f"{name}.so.{built if name in _NUMBERED_AS_CUDA else '*'}" for name in _LIBRARIES]
     return [file for name in names for folder in folders for file in sorted(Path(folder).glob(f"*/lib/{name}"))]
@@ -64,7 +67,9 @@ def _unmet() -> str | None:
 def _built_for() -> int | None:
     """Return the major version of CUDA that this ONNX Runtime was built for, or None if unknown."""
     version = str(getattr(onnxruntime, "cuda_version", "") or "").partition(".")[0]
-    return int(version) if version.isdigit() else None
+    if version.isdigit():
+        return int(version)
+    return None
 
 
 def why_no_cuda(reason: str = "") -> str:
@@ -73,7 +78,10 @@ def why_no_cuda(reason: str = "") -> str:
     gpu = find_gpu()
     if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
         return f"{reason}, check the driver with nvidia-smi".removeprefix(", ")
-    newer = f"to {_DRIVERS[built]} or newer" if built in _DRIVERS else "to a newer one"
+    if built in _DRIVERS:
+        newer = f"to {_DRIVERS[built]} or newer"
+    else:
+        newer = "to a newer one"
     return (
         f"ONNX Runtime {onnxruntime.__version__} is built for CUDA {built} and the NVIDIA driver supports CUDA "
         f"{gpu.driver} at most: update the driver {newer}, or install an onnxruntime-gpu for CUDA {supported}"

@@ -138,7 +138,9 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
     else:
         fits = float(gpu.compute_capability) >= 8
         wanted = "compute capability 8.0 and later"
-    return None if fits else f"is for {wanted}, but this machine has {gpu}{here}"
+    if fits:
+        return None
+    return f"is for {wanted}, but this machine has {gpu}{here}"
 
 
 def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:

@@ -190,7 +190,9 @@ def find_library() -> Path | None:
     """Return the library's file: the one that the environment names, that of this package, or that of this clone."""
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return Path(named) if named else None
+        if named:
+            return Path(named)
+        return None
     root = Path(__file__).parents[2]
     beside = [Path(__file__).with_name(LIBRARY), *(root / folder / LIBRARY for folder in _BUILT)]
     return next((file for file in beside if file.is_file()), None)
@@ -198,7 +200,9 @@ def find_library() -> Path | None:
 
 def missing() -> str | None:
     """Return the reason why there is no library and how to get it, or None if there is one."""
-    return None if find_library() is not None else f"{LIBRARY} is not here: {_HOW}"
+    if find_library() is not None:
+        return None
+    return f"{LIBRARY} is not here: {_HOW}"
 
 
 @cache

@@ -63,7 +63,11 @@ class OrtProgram:
 
     def graph_of(self, beams: int) -> Graph | None:
         """Return the step for this number of rows per sentence. Beam search supports any number."""
-        return self.step_graph if beams == 1 else self._beam_graph if self._beam_step is not None else None
+        if beams == 1:
+            return self.step_graph
+        if self._beam_step is not None:
+            return self._beam_graph
+        return None
 
     @cached_property
     def _beam_step(self) -> Any | None:
@@ -78,7 +82,10 @@ class OrtProgram:
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Bind the step's buffers, and run it until ONNX Runtime has allocated what it needs."""
-        session = self._step if sizes.beams == 1 else self._beam_step
+        if sizes.beams == 1:
+            session = self._step
+        else:
+            session = self._beam_step
         graph = self.graph_of(sizes.beams)
         assert graph is not None, "a step that the bundle does not have"
         launch = _bound(session, graph, addresses, sizes.named, self._where)

@@ -105,7 +105,9 @@ def open_beams(graph: Graph | None, open_session: Callable[[Graph], Any]) -> Any
     ONNX Runtime before 1.25 does not support its opset: the rows of a sentence are then ordinary rows.
     """
     try:
-        return None if graph is None else open_session(graph)
+        if graph is None:
+            return None
+        return open_session(graph)
     except BundleError as error:
         _log.info("the step of beam search was passed over: %s", error)
         return None

@@ -159,7 +159,10 @@ class OrtState(DecoderState):
 
     def read(self) -> StepOutput:
         """Return the tokens of the steps since the last `read`."""
-        made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None]
+        if len(self._made) > 1:
+            made = np.stack(self._made)
+        else:
+            made = self._made[0][None]
         self._made = []
         return StepOutput(made, self._finished.ravel().copy())
 
@@ -184,11 +187,15 @@ class OrtState(DecoderState):
 
     def _moved(self, here: list[int], target: int) -> "OrtState":
         if here == list(range(self._batch)):
-            return self if target == self.target else self._copied(here, target)
+            if target == self.target:
+                return self
+            return self._copied(here, target)
         if len(here) > self._batch:
             return self._copied(here, target)
         state = self._in_front(here)
-        return state if target == self.target else state._copied(list(range(state._batch)), target)
+        if target == self.target:
+            return state
+        return state._copied(list(range(state._batch)), target)
 
     def _in_front(self, here: list[int]) -> "OrtState":
         """These rows, no more than there are, moved to the front of the same buffers: nothing is allocated."""

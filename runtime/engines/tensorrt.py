@@ -53,12 +53,16 @@ class TensorRt:
     @property
     def id_type(self) -> IdType:
         """The type that int64 inputs and outputs get."""
-        return "int64" if self.strongly_typed else "int32"
+        if self.strongly_typed:
+            return "int64"
+        return "int32"
 
     @property
     def lowering(self) -> Literal["scatter", "tensorscatter"]:
         """The decoder step that it runs best."""
-        return "tensorscatter" if self.has_cache_layers else "scatter"
+        if self.has_cache_layers:
+            return "tensorscatter"
+        return "scatter"
 
     @property
     def has_cache_layers(self) -> bool:
@@ -81,7 +85,9 @@ class TensorRt:
         The next errors are often its consequences, but exhausted memory may be reported in any of them.
         """
         first = next(filter(is_out_of_memory, self.messages), self.messages[0] if self.messages else None)
-        return "no reason given" if first is None else " ".join(first.split())[:400].rstrip(".")
+        if first is None:
+            return "no reason given"
+        return " ".join(first.split())[:400].rstrip(".")
 
     def new_builder(self) -> Any:
         """Return a builder.
@@ -98,7 +104,10 @@ class TensorRt:
     def new_network(self, builder: Any) -> Any:
         """Return an empty network of the kind that this version builds."""
         flags = self.module.NetworkDefinitionCreationFlag
-        name = "STRONGLY_TYPED" if self.strongly_typed else "EXPLICIT_BATCH"
+        if self.strongly_typed:
+            name = "STRONGLY_TYPED"
+        else:
+            name = "EXPLICIT_BATCH"
         # From 11 on there is no choice, and a later version may drop the flag.
         return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
 
@@ -279,7 +288,10 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
             except (ImportError, OSError) as error:
                 raise MissingLibrary(f"{module} is installed but does not load: {error}") from error
             return _opened(module, LibraryVersion(library, found.__version__))
-    wanted = "TensorRT" if name is None else name
+    if name is None:
+        wanted = "TensorRT"
+    else:
+        wanted = name
     raise MissingLibrary(
         f"{wanted} is not installed: pip install tensorrt (from NVIDIA's index), JetPack's python3-libnvinfer, or "
         "pip install tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings"
@@ -314,7 +326,10 @@ def _logger(module: Any, messages: list[str]) -> Any:
             if message.startswith("Skipping tactic"):
                 self._refusal = message.partition(" due to exception ")[2]
             if level == logging.ERROR:
-                because = f" ({self._refusal})" if self._refusal and "any implementation" in message else ""
+                if self._refusal and "any implementation" in message:
+                    because = f" ({self._refusal})"
+                else:
+                    because = ""
                 messages.append(message.rstrip(".") + because)
 
     return Logger()

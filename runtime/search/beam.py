@@ -55,7 +55,10 @@ class BeamSlot(Slot):
     def __post_init__(self) -> None:
         super().__post_init__()
         search = self.request.search
-        patience = search.patience if search.early_stopping is True else 1.0
+        if search.early_stopping is True:
+            patience = search.patience
+        else:
+            patience = 1.0
         self._most = max(1, round(search.beam * patience))
         self._uncounted = len(self.request.prefix) - self.request.forced
 
@@ -95,7 +98,9 @@ class BeamSlot(Slot):
         self._end(ending)
         self.running = [self._continued(candidate) for candidate in kept]
         self.done = not kept or self._none_better()
-        return [] if self.done else kept
+        if self.done:
+            return []
+        return kept
 
     def _continued(self, candidate: Candidate) -> _Running:
         parent = self.running[candidate.parent]
@@ -172,7 +177,10 @@ class BeamSearch:
             assert isinstance(slot, BeamSlot)
             first = index * self.rows
             before = len(slot.running)
-            kept = slot.advance(candidates, self._constraints.ends) if candidates else slot.force()
+            if candidates:
+                kept = slot.advance(candidates, self._constraints.ends)
+            else:
+                kept = slot.force()
             for row, candidate in enumerate(kept, first):
                 order[row] = first + candidate.parent
                 overrides.append((row, candidate.token, False))

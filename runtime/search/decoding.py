@@ -19,7 +19,9 @@ from txport.runtime.search.settings import GREEDY, Search
 
 def engine_of(engine: Engine, search: Search) -> Engine:
     """Return the engine of a search: with a shortlist one whose rows can be restricted."""
-    return restricting(engine) if search.shortlist else engine
+    if search.shortlist:
+        return restricting(engine)
+    return engine
 
 
 def policy_of(engine: Engine, search: Search) -> Policy:

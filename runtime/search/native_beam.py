@@ -46,7 +46,10 @@ class NativeBeamSearch:
         self._more = engine.poll - 1
         self.rows = search.beam
         # Rules that ban some of the best leave enough of a few more.
-        more = search.beam if search.rules.change_scores else 0
+        if search.rules.change_scores:
+            more = search.beam
+        else:
+            more = 0
         self.top = min(candidates(search, Constraints(search.rules, engine.tokens)) + more, engine.vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:

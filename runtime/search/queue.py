@@ -192,7 +192,10 @@ class Queue:
         """Refuse further requests, and answer or cancel the present ones. A second call does nothing."""
         with self._changed:
             self._closing = True
-            waiting = [] if drain else [each.future for lane in self._lanes.values() for each in lane.tickets.values()]
+            if drain:
+                waiting = []
+            else:
+                waiting = [each.future for lane in self._lanes.values() for each in lane.tickets.values()]
             self._changed.notify()
         for future in waiting:
             future.cancel()
@@ -296,7 +299,10 @@ class Queue:
             return
         for position in range(ticket.given, len(slot.ids)):
             last = slot.done and position == len(slot.ids) - 1
-            score = slot.scores[position] if slot.request.scores else None
+            if slot.request.scores:
+                score = slot.scores[position]
+            else:
+                score = None
             ticket.on_token(Token(slot.ids[position], score, last))
         ticket.given = len(slot.ids)
 

@@ -51,7 +51,9 @@ class Request:
 
     def limit(self, limits: Limits) -> int:
         """Return the most tokens that this engine makes for it, eos included."""
-        return limits.target if self.max_length is None else min(self.max_length, limits.target)
+        if self.max_length is None:
+            return limits.target
+        return min(self.max_length, limits.target)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,10 @@ class Slot:
         request = self.request
         self.ruled = request.ruled
         begun = max(len(request.prefix), request.min_length)
-        self.single_steps = self.limit if request.scores or request.search.rules != NO_RULES else begun
+        if request.scores or request.search.rules != NO_RULES:
+            self.single_steps = self.limit
+        else:
+            self.single_steps = begun
 
     def extend(self, token_ids: Sequence[int], ends: Container[int]) -> None:
         """Append tokens as far as the end of the answer. An end inside the prefix ends nothing."""

@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 def restricting(engine: Engine) -> Engine:
     """Return the engine itself if its states have `restrict`, else one over it whose states do."""
-    return engine if engine.restricts else RestrictedEngine(engine)
+    if engine.restricts:
+        return engine
+    return RestrictedEngine(engine)
 
 
 class RestrictedEngine:

@@ -15,7 +15,9 @@ def forced_token(slot: Slot) -> int | None:
     prefix = slot.request.prefix
     if position < len(prefix):
         return int(prefix[position])
-    return slot.request.search.rules.forced_end if position == slot.limit - 1 else None
+    if position == slot.limit - 1:
+        return slot.request.search.rules.forced_end
+    return None
 
 
 class Constraints:

@@ -259,7 +259,10 @@ class _Batch:
         self._width = self._policy.rows
         self._source = source
         self._logits = logits
-        widest = self._engine.limits.source if self._engine.ragged else source
+        if self._engine.ragged:
+            widest = self._engine.limits.source
+        else:
+            widest = source
         self._state = allocate(self._engine, (rows, self._width, widest, target), logits, self._policy.top)
         self._slots: list[Slot | None] = [None] * rows
         self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
@@ -308,7 +311,10 @@ class _Batch:
         """Take at least twice as many rows if more sentences wait than rows are free."""
         count = len(self._slots)
         most = self._scheduler.most_rows(self._source)
-        waiting = self._waiting(most) if count < most else 0
+        if count < most:
+            waiting = self._waiting(most)
+        else:
+            waiting = 0
         if not waiting or (needed := len(self._working()) + waiting) <= count:
             return
         # The protocol makes no free rows: copies of the first slot's become free by ending them.
@@ -375,7 +381,10 @@ class _Batch:
         drained = self._drained()
         if not (full or drained):
             return
-        kept = self._compacted_slots() if drained else list(range(len(self._slots)))
+        if drained:
+            kept = self._compacted_slots()
+        else:
+            kept = list(range(len(self._slots)))
         rows = [slot * self._width + row for slot in kept for row in range(self._width)]
         self._state = self._state.resized(rows, self._target(working))
         self._slots = [self._slots[slot] for slot in kept]
@@ -407,7 +416,10 @@ class _Batch:
         room = self._state.target - _longest(working)
         most = min(room, max([slot.limit - slot.length for slot in working]))
         self._in_flight = self._in_flight or self._begin(min(group, most))
-        following = self._begin(min(group, most - self._in_flight)) if ahead else 0
+        if ahead:
+            following = self._begin(min(group, most - self._in_flight))
+        else:
+            following = 0
         token_ids = self._state.read().token_ids
         self._in_flight = following
         self._policy.choose(self._state, self._slots, token_ids, one_by_one)

@@ -79,7 +79,9 @@ class SharedBatches:
             with groups.lock:
                 if not group.leave(call):
                     groups.end(group)
-        return None if call.lost else [result for result in call.results if result is not None]
+        if call.lost:
+            return None
+        return [result for result in call.results if result is not None]
 
     def _group_of(self, groups: "_Groups", engine: Engine, search: Search) -> "_Group | None":
         if len(groups.running) < self._most:

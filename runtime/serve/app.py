@@ -142,7 +142,10 @@ class Routes:
         settings = self._service.settings
         pairs = models.pairs()
         source = next(iter(pairs), "")
-        target = pairs[source][0] if source else ""
+        if source:
+            target = pairs[source][0]
+        else:
+            target = ""
         return JSONResponse(
             {
                 "charLimit": settings.max_characters,
@@ -172,13 +175,19 @@ class Routes:
         """Translate, as LibreTranslate does, or as a stream of events."""
         settings = self._service.settings
         bearer = request.headers.get("Authorization", "")
-        key = bearer[7:].strip() if bearer[:7].lower() == "bearer " else ""
+        if bearer[:7].lower() == "bearer ":
+            key = bearer[7:].strip()
+        else:
+            key = ""
         if key:
             self._keys.check(key)
         known = bool(key) or not self._keys
         body = await _in_time(body_of(request, settings, self._bodies, known=known), settings)
         arguments = body, request.headers.get("Content-Type", ""), request.url.query
-        fields = fields_of(*arguments) if len(body) <= _SMALL else await asyncio.to_thread(fields_of, *arguments)
+        if len(body) <= _SMALL:
+            fields = fields_of(*arguments)
+        else:
+            fields = await asyncio.to_thread(fields_of, *arguments)
         key = key or str(fields.get("api_key") or request.query_params.get("api_key") or "")
         self._keys.check(key)
         ask = ask_of(fields, settings)
@@ -228,8 +237,14 @@ async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known
     Raises:
         Refusal: 413, it is too long; 503, others have sent too much.
     """
-    most = settings.max_bytes if known else min(settings.max_bytes, MOST_UNKNOWN)
-    instead = "send less at a time" if known else "give the API key in the header Authorization, as Bearer KEY"
+    if known:
+        most = settings.max_bytes
+    else:
+        most = min(settings.max_bytes, MOST_UNKNOWN)
+    if known:
+        instead = "send less at a time"
+    else:
+        instead = "give the API key in the header Authorization, as Bearer KEY"
     too_long = Refusal(413, f"the body has more than {most} bytes: {instead}")
     length = request.headers.get("Content-Length", "0")
     if int(length) > most:  # the protocol has checked that it is a number

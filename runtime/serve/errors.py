@@ -23,7 +23,10 @@ class Refusal(Exception):
         super().__init__(sentence)
         self.status = status
         self.sentence = sentence
-        self.headers = {"Retry-After": str(RETRY_SECONDS)} if retry else {}
+        if retry:
+            self.headers = {"Retry-After": str(RETRY_SECONDS)}
+        else:
+            self.headers = {}
         if status in (408, 413):  # the rest of the body may arrive, and is not another request
             self.headers["Connection"] = "close"
 

@@ -21,7 +21,9 @@ def _code(name: str, whole: bool = False) -> str:
     """Return the code of a bundle's language: `deu_Latn` and `de_DE` are de; with what follows if it is `whole`."""
     first, _, rest = name.replace("_", "-").partition("-")
     short, _ = _table().get(first.lower(), (first, ""))
-    return f"{short}-{rest}" if whole and rest else short
+    if whole and rest:
+        return f"{short}-{rest}"
+    return short
 
 
 def by_code(names: Iterable[str]) -> dict[str, str]:
@@ -35,7 +37,9 @@ def name_of(code: str) -> str:
     """Return the English name of a code, or the code."""
     first, _, rest = code.partition("-")
     _, name = _table().get(first, (first, code))
-    return f"{name} ({rest})" if rest and name != code else name
+    if rest and name != code:
+        return f"{name} ({rest})"
+    return name
 
 
 def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str | None], dict[str, str | None]]:

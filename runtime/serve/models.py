@@ -147,7 +147,10 @@ class Models:
         targets = [(model, code) for model in models for code in _codes(model.targets, target)]
         if not targets:
             unnamed = not any(model.sources or model.targets for model in models)
-            way = "leave out source and target, this bundle has no languages" if unnamed else _LISTED
+            if unnamed:
+                way = "leave out source and target, this bundle has no languages"
+            else:
+                way = _LISTED
             raise Refusal(400, f"the target language is not served: {way}")
         pairs = [(model, code, to) for model, to in targets for code in _codes(model.sources, source)]
         if not pairs:
@@ -173,7 +176,10 @@ class Models:
                 continue
             try:
                 async with self.lease(model):
-                    room = None if room is None else room - model.bytes
+                    if room is None:
+                        room = None
+                    else:
+                        room = room - model.bytes
             except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
                 raise
             except BaseException as error:  # a library may raise a BaseException

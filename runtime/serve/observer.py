@@ -68,11 +68,17 @@ class Observer:
     def _write(self, scope: Scope, record: Record, status: int) -> None:
         seconds = time.monotonic() - record.start
         # Of a route, never what a client wrote: metrics must not grow with that.
-        path = scope["path"] if scope.get("endpoint") is not None else "none"
+        if scope.get("endpoint") is not None:
+            path = scope["path"]
+        else:
+            path = "none"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
         if path not in QUIET:
-            client = scope["client"][0] if scope.get("client") else None
+            if scope.get("client"):
+                client = scope["client"][0]
+            else:
+                client = None
             log("request", path=path, status=status, seconds=round(seconds, 4), client=client, **record.figures)
 
 
@@ -88,7 +94,10 @@ def hosts_of(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
     except ValueError:
         own = host
     else:
-        own = f"[{host}]" if address.version == 6 else host
+        if address.version == 6:
+            own = f"[{host}]"
+        else:
+            own = host
         if address.is_unspecified and not allowed:
             return (ANY,)
     return (*LOOPBACK, own.lower(), *(name.lower() for name in allowed))
@@ -128,5 +137,10 @@ class Guard:
 
 def _name(host: str) -> str:
     """Return the header Host without its port."""
-    end = host.find("]") + 1 if host.startswith("[") else host.find(":")
-    return host if end <= 0 else host[:end]
+    if host.startswith("["):
+        end = host.find("]") + 1
+    else:
+        end = host.find(":")
+    if end <= 0:
+        return host
+    return host[:end]

@@ -139,7 +139,10 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
     if not q:
         raise Refusal(400, "q is missing: give a text, or a list of texts")
     several = isinstance(q, list)
-    texts = q if several else [q]
+    if several:
+        texts = q
+    else:
+        texts = [q]
     if not all(isinstance(text, str) for text in texts):
         raise Refusal(400, "q is neither a text nor a list of texts")
     words = {name: fields.get(name) or "" for name in ("source", "target", "model", "format", "api_key")}
@@ -175,7 +178,10 @@ def _check(ask: Ask, form: str, settings: Settings) -> None:
 
 def _number(value: Any, most: int) -> int:
     try:
-        number = int(value or 0) if isinstance(value, (str, int, type(None))) else -1
+        if isinstance(value, (str, int, type(None))):
+            number = int(value or 0)
+        else:
+            number = -1
     except ValueError:
         number = -1
     if number < 0:

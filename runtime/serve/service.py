@@ -115,7 +115,9 @@ def _sentences(text: str) -> int:
 
 def _members(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, Any]:
     def of(values: list[Any]) -> Any:
-        return values if ask.several else values[0]
+        if ask.several:
+            return values
+        return values[0]
 
     members = {"translatedText": of([document.text for document in documents])}
     if ask.source == AUTO and choice.source is not None:

@@ -61,7 +61,10 @@ def main(bundle: Path, output: Path, bundle_path: str | None, device: str, threa
     Manifest.load(bundle)
     if not re.fullmatch(r"[\w.-]+", output.name):
         raise InputError(f"{output.name!r} is not a name of a Triton model: use letters, digits, '.', '_' and '-'")
-    place = Path(bundle_path) if bundle_path else bundle.resolve()
+    if bundle_path:
+        place = Path(bundle_path)
+    else:
+        place = bundle.resolve()
     with new_directory(output) as directory:
         (directory / "config.pbtxt").write_text(config(place, device, threads), encoding="utf-8")
         (directory / "1").mkdir()

@@ -87,16 +87,24 @@ class WithAdded:
         # The library searches for these in the normalised text, and normalises them too.
         normalised = [token for token in added.tokens if library and token.normalized]
         # A model that does not normalise texts takes other white space for characters.
-        self._spaces = " " if inner.normalised(" ") is None else "".join(filter(str.isspace, map(chr, range(0x3001))))
+        if inner.normalised(" ") is None:
+            self._spaces = " "
+        else:
+            self._spaces = "".join(filter(str.isspace, map(chr, range(0x3001))))
         self._normalised = _Finder(normalised, [self._normal(token.content) for token in normalised])
 
     def encode(self, text: str) -> list[int]:
-        return self.locate(text)[0] if self._any(text) else self._inner.encode(text)
+        if self._any(text):
+            return self.locate(text)[0]
+        return self._inner.encode(text)
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         ids: list[int] = []
         spans: list[Span] = []
-        parts = list(self._parts(text)) if self._any(text) else [Part(text, range(len(text) + 1), None)]
+        if self._any(text):
+            parts = list(self._parts(text))
+        else:
+            parts = [Part(text, range(len(text) + 1), None)]
         for part, following in zip_longest(parts, parts[1:]):
             found, where = self._located(part, None if following is None else following.token)
             ids += found
@@ -118,7 +126,9 @@ class WithAdded:
 
     def piece(self, token: int) -> str | None:
         known = self._by_id.get(token)
-        return self._inner.piece(token) if known is None else known.content
+        if known is None:
+            return self._inner.piece(token)
+        return known.content
 
     def _any(self, text: str) -> bool:
         """Return whether there may be a token in a text."""
@@ -126,7 +136,9 @@ class WithAdded:
 
     def _normal(self, content: str) -> str:
         normal = self._inner.normalised(content)
-        return content if normal is None else normal.text
+        if normal is None:
+            return content
+        return normal.text
 
     def _parts(self, text: str) -> Iterator[Part]:
         whole = Part(text, range(len(text) + 1), None)
@@ -141,9 +153,14 @@ class WithAdded:
         if not self._normalised.tokens:
             return [part]
         normal = self._inner.normalised(part.text)
-        whole = part if normal is None else Part(normal.text, [part.places[place] for place in normal.places], None)
+        if normal is None:
+            whole = part
+        else:
+            whole = Part(normal.text, [part.places[place] for place in normal.places], None)
         found = self._normalised.split(whole)
-        return found if any(each.token is not None for each in found) else [part]
+        if any(each.token is not None for each in found):
+            return found
+        return [part]
 
     def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
         """Return the ids of a part, and the characters of the part that each one stands for."""
@@ -195,7 +212,9 @@ class _Finder:
                 parts.append(part.cut(given, start, None))
             parts.append(part.cut(start, end, token))
             given = end
-        return [*parts, part.cut(given, len(text), None)] if given < len(text) else parts
+        if given < len(text):
+            return [*parts, part.cut(given, len(text), None)]
+        return parts
 
     def split_as_python(self, part: Part) -> list[Part]:
         """Split as `PythonBackend.tokenize` of transformers does, with all that follows from its order.
@@ -217,8 +236,14 @@ class _Finder:
     @staticmethod
     def _change_neighbours(parts: list[Part], i: int, token: AddedToken) -> None:
         here = parts[i]
-        left = parts[i - 1].text if i > 0 else ""
-        right = parts[i + 1].text if i + 1 < len(parts) else ""
+        if i > 0:
+            left = parts[i - 1].text
+        else:
+            left = ""
+        if i + 1 < len(parts):
+            right = parts[i + 1].text
+        else:
+            right = ""
         if token.rstrip and right:
             parts[i + 1] = parts[i + 1].cut(len(right) - len(right.lstrip()), len(right), None)
         if token.lstrip and left:

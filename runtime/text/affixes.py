@@ -31,7 +31,10 @@ class Affixes:
 
     def wrap(self, ids: Sequence[int], most: int | None = None) -> list[int]:
         """Prefix, ids and suffix of a source text; with `most`, ids are cut so that no more than that remain."""
-        room = len(ids) if most is None else max(0, most - self.count)
+        if most is None:
+            room = len(ids)
+        else:
+            room = max(0, most - self.count)
         return [*self.source_prefix, *ids[:room], *self.source_suffix]
 
     @property
@@ -82,7 +85,10 @@ def split_marker(text: str, description: TokenizerDescription) -> tuple[str | No
         return None, text
     before, after = languages.marker
     any_name = languages.marker == MARIANS_MARKER
-    begun = text if any_name else text.lstrip()
+    if any_name:
+        begun = text
+    else:
+        begun = text.lstrip()
     name, marker, rest = begun[len(before) :].partition(after)
     if not begun.startswith(before) or not marker or not (any_name or name in languages.target):
         return None, text
@@ -99,7 +105,8 @@ def _language_id(side: str, name: str | None, languages: Languages | None) -> in
     table: dict[str, int] = {}
     if languages is not None:
         table, default = languages.of(side)
-        name = default if name is None else name
+        if name is None:
+            name = default
     if name is None:
         return None
     if not table:
@@ -117,5 +124,8 @@ def _must_choose(side: str, languages: Languages | None) -> InputError:
 
 def _some(names: dict[str, int]) -> str:
     shown = list(names)[:_MOST_NAMES]
-    rest = f" or one of {len(names) - len(shown)} more (tx-inspect lists them)" if len(names) > len(shown) else ""
+    if len(names) > len(shown):
+        rest = f" or one of {len(names) - len(shown)} more (tx-inspect lists them)"
+    else:
+        rest = ""
     return ", ".join(shown) + rest

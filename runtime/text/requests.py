@@ -120,8 +120,14 @@ class Call:
             prefix = options.prefix if model is None else check_ids(options.prefix, model.vocabulary, "the prefix")
         begun = len(target_prefix) + len(prefix)
         check_lengths(options.max_length, options.min_length, begun, limits.target)
-        search = GREEDY if model is None else search_of(options, model, limits, tokenizer)
-        shortlist = model.shortlist if model is not None and options.shortlist else None
+        if model is None:
+            search = GREEDY
+        else:
+            search = search_of(options, model, limits, tokenizer)
+        if model is not None and options.shortlist:
+            shortlist = model.shortlist
+        else:
+            shortlist = None
         return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist)
 
     def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
@@ -159,7 +165,9 @@ class Call:
         """Return the number of characters at the beginning of a text that the model takes, perhaps all of them."""
         ids, spans, around = self.tokenizer.locate_source(text, *self._languages)
         room = max(0, self.limits.source - around.count)
-        return len(text) if len(ids) <= room else spans[room][0]
+        if len(ids) <= room:
+            return len(text)
+        return spans[room][0]
 
     def needed(self, text: str, what: str) -> Sentence:
         """Request as `sentence` makes it, of a text that must not be blank.
@@ -197,7 +205,10 @@ class Call:
         elif limit is None:
             limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
         forced = len(target_prefix)
-        words = None if self.shortlist is None else self.shortlist.words(source, [*prefix, *self._fixed])
+        if self.shortlist is None:
+            words = None
+        else:
+            words = self.shortlist.words(source, [*prefix, *self._fixed])
         return Request(source, limit, options.min_length, prefix, options.scores, forced, number, self.search, words)
 
     @property

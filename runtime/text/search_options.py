@@ -150,7 +150,12 @@ def _check(search: Search, options: Options, limits: Limits) -> None:
         raise InputError("patience needs early_stopping true: patience only applies with it")
     rows = max(search.beam, search.alternatives, search.n_best)
     if rows > limits.batch:
-        name = "beam" if search.beam > 1 else "alternatives" if search.alternatives else "n_best"
+        if search.beam > 1:
+            name = "beam"
+        elif search.alternatives:
+            name = "alternatives"
+        else:
+            name = "n_best"
         raise InputError(
             f"{name} {rows} has no room: this bundle runs {limits.batch} rows together, which is the most for {name}"
         )

@@ -108,7 +108,9 @@ def _checked_piece(message: bytes) -> list[bytes]:
     for text in texts:
         if len(text) > MOST_PIECE_BYTES or b"\0" in text:
             raise _Refusal(f"has a piece of more than {MOST_PIECE_BYTES} bytes, or with the character NUL")
-    return texts if _USER_DEFINED in kinds else []
+    if _USER_DEFINED in kinds:
+        return texts
+    return []
 
 
 def _check_nesting(defined: list[bytes]) -> None:

@@ -137,7 +137,9 @@ class Pieces(Side):
 
     def piece(self, token: int) -> str | None:
         if self._vocabulary is None:
-            return str(self._processor.id_to_piece(token)) if token < self.size else None
+            if token < self.size:
+                return str(self._processor.id_to_piece(token))
+            return None
         return "".join(self._vocabulary.pieces([token])) or None
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
@@ -146,12 +148,16 @@ class Pieces(Side):
 
     def normalised(self, text: str) -> Normalised | None:
         """Return the text as the model reads it, without a space that it puts in front; None if it changes nothing."""
-        return _normalised(self._processor, _valid(text)) if self._normalises else None
+        if self._normalises:
+            return _normalised(self._processor, _valid(text))
+        return None
 
     def space(self) -> list[int]:
         """Return the ids of a space alone."""
         piece = "\u2581"
-        return [self._processor.piece_to_id(piece)] if self._vocabulary is None else self._vocabulary.ids([piece])
+        if self._vocabulary is None:
+            return [self._processor.piece_to_id(piece)]
+        return self._vocabulary.ids([piece])
 
     @cached_property
     def _normalises(self) -> bool:
@@ -175,7 +181,10 @@ def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> N
     places: list[int] = []
     for piece in processor.encode(text, out_type="immutable_proto").pieces:
         # A character of several pieces is one of bytes: the last piece has it.
-        part = text[piece.begin : piece.end] if processor.is_byte(piece.id) else piece.piece.replace("\u2581", " ")
+        if processor.is_byte(piece.id):
+            part = text[piece.begin : piece.end]
+        else:
+            part = piece.piece.replace("\u2581", " ")
         # From the end, since a space in front may be of none of the text's characters.
         places += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
         parts.append(part)
@@ -247,7 +256,9 @@ class Bytes(Side):
 
     def piece(self, token: int) -> str | None:
         byte = token - FIRST_BYTE
-        return (chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>") if 0 <= byte < 256 else None
+        if 0 <= byte < 256:
+            return chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>"
+        return None
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode as `locate` does: bytes have no prefix."""
@@ -335,8 +346,12 @@ class TextTokenizer(Tokenizer):
         name, text = split_marker(text, description)
         if name is not None:
             known = description.languages is not None and name in description.languages.target
-            target_language = name if known else None
-            description = description if known else with_unknown_target(description, self._unk)
+            if known:
+                target_language = name
+            else:
+                target_language = None
+            if not known:
+                description = with_unknown_target(description, self._unk)
         return text, affixes(description, source_language, target_language)
 
 
@@ -354,7 +369,10 @@ class SentencePieceTokenizer(TextTokenizer):
 
     def __init__(self, source: Path, target: Path | None = None, *, eos: int) -> None:
         pieces = Pieces(source)
-        target_pieces = pieces if target is None or target == source else Pieces(target)
+        if target is None or target == source:
+            target_pieces = pieces
+        else:
+            target_pieces = Pieces(target)
         super().__init__(pieces, target_pieces, plain(source.name, (target or source).name, eos), 0)
         self.source_size = pieces.size
         self.target_size = target_pieces.size
@@ -425,12 +443,17 @@ def open_tokenizer(
     files = files_of(bundle)
     source = _side(files, description, description.source, unk, vocabularies.source)
     same = description.source == description.target and vocabularies.source == vocabularies.target
-    target = source if same else _side(files, description, description.target, unk, vocabularies.target)
+    if same:
+        target = source
+    else:
+        target = _side(files, description, description.target, unk, vocabularies.target)
     return TextTokenizer(source, target, description, unk)
 
 
 def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, decodes: bool) -> Side:
-    return side if description.added is None else WithAdded(side, description.added, decodes)
+    if description.added is None:
+        return side
+    return WithAdded(side, description.added, decodes)
 
 
 def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFiles, unk: int, size: int) -> Side:
@@ -460,7 +483,8 @@ class TextStream:
         self._ids.append(token_id)
         text = self._tokenizer.decode(self._ids)
         # A trailing replacement character is what the first bytes of a character look like.
-        text = text if last else text.rstrip("\ufffd")
+        if not last:
+            text = text.rstrip("\ufffd")
         if not text.startswith(self._given):
             return ""
         added = text[len(self._given) :]
@@ -497,4 +521,6 @@ def _panics(what: str) -> Iterator[None]:
 
 def _valid(text: str) -> str:
     """Return the text without unpaired surrogates, which UTF-8 cannot hold."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") if not text.isascii() else text
+    if not text.isascii():
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -96,7 +96,9 @@ def choose_guide(options: TrainingOptions, alignments: Mapping[Pair, Links], tok
     """Return the guide of a recipe's `[training]`; None where none has a weight."""
     if options.guided_attention == "none" or not options.guided_weight:
         return None
-    return Diagonal(options.guided_width) if options.guided_attention == "diagonal" else Aligned(alignments, tokenizer)
+    if options.guided_attention == "diagonal":
+        return Diagonal(options.guided_width)
+    return Aligned(alignments, tokenizer)
 
 
 def default_heads(decoder_layers: int) -> Heads:

@@ -44,7 +44,9 @@ class Agreement(Callback):
 
 def said_once(trainer: Trainer, error: TxportError) -> BaseException:
     """Exception for an error of all processes of a run: only the first reports it."""
-    return error if trainer.is_global_zero else SystemExit(error.exit_code)
+    if trainer.is_global_zero:
+        return error
+    return SystemExit(error.exit_code)
 
 
 def lost(error: RuntimeError, saved: bool) -> TxportError | None:
@@ -56,9 +58,14 @@ def lost(error: RuntimeError, saved: bool) -> TxportError | None:
     """
     if not isinstance(error, torch.distributed.DistError) and _LOST.search(str(error)) is None:
         return None
-    way_out = "continue with --resume" if saved else "start again"
+    if saved:
+        way_out = "continue with --resume"
+    else:
+        way_out = "start again"
     return EngineError(f"another process of this run has ended, or the network between them: {way_out}")
 
 
 def _words(pairs: int, first: int) -> str:
-    return f"{pairs} training pairs, not {first}" if pairs != first else f"{pairs} training pairs as well, but others"
+    if pairs != first:
+        return f"{pairs} training pairs, not {first}"
+    return f"{pairs} training pairs as well, but others"

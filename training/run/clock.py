@@ -24,11 +24,17 @@ class Clock:
     """
 
     def __init__(self, minutes: float | None, started: float | None = None) -> None:
-        self.limit = None if minutes is None else 60 * minutes
+        if minutes is None:
+            self.limit = None
+        else:
+            self.limit = 60 * minutes
         self.before = 0.0
         self.test = 1.0
         self.reserve = FIRST_RESERVE * (self.limit or 0.0)
-        self._started = time.monotonic() if started is None else started
+        if started is None:
+            self._started = time.monotonic()
+        else:
+            self._started = started
 
     @property
     def seconds(self) -> float:
@@ -38,7 +44,9 @@ class Clock:
     @property
     def left(self) -> float | None:
         """Seconds until the limit; None if there is none."""
-        return None if self.limit is None else self.limit - self.seconds
+        if self.limit is None:
+            return None
+        return self.limit - self.seconds
 
     def reserve_for(self, validation: float, decoding: float) -> None:
         """Learn what a validation takes and what decoding in it, in seconds, and so what comes after the last step."""
@@ -48,4 +56,6 @@ class Clock:
 
     def done(self) -> float:
         """Return the used part of the time for steps, 0 to 1; 0 without a limit."""
-        return 0.0 if self.limit is None else min(1.0, self.seconds / (self.limit - self.reserve))
+        if self.limit is None:
+            return 0.0
+        return min(1.0, self.seconds / (self.limit - self.reserve))

@@ -38,7 +38,10 @@ def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
         pairs: the test split.
         minutes: the recipe's `max_minutes`.
     """
-    count = len(pairs) if minutes is None else max(FEWEST, round(PER_MINUTE * minutes))
+    if minutes is None:
+        count = len(pairs)
+    else:
+        count = max(FEWEST, round(PER_MINUTE * minutes))
     return [pairs[number] for number in np.random.default_rng(0).permutation(len(pairs))[:count]]
 
 

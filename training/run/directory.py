@@ -82,7 +82,9 @@ class RunDirectory(RunPaths):
 
     def start_of(self, recipe: Recipe) -> Start | None:
         """Return the stored copy of the checkpoint that the run fine-tunes, or None for random weights."""
-        return Start.read(recipe, self.path) if self.config.exists() else None
+        if self.config.exists():
+            return Start.read(recipe, self.path)
+        return None
 
     def _write(self, recipe: Recipe) -> None:
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())

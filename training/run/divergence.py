@@ -51,11 +51,16 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
 
 def _on_all(trainer: Trainer, good: bool) -> bool:
     """Return whether all devices find it good: they end together, or wait for each other for ever."""
-    return trainer.strategy.reduce_boolean_decision(good, all=True) if trainer.world_size > 1 else good
+    if trainer.world_size > 1:
+        return trainer.strategy.reduce_boolean_decision(good, all=True)
+    return good
 
 
 def _diverged(trainer: Trainer, interruption: Interruption, what: str, value: float) -> BaseException:
-    name = "is infinite" if math.isinf(value) else "is no number"
+    if math.isinf(value):
+        name = "is infinite"
+    else:
+        name = "is no number"
     saved = interruption.saved
     way_out = "start again with a lower training.learning_rate or a longer warm-up"
     if saved:

@@ -170,7 +170,10 @@ class TranslationModule(LightningModule):
             )
             logits = self.model.decode(read, memory, batch.source_lengths, batch.source_ids, wanted)
         # By the bias of the projection, so that it is the same for every token.
-        banned = logits[0].detach() < BANNED / 2 if config.projection_bias else None
+        if config.projection_bias:
+            banned = logits[0].detach() < BANNED / 2
+        else:
+            banned = None
         loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:][wanted], smoothing, banned)
         if batch.guide is None:
             return loss

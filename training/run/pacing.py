@@ -29,7 +29,9 @@ def next_validation(done: float, took: float, used: float) -> float:
     """
     following = done + max(1 / MOST, APART * took * done / max(used, took, 1e-9))
     # The last one is after the last step, not just before.
-    return following if following < 1 - 0.5 / MOST else 1.0
+    if following < 1 - 0.5 / MOST:
+        return following
+    return 1.0
 
 
 class TimeLimit(Callback):
@@ -69,8 +71,14 @@ class TargetReached(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         value = float(trainer.callback_metrics[self._monitor])
-        good = value <= self._target if self._falling else value >= self._target
-        self._in_a_row = self._in_a_row + 1 if good else 0
+        if self._falling:
+            good = value <= self._target
+        else:
+            good = value >= self._target
+        if good:
+            self._in_a_row = self._in_a_row + 1
+        else:
+            self._in_a_row = 0
         if self.reached:
             trainer.should_stop = True
 

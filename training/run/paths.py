@@ -41,7 +41,10 @@ class RunPaths:
             if not directory.exists():
                 continue
             if not force and (directory == self.checkpoint or self.last.exists()):
-                way_out = "--resume to continue it, " if directory == self.path else ""
+                if directory == self.path:
+                    way_out = "--resume to continue it, "
+                else:
+                    way_out = ""
                 raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
             if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
                 raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")

@@ -49,7 +49,10 @@ class RunProgress(Callback):
 
     def phase(self, name: str, done: int = 0, total: int = 0) -> None:
         """Phase of the run, and how far it is where that is known."""
-        self._phase = f"{name} {done}/{total}" if total else name
+        if total:
+            self._phase = f"{name} {done}/{total}"
+        else:
+            self._phase = name
         if self._module is not None:
             self._share = self._module.own_progress()
         self._print_line()
@@ -62,7 +65,10 @@ class RunProgress(Callback):
         """Step, loss, speed and time left, once there are some."""
         if self._module is None or not self._step:
             return ""
-        speed = f", {self._tokens / self._seconds:.0f} tokens/s" if self._seconds else ""
+        if self._seconds:
+            speed = f", {self._tokens / self._seconds:.0f} tokens/s"
+        else:
+            speed = ""
         return f"step {self._step}, loss {self._loss:.3f}{speed}{self._left()}"
 
     def _left(self) -> str:
@@ -72,8 +78,13 @@ class RunProgress(Callback):
         if (options.max_minutes is None or options.max_steps is not None) and self._share > self._first:
             spent = time.monotonic() - self._began
             steps = spent * (1 - self._share) / (self._share - self._first)
-            left = steps if left is None else min(left, steps)
-        return "" if left is None else f", {minutes(left)} left"
+            if left is None:
+                left = steps
+            else:
+                left = min(left, steps)
+        if left is None:
+            return ""
+        return f", {minutes(left)} left"
 
     def _text(self) -> str:
         return f"{self._phase} {bar(self._share)} {self.figures()}"
@@ -99,14 +110,21 @@ class RunProgress(Callback):
         pad = pl_module.model.config.pad_id
         if self._last is not None:
             tokens = int(batch.source_lengths.sum()) + int((batch.target_ids[:, 1:] != pad).sum())
-            share = NEWEST if self._seconds else 1.0
+            if self._seconds:
+                share = NEWEST
+            else:
+                share = 1.0
             self._tokens += share * (tokens - self._tokens)
             self._seconds += share * (now - self._last - self._seconds)
         self._last = now
         self._step = trainer.global_step
         if self._step % 10 == 1:  # on a GPU, reading the loss waits for it
-            loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-            self._loss = float(loss.detach()) if isinstance(loss, torch.Tensor) else self._loss
+            if isinstance(outputs, dict):
+                loss = outputs["loss"]
+            else:
+                loss = outputs
+            if isinstance(loss, torch.Tensor):
+                self._loss = float(loss.detach())
         self.phase("training")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -126,4 +144,6 @@ class RunProgress(Callback):
 
 def _beginning(text: str) -> str:
     """Truncate a text to one line, since an untrained model may not end."""
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
+    if len(text) <= MOST_SHOWN:
+        return text
+    return f"{text[:MOST_SHOWN]} ..."

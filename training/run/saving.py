@@ -65,7 +65,9 @@ class StateSaver(Checkpoint):
     @staticmethod
     def _agreed(trainer: Trainer, wanted: bool) -> bool:
         """Return whether any device wants it: saving is done by all of them together."""
-        return trainer.strategy.reduce_boolean_decision(wanted, all=False) if trainer.world_size > 1 else wanted
+        if trainer.world_size > 1:
+            return trainer.strategy.reduce_boolean_decision(wanted, all=False)
+        return wanted
 
 
 def _last(trainer: Trainer) -> bool:

@@ -128,5 +128,8 @@ def _make(
     counts = np.zeros(model.target_vocabulary, np.int64)
     for _, text in pairs:
         np.add.at(counts, tokenizer.encode_prefix(text), 1)
-    always = making.frequent(counts, frequent) if pairs else np.arange(min(frequent, model.target_vocabulary))
+    if pairs:
+        always = making.frequent(counts, frequent)
+    else:
+        always = np.arange(min(frequent, model.target_vocabulary))
     return making.make(links, always, manifest, candidates, same)

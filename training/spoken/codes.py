@@ -12,7 +12,10 @@ def phone(rng: random.Random) -> Pair:
     """ "555-0147", "(212) 555-0147", "212-555-0147", "+1 212 555 0147"."""
     area = f"{rng.randint(201, 989)}"
     # 555 is that of examples: what people try first.
-    exchange = "555" if rng.random() < 0.4 else f"{rng.randint(200, 999)}"
+    if rng.random() < 0.4:
+        exchange = "555"
+    else:
+        exchange = f"{rng.randint(200, 999)}"
     line = f"{rng.randint(0, 9999):04}"
     written = weighted(
         rng,
@@ -24,7 +27,10 @@ def phone(rng: random.Random) -> Pair:
             (1, f"+1 {area} {exchange} {line}"),
         ],
     )
-    plus = "plus " if written.startswith("+") else ""
+    if written.startswith("+"):
+        plus = "plus "
+    else:
+        plus = ""
     return written, plus + verbalise.digits(written)
 
 
@@ -50,7 +56,10 @@ def room(rng: random.Random) -> Pair:
 def house(rng: random.Random) -> Pair:
     """Return a house number: "221B", "42"."""
     number = weighted(rng, [(1, rng.randint(1, 99)), (1, rng.randint(100, 999))])
-    letter = rng.choice("ABCD") if rng.random() < 0.15 else ""
+    if rng.random() < 0.15:
+        letter = rng.choice("ABCD")
+    else:
+        letter = ""
     return f"{number}{letter}", verbalise.pairs(number) + (f" {letter.lower()}" if letter else "")
 
 

@@ -103,7 +103,10 @@ def render(template: str, rng: random.Random) -> Pair:
         literal = template[position : match.start()]
         position = match.end()
         slot = match.group(1)
-        pair = fill(slot, rng) if slot else (match.group(2), match.group(3))
+        if slot:
+            pair = fill(slot, rng)
+        else:
+            pair = (match.group(2), match.group(3))
         written += [literal, pair[0]]
         spoken += [say(literal), pair[1]]
     written.append(template[position:])

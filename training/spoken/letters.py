@@ -24,7 +24,8 @@ def made_up(rng: random.Random) -> Pair:
         for _ in range(weighted(rng, [(8, 1), (5, 2), (1, 3)]))
     ]
     word = "".join(syllables) + (rng.choice(ENDINGS) if rng.random() < 0.5 or len(syllables) == 1 else "")
-    word = word if len(word) >= 4 else word + rng.choice(ENDINGS[-10:])
+    if len(word) < 4:
+        word = word + rng.choice(ENDINGS[-10:])
     return rng.choice([word, word, word.capitalize()]), word
 
 

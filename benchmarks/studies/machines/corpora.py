@@ -108,7 +108,9 @@ def cost(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def limit(max_length: int | None) -> list[str]:
-    return [] if max_length is None else ["--max-length", str(max_length)]
+    if max_length is None:
+        return []
+    return ["--max-length", str(max_length)]
 
 
 def say(name: str, ratios: npt.NDArray[np.float64], bar: str = "") -> None:
@@ -251,7 +253,10 @@ def disturb(fixed: Sequence[object], output: str, shards: int, moments: list[flo
     pace = 0.0  # seconds a part
     while running:
         time.sleep(0.01)
-        made = len(list(Path(output, "_parts").glob("[!.]*"))) if Path(output, "_parts").exists() else 0
+        if Path(output, "_parts").exists():
+            made = len(list(Path(output, "_parts").glob("[!.]*")))
+        else:
+            made = 0
         if made > count:
             now = time.monotonic()
             pace = (now - since) / (made - count)

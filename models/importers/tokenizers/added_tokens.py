@@ -120,7 +120,10 @@ def with_added(
             continue
         if token.content in pieces:
             pieces[pieces.index(token.content)] = None
-        normal = str(processor.normalize(token.content)).replace("\u2581", " ").strip() if token.normalized else ""
+        if token.normalized:
+            normal = str(processor.normalize(token.content)).replace("\u2581", " ").strip()
+        else:
+            normal = ""
         # A piece that is a token only as a whole word is still a part of other words.
         hidden = token.special and not (token.single_word and token.content in table[token.id : token.id + 1])
         pieces[token.id] = None if hidden else token.content if normal in ("", *pieces) else normal
@@ -145,7 +148,9 @@ def _items(value: Any) -> list[Any]:
     """Return the tokens of a field: one, a list, or an object of names and tokens."""
     if isinstance(value, dict) and "content" not in value:
         return list(value.values())
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]
 
 
 def _special(value: Any) -> Iterator[AddedToken]:

@@ -80,7 +80,9 @@ def _ordered_languages(directory: Path) -> list[str]:
 def language_of(content: str) -> str | None:
     """Return the name of the language that a token stands for; None for other tokens."""
     match = _CODE.fullmatch(content)
-    return (match[1] or match[2]) if match else None
+    if match:
+        return match[1] or match[2]
+    return None
 
 
 def default_languages(
@@ -103,7 +105,10 @@ def default_languages(
     source = chosen_language(source, languages, "source", model.directory, required=True)
     if not forced:
         return source, None
-    bos = model.forced_start() if options.target_language is None else ()
+    if options.target_language is None:
+        bos = model.forced_start()
+    else:
+        bos = ()
     target = options.target_language or next((name for name, token in languages.items() if token in bos), None)
     return source, chosen_language(target or other, languages, "target", model.directory, required=True)
 
@@ -111,8 +116,13 @@ def default_languages(
 def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
     """A language in a field of tokenizer_config.json, perhaps as its token; None if it is none of `languages`."""
     name = read_json(directory / "tokenizer_config.json", optional=True).get(field)
-    known = name if name in languages else language_of(str(name))
-    return str(known) if known in languages else None
+    if name in languages:
+        known = name
+    else:
+        known = language_of(str(name))
+    if known in languages:
+        return str(known)
+    return None
 
 
 def chosen_language(

@@ -95,7 +95,10 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
     ids = {match[1]: i for i, piece in enumerate(table) if (match := _LANGUAGE.fullmatch(piece or ""))}
     chosen_language(options.source_language, {}, "source", spm.parent)
     default = chosen_language(options.target_language, ids, "target", spm.parent, required=bool(ids))
-    languages = Languages({}, ids, None, default, True, ("<2", ">")) if ids else None
+    if ids:
+        languages = Languages({}, ids, None, default, True, ("<2", ">"))
+    else:
+        languages = None
     before: tuple[int, ...] = ()
     if ids and spm.name != _JSON:  # `tokenizers` reads them before it looks for words
         name, token = next(iter(ids.items()))
@@ -140,7 +143,10 @@ def _parts(
     names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
     files = {"shared.model": data, "vocabulary.json": vocabulary_bytes(table)}
     tokenizer = SharedTokenizer("sentencepiece", names, files, {}, added)
-    prefix = (*before, "target_language") if languages else ()
+    if languages:
+        prefix = (*before, "target_language")
+    else:
+        prefix = ()
     return described(tokenizer, prefix, (ours.eos_id,), (), languages)  # type: ignore[arg-type]
 
 

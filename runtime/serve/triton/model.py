@@ -95,14 +95,18 @@ class Answer:
 
 def _word(request: Any, name: str) -> str | None:
     tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else str(tensor.as_numpy().ravel()[0].decode())
+    if tensor is None:
+        return None
+    return str(tensor.as_numpy().ravel()[0].decode())
 
 
 def _error(future: Any) -> str | None:
     if future.cancelled():
         return "the request was cancelled"
     error = future.exception()
-    return None if error is None else str(error)
+    if error is None:
+        return None
+    return str(error)
 
 
 def _send(sender: Any, response: Any) -> None:

@@ -125,7 +125,9 @@ def test_a_check_finds_what_is_not_whole(source: Path, out: Path) -> None:
     data = part.read_bytes()
     part.write_bytes(bytes([data[0] ^ 1]) + data[1:])  # as long as before
     before = content(out)
-    with pytest.raises(CheckFailed, match=r"out lacks a-00001\.jsonl, or a part is damaged: run it again with --resume"):
+    with pytest.raises(
+        CheckFailed, match=r"out lacks a-00001\.jsonl, or a part is damaged: run it again with --resume"
+    ):
         run(source, out, *PARTS, "--check")
     parts_of(out)[2].unlink()
     with pytest.raises(CheckFailed, match=r"a-00001\.jsonl and 1 more"):
