@@ -88,7 +88,7 @@ def answers(
         guesses: targets of another engine. One is accepted only if PyTorch, reading it whole, chooses each of its
             tokens after the ones before it: by induction it is then its own greedy target, without a search step by
             step (the argument of speculative decoding, Leviathan et al. 2023). The others are searched for together.
-        batch: the most sentences whose logits are in memory at once.
+        batch: maximum number of sentences whose logits are in memory at once.
     """
     most = [limits] * len(sources) if isinstance(limits, int) else limits
     searched = list(range(len(sources)))

@@ -78,7 +78,7 @@ def choose_sample(
 
     Args:
         checkpoint: the model, and its own sentences and references.
-        count: the most sentences.
+        count: maximum number of sentences.
         max_source: the most source tokens of a sentence, eos included.
         max_target: the most target tokens of an answer.
         text: a file of sentences, one a line.

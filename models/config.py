@@ -159,7 +159,7 @@ class Config:
 
     @property
     def copies(self) -> bool:
-        """Whether the model has a copy mechanism, see `txport.models.copying`."""
+        """True if the model has a copy mechanism, see `txport.models.copying`."""
         return bool(self.copy_heads)
 
     def __post_init__(self) -> None:

@@ -211,7 +211,7 @@ class Engine(Protocol):
         Args:
             rows, source, target: sizes.
             logits: whether `logits` will be read in most steps.
-            top: the most tokens that `top` will give; at most the vocabulary.
+            top: maximum number of tokens that `top` will give; at most the vocabulary.
             beams: this number of adjacent rows belongs to one sentence: they are placed by the first of them, make
                 tokens together, are reordered among themselves and moved as a whole. An engine may make use of that.
         """

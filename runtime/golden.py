@@ -70,7 +70,7 @@ def check(
         engine: what answers. Answers longer than it makes are compared as far as it goes.
         golden: the cases.
         prefix: what every answer is forced to begin with.
-        rows: the most rows of a batch; None for as many as the engine takes.
+        rows: maximum number of rows of a batch; None for as many as the engine takes.
         order: the numbers of the cases, some perhaps more than once; None for each once.
         least: tokens to make of answers that do not end before, though no more than the engine makes.
 

@@ -180,7 +180,7 @@ class Report:
         test_set: its name.
         scores: the figures.
         lines: sentences that the test set has.
-        unfinished: translations that did not end before the most tokens were made.
+        unfinished: translations that did not end before the maximum length.
         cut: sentences of which the model could read a part only.
         order: of sentence BLEU.
         worst: the translations to show.
@@ -214,7 +214,7 @@ class Report:
     def table(self, max_length: int | None) -> str:
         """Result for people; what is as it should be is not mentioned."""
         scores = self.scores
-        most = max_length or "2 for each of the source's and 20 more"
+        most = max_length or "2 x source tokens + 20"
         if self.lines > scores.sentences:
             of = f", the first of {self.lines:,}"
         else:

@@ -95,9 +95,9 @@ def answers(
         engine: runs the model.
         tokenizer: its tokenizer.
         sentences: any number.
-        max_length: the most tokens to make, eos included; None for the default limit, by the source.
+        max_length: maximum number of tokens to make, eos included; None for the default limit, by the source.
         beam: hypotheses of a beam search; None for greedy search.
-        rows: the most sentences that run together; None for as many as the engine takes.
+        rows: maximum number of sentences that run together; None for as many as the engine takes.
         watch: called with the number of further finished sentences.
 
     Raises:

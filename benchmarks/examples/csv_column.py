@@ -35,7 +35,7 @@ def main() -> None:
         if arguments.column not in (reader.fieldnames or []):
             parser.error(f"{arguments.source} has no column {arguments.column!r}, only {reader.fieldnames}")
         with open(arguments.target, "w", newline="", encoding="utf-8") as target:
-            writer = csv.DictWriter(target, [*reader.fieldnames, new], lineterminator="\n")
+            writer = csv.DictWriter(target, [*(reader.fieldnames or []), new], lineterminator="\n")
             writer.writeheader()
             for rows in windows(reader):
                 results = translator.translate([" ".join(row[arguments.column].split()) for row in rows])

@@ -37,7 +37,7 @@ class BuildOptions:
         ampere_plus: for every GPU of compute capability 8.0 or more.
         version_compatible: for later versions of the same major version as well.
         optimization_level: 0 to 5.
-        workspace: the most bytes of device memory for temporaries; None for the library's own bound.
+        workspace: maximum number of bytes of device memory for temporaries; None for the library's own bound.
         inspect: open the finished engine and read its layers' types, which needs the GPU that it is built for.
     """
 

@@ -107,5 +107,5 @@ def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, st
 
 
 def is_island(layer: str, islands: set[str]) -> bool:
-    """Whether a layer comes from one of these nodes; the parser adds numbers where a node becomes several layers."""
+    """Return whether a layer comes from one of these nodes. The parser numbers the layers of a node."""
     return layer in islands or re.sub(r"_\d+$", "", layer) in islands

@@ -111,7 +111,7 @@ class Decoder:
 
     @property
     def _folds_last(self) -> bool:
-        """Whether the projection does the work of the last norm; what copies reads the same state as it does."""
+        """True if the projection includes the last norm; copying reads the same state."""
         config = self._model.config
         return self._pre_norm and not config.tie_projection and not config.copies
 

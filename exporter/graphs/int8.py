@@ -86,7 +86,7 @@ def normalised(model: ir.Model) -> list[str]:
 
 
 def _normalises(node: ir.Node) -> bool:
-    """Whether it gives rows of one size: it is a LayerNorm, or RMSNorm, or the last of the parts of an RMSNorm."""
+    """Return whether its rows have one scale: LayerNorm, RMSNorm, or the last part of an RMSNorm."""
     if node.inputs and node.inputs[0] is not None:
         first = node.inputs[0].producer()
     else:

@@ -161,7 +161,8 @@ class _Weights:
         return None
 
     def _has(self, offset: int, matrix: Array, stride: int) -> bool:
-        """Whether the rows of `matrix` stand there, `stride` numbers apart; read, since a mapped file counts as memory.
+        """Return whether the rows of `matrix` are stored there with this stride; read, since mapped files count as
+        memory.
 
         The first row decides nearly always.
         """

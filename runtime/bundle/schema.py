@@ -191,7 +191,7 @@ class Generation:
             end_ids, forced_end, renormalize, sample, temperature, top_k, top_p, min_p: see
             `txport.runtime.search.settings`.
         min_length: tokens to make before an answer may end.
-        max_length: the most tokens to make.
+        max_length: maximum number of tokens to make.
         unsupported: settings that this search does not have, as "name = value".
     """
 

@@ -51,7 +51,7 @@ class Lines:
 
     @property
     def ended(self) -> bool:
-        """Whether no line follows."""
+        """True if no line follows."""
         while self._at == len(self._lines):
             if (lines := next(self._chunks, None)) is None:
                 return True

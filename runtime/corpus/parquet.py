@@ -61,7 +61,7 @@ class ParquetSource:
 
     @property
     def ended(self) -> bool:
-        """Whether no row follows."""
+        """True if no row follows."""
         while self._table is None or not self._table.num_rows:
             try:
                 batch = next(self._batches, None)

@@ -27,7 +27,7 @@ CLOSING = BRACKETS[1] + QUOTES
 # What no sentence begins with, and what may stand before its first word.
 _FOLLOWING = ",;:)]}!?.…&%=+/、，；：" + BRACKETS[1][3:]
 _BEFORE_WORDS = OPENING + "-–—"
-# The most characters of what stands in brackets and is not split.
+# Maximum number of characters of what stands in brackets and is not split.
 _BRACKETED = 100
 _TERMINATOR = f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]"
 _RUN = re.compile(f"{_TERMINATOR}{_TERMINATOR}*")  # before "+" alone `re` would try each place

@@ -58,7 +58,8 @@ class OrtBeams(OrtState):
             sizes: sentences, source tokens, positions of the caches.
             beams: rows of a sentence.
             logits: whether `logits` will be read.
-            top: the most tokens that `top` will give: where the graph gives fewer, they are found among the logits.
+            top: maximum number of tokens that `top` will give: where the graph gives fewer, they are found among the
+                logits.
             window: positions that the caches begin with.
         """
         batch, source, target = sizes

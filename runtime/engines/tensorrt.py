@@ -47,7 +47,7 @@ class TensorRt:
 
     @property
     def strongly_typed(self) -> bool:
-        """Whether the graph alone decides about precision."""
+        """True if the graph alone decides about precision."""
         return self.is_rtx or self.numbers >= (10,)
 
     @property
@@ -66,7 +66,7 @@ class TensorRt:
 
     @property
     def has_cache_layers(self) -> bool:
-        """Whether it writes into a cache of fixed length in place, as the step of beam search must."""
+        """True if it writes into a cache of fixed length in place, as the step of beam search must."""
         return self.is_rtx or self.numbers >= _CACHE_LAYERS
 
     @property
@@ -76,7 +76,7 @@ class TensorRt:
 
     @property
     def selects_caches(self) -> bool:
-        """Whether `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashed after such builds."""
+        """True if `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashed after such builds."""
         return not self.is_rtx
 
     def why(self) -> str:

@@ -48,7 +48,7 @@ def decode_all(
     Args:
         engine: what runs the model.
         requests: the sentences, of one search; pass a long text in windows of some hundred.
-        rows: the most sentences of a batch; at most `Limits.batch`, which is also the meaning of None.
+        rows: maximum number of sentences of a batch; at most `Limits.batch`, which is also the meaning of None.
         batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
         workers: threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of
             a batch; the engine must allow it, as those of the CPU do.

@@ -15,7 +15,8 @@ class Request:
 
     Attributes:
         source_ids: the encoder's input, eos included; 1 to `Limits.source` ids.
-        max_length: the most tokens to make, eos included; at most `Limits.target`, which is also the meaning of None.
+        max_length: maximum number of tokens to make, eos included; at most `Limits.target`, which is also the meaning
+            of None.
         min_length: tokens that must be made before the answer may end.
         prefix: target ids that the answer must begin with.
         scores: whether to compute `Hypothesis.scores`.
@@ -46,11 +47,11 @@ class Request:
 
     @property
     def ruled(self) -> bool:
-        """Whether a rule may change the scores of what comes after the prefix, so that the host must see each step."""
+        """True if a rule may change scores after the prefix, so that the host must see each step."""
         return self.min_length > 0 or self.search.rules.change_scores
 
     def limit(self, limits: Limits) -> int:
-        """Return the most tokens that this engine makes for it, eos included."""
+        """Return the maximum number of tokens that this engine makes for it, eos included."""
         if self.max_length is None:
             return limits.target
         return min(self.max_length, limits.target)
@@ -111,7 +112,7 @@ class Slot:
     Attributes:
         index: which request.
         request: the request.
-        limit: the most tokens of its answer.
+        limit: maximum number of tokens of its answer.
         length: tokens made so far.
         ids: the tokens of its answer so far.
         scores: the score of each, if the request asks for them.

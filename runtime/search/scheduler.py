@@ -31,14 +31,14 @@ class Policy(Protocol):
     Attributes:
         rows: rows of a state that a request takes. Its sentence is placed in the first of them; the others wait,
             finished, for the policy to reorder them.
-        top: the most tokens that it asks `DecoderState.top` for.
+        top: maximum number of tokens that it asks `DecoderState.top` for.
     """
 
     rows: int
     top: int
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """Return the slot of a request, and the most tokens of its answer."""
+        """Return the slot of a request, and the maximum number of tokens of its answer."""
 
     def needs_logits(self, request: Request) -> bool:
         """Return whether a state that answers this request must be allocated with logits."""
@@ -72,8 +72,8 @@ class Scheduler:
     Args:
         engine: what runs the model.
         policy: what chooses the tokens.
-        rows: the most sentences that run together; at most `Limits.batch`, which is also the meaning of None. The rows
-            of all are also at most `Limits.batch`.
+        rows: maximum number of sentences that run together; at most `Limits.batch`, which is also the meaning of None.
+            The rows of all are also at most `Limits.batch`.
         batch_tokens: the most source tokens, padding included, that run together, but one row at least.
         workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
         poll: the most steps that the host has not seen; None for the engine's own.
@@ -175,12 +175,12 @@ class Scheduler:
 
     @property
     def cancels(self) -> bool:
-        """Whether a request that runs was given up."""
+        """True if a request that runs was given up."""
         return bool(self._cancelled)
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits."""
+        """True if no request waits."""
         return not self._queue
 
     def _dropped(self) -> list[int]:
@@ -205,7 +205,7 @@ class Scheduler:
         return rows, source, min(self.engine.first_target(source), longest), logits
 
     def most_rows(self, source: int) -> int:
-        """Return the most sentences of a batch of sources of this width."""
+        """Return the maximum number of sentences of a batch of sources of this width."""
         return max(1, min(self._rows, self._batch_tokens // source))
 
     def _head(self) -> Iterator[_Entry]:

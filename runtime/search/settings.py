@@ -36,7 +36,7 @@ class Rules:
 
     @cached_property
     def change_scores(self) -> bool:
-        """Whether a rule may change the score of a token."""
+        """True if a rule may change the score of a token."""
         return replace(self, end_ids=(), forced_end=None, renormalize=False) != NO_RULES
 
 

@@ -60,7 +60,7 @@ class Keys:
 
     @property
     def readable(self) -> bool:
-        """Whether other users of this machine can read the file."""
+        """True if other users of this machine can read the file."""
         return self._file is not None and bool(self._file.stat().st_mode & 0o044)
 
     def __bool__(self) -> bool:

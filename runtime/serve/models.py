@@ -82,7 +82,7 @@ class Model:
 
     @property
     def aligns(self) -> bool:
-        """Whether it has the graphs that alignments need."""
+        """True if it has the graphs that alignments need."""
         return self.manifest.optional_graph("decoder") is not None
 
 
@@ -228,7 +228,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether there has been a model that could be loaded."""
+        """True if there was a model that could be loaded."""
         return any(model.loads for model in self.models)
 
     def _load(self, model: Model) -> "asyncio.Task[None]":

@@ -161,7 +161,7 @@ class Pieces(Side):
 
     @cached_property
     def _normalises(self) -> bool:
-        """Whether there are rules of normalisation."""
+        """True if there are rules of normalisation."""
         specs = [content for number, content, _ in fields(self._processor.serialized_model_proto()) if number == 3]
         return any(number == 2 and content for spec in specs for number, content, _ in fields(spec))
 

@@ -39,7 +39,7 @@ class Divergence(Callback):
 
 
 def check_weights(trainer: Trainer, interruption: Interruption) -> None:
-    """Whether the weights may be saved.
+    """True if the weights may be saved.
 
     Raises:
         Diverged: one of them, on any device, is NaN or infinite.

@@ -32,7 +32,7 @@ class RunPaths:
         self.end = self.path / "end.json"
 
     def check(self, force: bool) -> None:
-        """Whether a run may begin here. A run of which no step was saved may always be begun again.
+        """True if a run may begin here. A run of which no step was saved may always be begun again.
 
         Raises:
             InputError: the checkpoint or its run exists and `force` is false, or it is a directory of something else.

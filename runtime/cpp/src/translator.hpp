@@ -24,9 +24,10 @@ namespace txport::core {
 
 // How to open a bundle.
 struct TranslatorOptions {
-  Asked where;                               // device, engine and lowering
-  int threads = 0;                           // threads of each operator; 0 for as many as there are cores
-  std::optional<std::int64_t> batch;         // the most sentences that run together; without a value: the bundle's most
+  Asked where;      // device, engine and lowering
+  int threads = 0;  // threads of each operator; 0 for as many as there are cores
+  std::optional<std::int64_t>
+      batch;  // maximum number of sentences that run together; without a value: the bundle's maximum
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
   // Batches that run side by side on the CPU, over one set of weights: each gets a share of `batch`, `batch_tokens`
   // and, if `threads` is 0, of the cores. One is best for single sentences, several for many; 0: by the cores.

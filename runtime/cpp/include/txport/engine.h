@@ -207,7 +207,7 @@ typedef struct txport_beam_settings {
 /* A sentence of a search. Begin with TXPORT_BEAM_SENTENCE_INIT. New fields come at the end. */
 typedef struct txport_beam_sentence {
   size_t struct_size; /* sizeof(txport_beam_sentence) */
-  int64_t limit;      /* the most tokens of an answer, as in `target_limits` of txport_state_place */
+  int64_t limit;      /* the maximum number of tokens of an answer, as in `target_limits` of txport_state_place */
   int64_t min_length; /* tokens to make before an answer may end */
   txport_ids prefix;  /* what answers must begin with */
   int64_t forced;     /* how many ids of it the model itself forces: they count in the length of an answer */

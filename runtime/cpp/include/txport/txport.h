@@ -66,7 +66,7 @@ typedef struct txport_translator_options {
   const char* device;   /* "auto", "cpu" or "cuda"; NULL: auto */
   const char* lowering; /* for experts: the decoder step's graph, "ort", "scatter" or "tensorscatter"; NULL: the best */
   int32_t threads;      /* threads of each operator; 0: as many as there are cores */
-  int32_t batch;        /* the most sentences that run together; 0: the most that the bundle takes */
+  int32_t batch;        /* maximum number of sentences that run together; 0: the bundle's maximum */
   int32_t batch_tokens; /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
   void* warning_user;     /* passed to `warning` */
@@ -93,7 +93,7 @@ typedef struct txport_words {
  * the end, and `struct_size` defines which ones the application has. */
 typedef struct txport_options {
   size_t struct_size;          /* sizeof(txport_options) */
-  int32_t max_length;          /* the most tokens to make, eos included; 0: 2 for each of the source's and 20 more */
+  int32_t max_length;          /* maximum number of target tokens, including eos; 0: 2 x source tokens + 20 */
   int32_t min_length;          /* tokens to make before a translation may end */
   const char* prefix;          /* text that every translation must begin with; NULL: none */
   const int64_t* prefix_ids;   /* the same as target ids, instead of `prefix`; NULL: none */

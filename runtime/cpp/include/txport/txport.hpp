@@ -91,7 +91,7 @@ struct TranslatorOptions {
   std::string engine = "auto";    // auto, fused (our own for CPUs), ort (ONNX Runtime) or trt (TensorRT)
   std::string lowering;           // for experts: ort, scatter or tensorscatter; empty: the best here
   std::int32_t threads = 0;       // threads of each operator; 0: as many as there are cores
-  std::int32_t batch = 0;         // the most sentences that run together; 0: the most that the bundle takes
+  std::int32_t batch = 0;         // maximum number of sentences that run together; 0: the bundle's maximum
   std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096
   std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
   std::int32_t workers = 1;    // batches side by side on the CPU, each with a share of the cores; 0: by the cores
@@ -100,7 +100,7 @@ struct TranslatorOptions {
 
 // Options for every sentence of a call.
 struct Options {
-  std::int32_t max_length = 0;  // the most tokens to make, eos included; 0: 2 for each of the source's and 20 more
+  std::int32_t max_length = 0;  // maximum number of target tokens, including eos; 0: 2 x source tokens + 20
   bool full_length = false;     // without max_length, make as many tokens as the bundle makes at most
   std::int32_t min_length = 0;  // tokens to make before a translation may end
   std::variant<std::string, std::vector<std::int64_t>> prefix;  // text or target ids that every translation begins with

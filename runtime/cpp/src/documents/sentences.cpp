@@ -29,7 +29,7 @@ constexpr Text kSpanish = U"\u00BF\u00A1";
 // What no sentence begins with, beside wide brackets.
 constexpr Text kFollowing = U",;:)]}!?.\u2026&%=+/\u3001\uFF0C\uFF1B\uFF1A";
 constexpr Text kDashes = U"-\u2013\u2014";
-// The most characters of what stands in brackets and is not split.
+// Maximum number of characters of what stands in brackets and is not split.
 constexpr std::size_t kBracketed = 100;
 
 bool is_one_of(char32_t character, Text set) { return set.find(character) != Text::npos; }

@@ -18,7 +18,7 @@ struct BeamSizes {
   std::size_t batch = 0;  // sentences
   std::size_t beams = 0;
   std::int64_t source = 0;
-  std::int64_t target = 0;  // the most tokens; the caches are shorter
+  std::int64_t target = 0;  // the maximum number of tokens; the caches are shorter
 };
 
 // Rows are reordered within their sentence, and sentences move whole.

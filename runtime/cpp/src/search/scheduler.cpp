@@ -289,7 +289,7 @@ class Batch {
 
 namespace {
 
-// The most sentences that run together.
+// Maximum number of sentences that run together.
 std::int64_t most_sentences(const Engine& engine, const Policy& policy) {
   const std::int64_t batch = engine.limits().batch;
   const auto rows = static_cast<std::int64_t>(policy.rows());
@@ -355,7 +355,7 @@ void Scheduler::close() {
   --batches_;
 }
 
-// The most sentences of a batch of sources of this width.
+// Maximum number of sentences of a batch of sources of this width.
 std::size_t Scheduler::most_rows(std::int64_t source) const {
   return static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(rows_, batch_tokens_ / source)));
 }

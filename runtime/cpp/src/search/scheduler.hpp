@@ -25,7 +25,7 @@ namespace txport::core {
 inline constexpr std::int64_t kBatchTokens = 4096;
 
 struct SearchOptions {
-  std::optional<std::int64_t> rows;          // the most sentences that run together; nothing is Limits::batch
+  std::optional<std::int64_t> rows;          // maximum number of sentences that run together; nothing is Limits::batch
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
   // Threads that decode side by side, each a batch with a share of the rows and the tokens; the engine must allow it,
   // as engines on the CPU do.
@@ -46,10 +46,10 @@ class Policy {
   // Rows of a state that a request takes. Its sentence is placed in the first of them; the others wait, finished, for
   // the policy to reorder them.
   std::size_t rows() const { return rows_; }
-  // The most tokens that it asks DecoderState::top for.
+  // Maximum number of tokens that it asks DecoderState::top for.
   std::size_t top() const { return top_; }
 
-  // The slot of a request, and the most tokens of its answer.
+  // The slot of a request, and the maximum number of tokens of its answer.
   virtual std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const {
     return std::make_shared<Slot>(index, std::move(request), limit);
   }
