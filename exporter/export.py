@@ -56,25 +56,25 @@ MOST_SINUSOIDS = 1 << 16
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of `tx-export`; None for a limit means the model's own, which only sinusoids may be exported beyond.
+    """Options of `tx-export`. A limit of None is the maximum of the model, which only sinusoids may exceed.
 
     Attributes:
         float16: convert to float16, with float32 islands where calibration finds them necessary.
         int8: convert weights to int8 except layers that lose too much quality; for the lowering `ort` only.
         lowerings: which decoder steps to write.
-        max_source: most source tokens, eos included.
-        max_target: most target tokens, eos included.
-        max_batch: most rows of a batch.
-        beams: add the graph by which beam search copies no cache.
-        attention: add the graphs that attention, alignments, scores of given translations and embeddings need.
+        max_source: maximum number of source tokens, including eos.
+        max_target: maximum number of target tokens, including eos.
+        max_batch: maximum batch size in rows.
+        beams: add the beam search graph that does not copy caches.
+        attention: add the graphs for attention, alignments, scores of reference translations and embeddings.
         verify: compare with PyTorch before the bundle appears.
         sentences: maximum number of sentences to verify.
-        minutes: how long comparing them may take.
-        singles: how many of them to run alone and with padding as well.
+        minutes: time limit of the comparison.
+        singles: number of sentences that also run alone and with padding.
         text: a file of sentences to use instead of the checkpoint's own.
-        references: their translations.
+        references: a file of their translations.
         ids: a file of source ids to use instead of texts.
-        reference_ids: target ids of their translations.
+        reference_ids: a file of target ids of their translations.
         force: replace an existing bundle, and keep one that failed verification.
     """
 

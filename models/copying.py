@@ -17,8 +17,8 @@ from txport.models.config import Config
 # Of each cross-attention that copies: what it added, `[b, t, d]`, and its weights, `[b, h, t, s]`.
 Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 
-# A probability to copy that counts as none: far below any that matters, and above what float32 rounds to steps, whose
-# logarithms no two computations have in common.
+# Copy probabilities below this are treated as 0. It is far below any that matters. Rounding of smaller float32 values
+# would make their logarithms differ between engines.
 NOTHING = 1e-30
 
 

@@ -178,7 +178,7 @@ def new_norm(config: Config) -> nn.Module:
 
 
 def _devices() -> int:
-    """Return number of devices that train together."""
+    """Return the number of devices that train together."""
     ready = torch.distributed.is_available() and torch.distributed.is_initialized()
     if ready:
         return torch.distributed.get_world_size()

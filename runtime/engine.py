@@ -192,7 +192,7 @@ class Engine(Protocol):
     ragged: bool  # whether short sources beside long ones cost nothing: no padding is computed
     recomputes_logits: bool  # whether logits can be read of a state that stored none, at their price when they are
     restricts: bool  # whether its states are of `RestrictingState`
-    poll: int  # the most steps that the host has not seen; 1 where reading costs nothing
+    poll: int  # maximum number of steps that the device may be ahead of the host; 1 if reading is free
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""

@@ -86,10 +86,10 @@ def train(
 ) -> Outcome | None:
     """Train by a recipe and write a txport checkpoint.
 
-    SIGINT and SIGTERM are taken over meanwhile, in the main thread: the state is saved, and `Interrupted` is raised.
+    Signals SIGINT and SIGTERM save the state and raise `Interrupted`, if this is the main thread.
 
     Args:
-        recipe: what to do; what it leaves open is chosen by `txport.training.fitting`.
+        recipe: the recipe. Unset values are chosen by `txport.training.fitting`.
         output: the checkpoint directory to write; `output`.run next to it holds logs and what `resume` needs.
         data: where relative file names of the recipe's corpus are.
         resume: continue an interrupted run.
@@ -97,7 +97,7 @@ def train(
         started: what `time.monotonic()` was when the time of `max_minutes` began; None for now.
 
     Returns:
-        what came out; None in processes that only helped (all devices but the first).
+        the outcome; None in all processes except the first.
 
     Raises:
         InputError: the output exists, or the corpus or an option cannot be used.
@@ -115,7 +115,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Start of a run: nothing in the recipe is open.
+    """Start of a run, with all values of the recipe chosen.
 
     Attributes:
         weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.

@@ -75,7 +75,7 @@ def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
 
 
 def agreement(ids: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> Agreement | None:
-    """Return number of sentences with exactly the ids of the reference; None if either does not report its ids."""
+    """Return the number of sentences with exactly the ids of the reference; None if either does not report its ids."""
     if not ids or not reference:
         return None
     return Agreement(sum(a == b for a, b in zip(ids, reference, strict=True)), len(reference))

@@ -48,7 +48,7 @@ def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
 
 
 def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
-    """Return number of layers that compute in each floating type.
+    """Return the number of layers that compute in each floating type.
 
     A layer computes in a type if its outputs and at least one input have that type: a layer that reads float16 and
     writes float32 (or the reverse) converts.

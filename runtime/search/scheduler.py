@@ -1,12 +1,11 @@
-"""Continuous batching over any engine: rows, groups of steps, refills and moves; a policy chooses the tokens.
+"""Continuous batching over any engine: groups of steps and refills. A policy chooses the tokens.
 
-Rows are independent: one that finishes takes the next waiting sentence while the others continue, so a batch never
-    waits
-for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows when more wait than it
-has room for; when none waits, the rows that work move together once they are half of the batch. Caches start short and
-double, so that a short answer does not pay for the longest cache.
+Rows are independent: a finished row gets the next waiting sentence while the others continue, so a batch never waits
+for its longest sentence. Sentences may be submitted while batches run. A batch grows when more sentences wait than it
+has free rows. When no sentence waits and half of the rows are free, the other rows move together into a smaller batch.
+Caches start short and double, so that short answers do not pay for the longest cache.
 
-Threads that drain one scheduler share its queue; each runs a batch of its own.
+Threads that drain one scheduler share its queue. Each runs a separate batch.
 """
 
 from collections import deque
@@ -50,8 +49,8 @@ class Policy(Protocol):
         """Append the tokens of a group of steps to the answers.
 
         Args:
-            state: what made them.
-            slots: the slot of each row, or of each `rows` rows; None for what is free.
+            state: the state that generated them.
+            slots: the slot of each row, or of each `rows` rows; None for free rows.
             token_ids: int64 `[steps, rows]` that the device chose.
             one_by_one: result of `steps_one_by_one`; if true, this is one step, and all steps of the state have been
                 read.
@@ -70,13 +69,13 @@ class Scheduler:
     """A queue of requests, and batches that answer them.
 
     Args:
-        engine: what runs the model.
-        policy: what chooses the tokens.
+        engine: the engine that runs the model.
+        policy: the policy that chooses the tokens.
         rows: maximum number of sentences that run together; at most `Limits.batch`, which is also the meaning of None.
             The rows of all are also at most `Limits.batch`.
-        batch_tokens: the most source tokens, padding included, that run together, but one row at least.
+        batch_tokens: maximum number of source tokens that run together, including padding, but at least one row.
         workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
-        poll: the most steps that the host has not seen; None for the engine's own.
+        poll: maximum number of steps that the device may be ahead of the host; None for the default of the engine.
         on_failure: called with the failed requests of a batch and the error; the next batch follows. None raises.
     """
 
@@ -222,14 +221,14 @@ class Scheduler:
             return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows // self.policy.rows))]
 
     def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Return number of waiting entries that a running batch may take now, at most `most`."""
+        """Return the number of waiting entries that a running batch may take now, at most `most`."""
         if not self._queue:
             return 0
         with self._lock:
             return self._ready(state, logits, most)
 
     def _ready(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Return number of entries at the head of the queue that belong in a running batch.
+        """Return the number of entries at the head of the queue that belong in a running batch.
 
         One that is too wide for an engine that pads, or needs logits, lets the batch drain, so that it begins the next
         one. That is rare where many wait, since the longest come first. Sentences of half the width get a batch of
@@ -304,7 +303,7 @@ class _Batch:
         return [slot for slot in self._slots if slot is not None]
 
     def _waiting(self, most: int = 1) -> int:
-        """Return number of sentences that may still be placed, as far as is known now, at most `most`."""
+        """Return the number of sentences that may still be placed, as far as is known now, at most `most`."""
         return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, most)
 
     def _add_rows(self) -> None:
