@@ -1,4 +1,4 @@
-"""Choice of what a recipe leaves open, to fit the corpus, the time that is given, and the speed of the machine.
+"""Choice of unset values of a recipe, to fit the corpus, the available time, and the speed of the machine.
 
 The rules reproduce what worked on corpora of 3,000 to 150,000 pairs (see README.md); for larger ones they lead to the
 values of Vaswani et al. (2017).
@@ -24,7 +24,7 @@ from txport.training.tokenizers import most_pieces
 
 _log = logging.getLogger("txport")
 
-# Models from small to large, each with the characters of a side of the corpus from which on it is worth its time.
+# Models from small to large, each with the minimum size of a corpus in characters per side.
 MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
     (0, {"preset": "tiny"}),
     (0, {"preset": "tiny", "d_model": 128, "ffn": 512}),
@@ -37,13 +37,13 @@ MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
 FEWEST_STEPS = 2_000
 # A run of fewer steps cannot learn enough, whatever the size of its model.
 TOO_FEW = 200
-# Seconds of trying how fast this machine is, at least.
+# Minimum duration of the speed measurement in seconds.
 TRIAL = 1.0
-# Of `max_minutes`, what remains for steps.
+# Share of `max_minutes` for steps.
 FOR_STEPS = 0.8
 # Factor of the peak learning rate for fine-tuning, which must not destroy the weights.
 FINE_TUNING = 0.1
-# What a token has, roughly.
+# Characters per token, roughly.
 CHARACTERS = 3.5
 
 
@@ -52,9 +52,9 @@ class Size:
     """Sizes of the training pairs.
 
     Attributes:
-        pairs: how many.
-        characters: of the longer sides.
-        different: characters that occur.
+        pairs: number of pairs.
+        characters: total characters of the longer sides.
+        different: number of distinct characters.
     """
 
     pairs: int
@@ -77,7 +77,7 @@ class Size:
 def fit(
     recipe: Recipe, pairs: Collection[Pair], estimate: SpeedEstimate | None = None
 ) -> tuple[Recipe, dict[str, Any]]:
-    """Return a recipe that leaves nothing open, and what was chosen, by "section.key"; `estimate` is filled in."""
+    """Return a recipe without unset values, and the chosen values by "section.key". Fill in `estimate`."""
     size = Size.of(pairs)
     given = recipe.training
     estimate = estimate or SpeedEstimate()
@@ -96,7 +96,7 @@ def fit(
             given.max_minutes, plural(round(steps), "step"), FEWEST_STEPS,
         )  # fmt: skip
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
-        # Sentences that are hardly ever seen twice need none.
+        # Sentences that are rarely repeated need no dropout.
         model["dropout"] = 0.1 if steps * batch > 3 * size.tokens else 0.0
     constant = given.schedule == "constant"
     cooldown = (0.0 if constant else 0.5) if given.cooldown is None else given.cooldown
@@ -118,7 +118,7 @@ def fit(
 
 
 def as_before(recipe: Recipe, before: Recipe) -> Recipe:
-    """A recipe whose open values are those of a run that was fitted before."""
+    """Return a recipe whose unset values are those of an earlier run."""
     return replace(
         recipe,
         tokenizer=_filled(recipe.tokenizer, vocabulary=before.tokenizer.vocabulary),

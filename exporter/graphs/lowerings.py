@@ -1,6 +1,6 @@
 """The ways to write the decoder's layers in ONNX, behind one set of methods.
 
-`decoder.Decoder` is the one source; runtimes differ in how a cache is written, which operators compute attention, and
+`decoder.Decoder` is written once. Runtimes differ in how a cache is written, which operators compute attention, and
 how a residual and its norm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache length.
 Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
 """
@@ -261,7 +261,7 @@ class OrtCuda(Ort):
 
 
 class Beams(Lowering):
-    """One token for each hypothesis of a sentence: m beams are queries over what all of them have in common.
+    """One token for each hypothesis of a sentence: m beams are queries over shared keys and values.
 
     Cross-attention reads a sentence's keys and values once. A cache has a slot for each beam at each position; what a
     beam makes stays in its slot for ever, and `self_ancestors` are the slots that a hypothesis continues. So a search

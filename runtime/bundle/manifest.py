@@ -27,14 +27,14 @@ NAME = "manifest.json"
 GOLDEN = "golden.json"
 
 _ZEROS = "0" * 64
-# Files that no runtime reads.
+# Files that runtimes do not read.
 FOR_PEOPLE = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Manifest(ManifestFields):
-    """A bundle's manifest. `sha256` is that of the file itself with these digits as zeros; `write` fills it in."""
+    """Manifest of a bundle. `sha256` is the hash of the file with its digits replaced by zeros; `write` fills it in."""
 
     sha256: str = _ZEROS
 
@@ -150,7 +150,7 @@ def _check_place(path: Path, directory: Path) -> None:
 
 
 def check_contents(path: File, entry: FileEntry, remedy: str, hashed: bool = True) -> None:
-    """Compare a file's size and, if `hashed`, its hash; `remedy` is the way out in messages.
+    """Compare a file's size and, if `hashed`, its hash; `remedy` is the advice in messages.
 
     Raises:
         BundleError: the file was changed.

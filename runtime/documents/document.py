@@ -1,4 +1,4 @@
-"""Translated documents, and documents on their way to it."""
+"""Documents: split into sentences, translated, and joined with their layout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ _TOKEN_CHARACTERS = 16
 
 @dataclass(frozen=True)
 class Part:
-    """A sentence of a document, or a part of one.
+    """A sentence of a document, or a part of a long sentence.
 
     Attributes:
-        source: its characters in the document.
-        target: those of its translation in the translated document.
-        cut: whether it is a part of a sentence that is longer than the model takes, and was cut.
-        text: what was translated: line breaks are spaces, and what chooses the document's language is before it.
-        translation: of this text.
+        source: character span in the document.
+        target: character span of its translation in the translated document.
+        cut: whether it is a part of a sentence that was too long for the model and was split.
+        text: the translated text: line breaks are spaces, and a prefix that selects the language is included.
+        translation: translation of `text`.
     """
 
     source: Span

@@ -1,7 +1,7 @@
 """Beam search as Hugging Face's `generate` does it (transformers 5, generation/utils.py, `_beam_search`).
 
-A sentence has `Search.beam` rows in a batch. Its first step has one of them; then the best continuations fork, and
-after each step rows continue those hypotheses that are best among all continuations.
+A sentence has `Search.beam` rows in a batch. The first step uses one of them. Then the rows continue the best
+hypotheses among all continuations of a step.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -17,11 +17,11 @@ from txport.runtime.search.settings import Search
 
 
 class Candidate(NamedTuple):
-    """One token more for a hypothesis that runs.
+    """A running hypothesis, extended by one token.
 
     Attributes:
         total: the log-probability of the hypothesis with this token.
-        parent: which hypothesis of its sentence.
+        parent: index of the hypothesis in its sentence.
         token: the id.
         score: the log-probability of the token.
     """
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """A hypothesis that has not ended."""
+    """A hypothesis that is not finished."""
 
     ids: list[int]
     scores: list[float]
@@ -216,7 +216,7 @@ class BeamSearch:
 
     def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
         """Ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for rows that are free."""
-        # What a sentence gets must not depend on others in its batch, down to the last digit.
+        # Scores of a sentence must not depend on other sentences of its batch, not even in the last digit.
         ids = np.zeros((state.rows, self.top), np.int64)
         scores = np.full(ids.shape, -np.inf)
         forced = {index: token for index, slot in slots.items() if (token := forced_token(slot)) is not None}

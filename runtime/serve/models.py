@@ -1,4 +1,4 @@
-"""Bundles that are served: chosen by name or languages, loaded when they are needed, unloaded when memory is."""
+"""Models of the server: selected by name or languages, loaded on demand, and unloaded when memory is full."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ Open = Callable[[Path], Translator]
 
 @dataclass(eq=False)
 class Loaded:
-    """An open bundle; one that was retired is closed when its last user has gone."""
+    """An open bundle. After it is retired, its last user closes it."""
 
     translator: Translator
     users: int = 0
@@ -35,17 +35,17 @@ class Loaded:
 
 @dataclass(eq=False)
 class Model:
-    """A bundle that is served.
+    """A model of the server.
 
     Attributes:
-        name: by which clients may ask for it.
-        directory: the bundle, which may be one file.
-        manifest: the bundle's.
-        sources, targets: its own names of languages by their codes; None where there is nothing to choose.
-        loaded: the open bundle; none while it is not loaded.
-        used: when it was used last, by `time.monotonic`.
-        loads: how often it was loaded.
-        failures: of its engine, in a row.
+        name: name in requests.
+        directory: the bundle, a directory or a file.
+        manifest: manifest of the bundle.
+        sources, targets: names of languages in the bundle by their codes; None for a bundle without a choice.
+        loaded: the open bundle; None while it is not loaded.
+        used: time of the last use, by `time.monotonic`.
+        loads: how many times it was loaded.
+        failures: consecutive failures of its engine.
     """
 
     name: str
@@ -88,10 +88,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Choice:
-    """A model, and the languages as it names them.
+    """A model, and the languages of a request by the names of its bundle.
 
     Attributes:
-        source: code of the source language, where one is known.
+        source: code of the source language, if known.
     """
 
     model: Model
@@ -102,15 +102,15 @@ class Choice:
 
 @dataclass(eq=False)
 class Models:
-    """All that are served.
+    """All models of the server.
 
     Args:
-        models: in the order in which they are loaded first.
-        memory: bytes of weights that are loaded at the same time; None for all.
+        models: models in the order of loading.
+        memory: maximum bytes of loaded weights; None for no limit.
         open: opens a bundle, in a thread.
 
     Raises:
-        InputError: two have one name, or one alone is larger than the memory.
+        InputError: two models have the same name, or one is larger than the memory.
     """
 
     models: Sequence[Model]
@@ -132,8 +132,9 @@ class Models:
 
         Args:
             name: of a model, or "" for any.
-            source: code of a language, or of a bundle's own; "auto" where only one is possible; "" where one model is.
-            target: likewise.
+            source: code of a language, or its name in a bundle; "auto" if only one is possible; "" if there is one
+                model.
+            target: the same for the target language.
 
         Raises:
             Refusal: 404 for an unknown name, 400 for languages.
@@ -169,7 +170,7 @@ class Models:
         return {source: sorted(targets) for source, targets in sorted(found.items()) if targets}
 
     async def load(self) -> None:
-        """Load the first models, as many as the memory holds; a failure is logged, and tried again when one asks."""
+        """Load models until the memory is full. A failure is logged, and the next request tries again."""
         room = self.memory
         for model in self.models:
             if room is not None and model.bytes > room:
@@ -190,12 +191,12 @@ class Models:
         """Yield the translator of a model, which stays loaded meanwhile.
 
         Args:
-            model: which one.
-            seconds: to wait until it is loaded; None for any time.
+            model: the model.
+            seconds: timeout of loading; None for no limit.
 
         Raises:
-            ResourceError: others that are in use leave no memory.
-            asyncio.TimeoutError: it is not loaded in time; it is loaded all the same.
+            ResourceError: other models in use leave too little memory.
+            asyncio.TimeoutError: it is not loaded in time; loading continues.
         """
         while (loaded := model.loaded) is None:  # it may have been unloaded before this client continues
             await asyncio.wait_for(asyncio.shield(self._load(model)), seconds)
