@@ -43,7 +43,7 @@ FileOptions: TypeAlias = ParallelOptions | TableOptions | DatasetsOptions | Shar
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs to learn from, to choose by, and to judge by, and alignments of training pairs where the recipe has any."""
+    """Training, validation and test pairs, and alignments of the training pairs if the recipe has them."""
 
     train: Collection[Pair]
     validation: list[Pair]
@@ -73,7 +73,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
     for salt, name in (("validation", options.validation), ("test", options.test)):
         if name is not None:
             splits.append(list(_read_split(options, data, name)))
-        else:  # no file of its own: taken from the training pairs, by sentence
+        else:  # without a file: taken from the training pairs, by sentence
             before = len(train)
             train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
@@ -144,7 +144,7 @@ def _as_answered_all(
 
 
 def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
-    """Pairs with targets as a model with this tokenizer writes them; those of other texts could never be right."""
+    """Return pairs whose targets have the normalized form that a model with this tokenizer generates."""
     if tokenizer is None or not tokenizer.space_punctuation:
         return pairs
     return [(source, spaced(target, lower_case=tokenizer.lower_case)) for source, target in pairs]
@@ -177,7 +177,7 @@ def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data:
 
 
 def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
-    """Alignments of the training pairs, by pair: as pairs move between splits, theirs need not be moved along."""
+    """Return alignments of the training pairs by pair, so that they need not follow pairs between splits."""
     if isinstance(options, ParallelOptions) and options.alignments is not None:
         endings = options.source_language, options.target_language, options.alignments
         files = [_existing(data / f"{options.train}.{ending}") for ending in endings]
@@ -212,7 +212,7 @@ def _existing(file: Path) -> Path:
 
 
 def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> list[Pair]:
-    """Only the test pairs of a recipe's corpus; arguments and errors as for `load`."""
+    """Return only the test pairs of a recipe's corpus; arguments and errors as in `load`."""
     if isinstance(options, BuiltinOptions | NamesOptions):
         return _as_answered(_generated(options, "test"), tokenizer)
     if options.test is not None:
@@ -232,7 +232,8 @@ def _generated(options: BuiltinOptions | NamesOptions, split: spoken.Split) -> l
 
 
 def read_parallel(source: Path, target: Path) -> list[Pair]:
-    r"""Two UTF-8 files, line n of one being the translation of line n of the other. Lines end at "\n" or "\r\n".
+    r"""Read two UTF-8 files, in which line n of one is the translation of line n of the other. Lines end at "\n" or
+    "\r\n".
 
     Pairs with an empty side are left out.
 
@@ -246,7 +247,7 @@ def read_parallel(source: Path, target: Path) -> list[Pair]:
 
 
 def read_table(file: Path, source_column: int = 1, target_column: int = 2) -> list[Pair]:
-    """A UTF-8 file of tab-separated columns, counted from 1; nothing in it is quoted. Pairs with an empty side are
+    """Read a UTF-8 file of tab-separated columns, counted from 1, without quoting. Pairs with an empty side are
     left out.
 
     Raises:
@@ -271,7 +272,7 @@ def _rows(file: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[str]]]
 
 
 def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
-    """One split of a data set of the Hugging Face Hub (or of a local directory, as `datasets` takes them).
+    """Read one split of a data set of the Hugging Face Hub (or of a local directory, as `datasets` takes them).
 
     Raises:
         InputError: the data set, the split or a field is not there, or no pair is left.

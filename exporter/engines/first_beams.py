@@ -57,6 +57,6 @@ class FirstRows:
         self._state.override(self._first(rows), token_ids, finished)
 
     def resized(self, rows: Sequence[int], target: int) -> "FirstRows":
-        """Move sentences; see `DecoderState.moved`."""
+        """Move sentences; see `DecoderState.resized`."""
         whole = [first + beam for first in self._first(rows) for beam in range(self._beams)]
         return FirstRows(self._state.resized(whole, target), self._beams)

@@ -26,7 +26,7 @@ _log = logging.getLogger("txport.corpus")
 # Rows of a part, and rows that are sorted by length and translated together.
 PART_ROWS = 65_536
 WINDOW_ROWS = 8_192
-# Columns of which a text has none, and needs none: errors have a file of their own.
+# Columns that text files do not have: their errors are in a separate file.
 PLAIN = ("error", "truncated", "finished")
 EVERY = 30.0  # seconds between two lines of progress
 
@@ -55,12 +55,12 @@ class Layout:
     """Form of input and output.
 
     Attributes:
-        column: what to translate; of a text the name of its column in other formats.
-        keep: the columns to keep; None for all of them.
-        read: format of the input; None for that of its name.
-        write: format of the output; None for that of the input.
-        compression: of the output; None for that of the input.
-        errors: what becomes of rows that are no text.
+        column: column to translate; for text files the name of its column in other output formats.
+        keep: columns to copy; None for all.
+        read: format of the input; None to detect it from the name.
+        write: format of the output; None for the format of the input.
+        compression: compression of the output; None for the compression of the input.
+        errors: treatment of invalid rows.
         part_rows, window_rows: rows of a part, and of a window.
     """
 
@@ -170,19 +170,19 @@ class Corpus:
         self._settings = {**layout.settings, **task.settings}
 
     def run(self, share: Share = WHOLE, *, resume: bool = False, check: bool = False) -> Totals:
-        """Make the parts of a share that are not there.
+        """Write the missing parts of a share.
 
         Args:
-            share: which parts.
-            resume: leave the parts that are there, if they were made of these rows with these settings.
+            share: parts of this process.
+            resume: keep existing parts that were written from the same rows with the same settings.
             check: write nothing; compare existing parts with their hashes.
 
         Returns:
             counts of all parts of the share. `missing` lists parts that a check finds missing or damaged.
 
         Raises:
-            InputError: a part is there and `resume` is not set, or it was made of other rows or with other settings; a
-                file cannot be read, or is damaged.
+            InputError: a part exists and `resume` is not set, or it was written from other rows or with other
+                settings; a file cannot be read, or is damaged.
             ResourceError: the disk is full or fails.
         """
         totals = Totals()
@@ -217,7 +217,7 @@ class Corpus:
             totals.add(self._make(place))
 
     def _is_whole(self, part: Part, hashes: bool) -> bool:
-        """Return whether the file of a part is there as it was written, by its size or by its hash."""
+        """Return whether the file of a part is complete, by its size or by its hash."""
         if not hashes:
             return self._store.size(part.output) == part.output_bytes
         return self._store.sha256(part.output) == part.output_sha256
@@ -233,7 +233,7 @@ class Corpus:
             )
 
     def _make(self, place: "_PartLocation") -> Part:
-        """Write a part, what was wrong with its rows where they have no column for it, and its manifest."""
+        """Write a part, its errors if the output has no column for them, and its manifest."""
         task = self._task
         form = place.form
         tokens = task.tokens
@@ -280,7 +280,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class _PartLocation:
-    """A part that may have to be made: its file's path, its form and number, and the source that stands before it."""
+    """A possible part: path, form and number in its file, and the source, positioned at its first row."""
 
     path: str
     form: Form
@@ -298,7 +298,7 @@ class _PartLocation:
 
 
 class _Reading:
-    """The rows of one part, from a source that stands before them; they are hashed and counted on the way."""
+    """Rows of one part of a source, which are hashed and counted as they are read."""
 
     def __init__(self, place: _PartLocation, layout: Layout) -> None:
         self._place = place
@@ -351,7 +351,7 @@ class _Report:
         self._rows = 0
 
     def add(self, output: Output, first: int) -> int:
-        """Take note of the faults of some rows; how many rows these are."""
+        """Record the faults of some rows; return the number of rows."""
         errors = output.columns.get("error", [])
         for row, error in enumerate(errors, first + self._rows):
             if error is not None:
@@ -361,7 +361,7 @@ class _Report:
         return size
 
     def write(self, store: Store, output: str, format: str) -> None:
-        """Write them beside a text, which has no column for them."""
+        """Write the faults beside a text file, which has no column for them."""
         if format == TEXT and self._lines:
             with store.write(f"{parts.ERRORS}/{output}.jsonl") as file:
                 file.write(b"".join(self._lines))

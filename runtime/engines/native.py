@@ -447,7 +447,7 @@ class NativeState:
         check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
 
     def resized(self, rows: Sequence[int], target: int) -> "NativeState":
-        """Return a new state of these rows, as often as each is named; see `DecoderState.moved`."""
+        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`."""
         here = _int64(rows)
         state = c_void_p()
         library = self.library

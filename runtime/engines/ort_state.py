@@ -182,7 +182,7 @@ class OrtState(DecoderState):
         self._gather(list(rows))
 
     def resized(self, rows: Sequence[int], target: int) -> "OrtState":
-        """Return a new state of these rows, as often as each is named; see `DecoderState.moved`."""
+        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`."""
         return self._moved(list(rows), target)
 
     def _moved(self, here: list[int], target: int) -> "OrtState":

@@ -1,4 +1,4 @@
-"""What `DecoderState.moved` and `reorder` must do: each row, copied or not, goes on as if it had been decoded alone.
+"""What `DecoderState.resized` and `reorder` must do: each row, copied or not, goes on as if it had been decoded alone.
 
 Copies that share their buffers would go unnoticed, since they make the same tokens. So rows are also given other tokens
 (`override`) and new sentences (`place`) on the way, after which only independent copies are right.
