@@ -54,7 +54,7 @@ def main(
     write = _writer(output)
     if positions is not None:
         if model is not None or target is not None or word is not None or kinds or layers or heads:
-            raise InputError("--positions draws no model: give nothing else but -o")
+            raise InputError("--positions does not draw a model: use it only with -o")
         canvas = draw_positions(positions)
         label = f"Sine and cosine of positions, for d_model {positions}"
     else:

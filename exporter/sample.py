@@ -164,7 +164,7 @@ def _rows(file: Path, vocabulary: int) -> list[list[int]]:
         try:
             row = [int(word) for word in line.split()]
         except ValueError:
-            raise InputError(f"line {number} of {file} holds something else than ids: {line[:60]!r}") from None
+            raise InputError(f"line {number} of {file} contains something other than ids: {line[:60]!r}") from None
         if any(not 0 <= token < vocabulary for token in row):
             raise InputError(f"line {number} of {file} has an id outside the vocabulary of {vocabulary}")
         rows.append(row)

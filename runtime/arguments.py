@@ -62,7 +62,7 @@ def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, wha
 def check_lengths(max_length: int | None, min_length: int, begun: int, most: int) -> None:
     """Refuse lengths beyond `most`, in tokens, and a prefix of `begun` tokens that leaves no room for more."""
     if max_length is not None and not 1 <= max_length <= most:
-        raise InputError(f"the maximum length {max_length} is not between 1 and {most}, the most of this model")
+        raise InputError(f"the maximum length {max_length} is not between 1 and {most}, the maximum of this model")
     most = max_length or most
     if not 0 <= min_length <= most:
         raise InputError(f"the minimum length {min_length} is not between 0 and {most}, the maximum length")

@@ -82,7 +82,7 @@ class CppBackend(Backend):
             raise RuntimeError(done.stderr.strip() or f"txport-bench ended with exit code {done.returncode}")
         printed: dict[str, Any] = json.loads(done.stdout)
         if printed.get("format") != CPP_FORMAT or printed.get("format_version") != CPP_FORMAT_VERSION:
-            raise RuntimeError("the program writes another JSON format than that of this version of txport-bench")
+            raise RuntimeError("the program is another version of txport-bench, with another JSON format")
         return printed
 
     def ids(self) -> list[list[int]]:

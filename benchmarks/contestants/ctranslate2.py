@@ -43,7 +43,7 @@ class CTranslate2Backend(Backend):
     def prepare(self, task: Task, setting: Setting) -> None:
         """Convert ids to names; `setting` has intra, inter, and for a text rows and batch_type."""
         if task.prefix:
-            raise ValueError("answers that are forced to begin with certain ids are not compared")
+            raise ValueError("models with a forced prefix are not supported here")
         threads = (setting["intra"], setting["inter"])
         if threads != self._threads:
             self._translator = ctranslate2.Translator(

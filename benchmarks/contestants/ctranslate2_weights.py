@@ -42,7 +42,7 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     if config.norm_kind not in ("layer", "rms"):
         raise InputError(f"CTranslate2 has LayerNorm and RMSNorm, and this model's norm_kind is {config.norm_kind!r}")
     if config.encoder.heads != config.decoder.heads:
-        raise InputError("no unequal heads are written for CTranslate2 here")
+        raise InputError("unequal heads are not supported for CTranslate2")
     if config.copies:
         raise InputError("CTranslate2 has no copy mechanism, and this model's copy_heads need one")
     layers = (config.encoder_layers, config.decoder_layers)

@@ -23,7 +23,7 @@ class Generator(TorchBackend):
     def prepare(self, task: Task, setting: Setting) -> None:
         """Prepare as `TorchBackend.prepare` does; a fixed task has no eos."""
         if task.prefix:
-            raise ValueError("answers that are forced to begin with certain ids are not compared")
+            raise ValueError("models with a forced prefix are not supported here")
         super().prepare(task, setting)
         if task.fixed:
             eos = None

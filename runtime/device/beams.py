@@ -128,7 +128,7 @@ class DeviceBeams(DeviceState):
             values[:] = values[self._sentence, order % self._beams]
 
     def resized(self, rows: Sequence[int], target: int) -> "DeviceBeams":
-        """Return a new state of whole sentences; see `DeviceState.moved`."""
+        """Return a new state of whole sentences; see `DeviceState.resized`."""
         assert not self._unread, "rows move after the steps before have been read"
         sentences = [row // self._beams for row in rows[:: self._beams]]
         beams = range(self._beams)

@@ -171,7 +171,7 @@ class Queue:
             if self._closing and not (admitted and current_thread() is self._thread):
                 raise InputError(CLOSED)
             if self._unanswered >= self._max_waiting and not admitted:
-                raise ResourceError(f"{self._unanswered} requests wait already, which is the most: try again later")
+                raise ResourceError(f"{self._unanswered} requests are waiting, which is the maximum: try again later")
             if self._thread.ident is None:
                 self._thread.start()
             lane = self._lanes.get(request.search) or self._new_lane(request.search)

@@ -55,7 +55,7 @@ class Keys:
         """
         again = Keys.read(self._file)
         if self and not again:
-            raise InputError("no API key is left: the keys stay as they were")
+            raise InputError("no API key is left: the keys do not change")
         self._digests = again._digests
 
     @property

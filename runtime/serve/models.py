@@ -157,7 +157,7 @@ class Models:
         if not pairs:
             raise Refusal(400, f"the source language is not served with this target: {_LISTED}")
         if source == AUTO and len({code for _, code, _ in pairs}) > 1:
-            raise Refusal(400, "languages are not detected here, and there are several: give the source language")
+            raise Refusal(400, "languages are not detected, and there are several: give the source language")
         model, code, to = pairs[0]
         return Choice(model, code or None, model.sources.get(code), model.targets.get(to))
 

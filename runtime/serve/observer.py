@@ -131,7 +131,7 @@ class Guard:
             origin = headers.get("Origin")
             foreign = origin is not None and origin.partition("://")[2].lower() != host
             if foreign and scope["method"] == "POST" and not {ANY, origin} & set(self._origins):
-                raise Refusal(403, "web pages of other origins may not ask: name them by --allow-origin")
+                raise Refusal(403, "web pages of other origins may not call the API: name them by --allow-origin")
         await self._app(scope, receive, send)
 
 

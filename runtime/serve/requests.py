@@ -70,7 +70,7 @@ def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
                 raise Refusal(400, f"the body has more than {_MOST_BRACKETS} brackets: send less at a time")
             fields = json.loads(body.decode("utf-8-sig"))
             if not isinstance(fields, dict):
-                raise Refusal(400, "the body is JSON, but no object: give {...}")
+                raise Refusal(400, "the body is JSON, but not an object: give {...}")
             return fields
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
         if kind == "multipart/form-data":

@@ -250,7 +250,7 @@ SPLIT = [TEXT, "--target", ANSWER]
         ),
         ([*SPLIT, "--target-language", "de"], "de"),
         ([], "give a bundle or a checkpoint, and a text in quotes, or --positions"),
-        ([TEXT, "--positions", 64], "--positions draws no model: give nothing else but -o"),
+        ([TEXT, "--positions", 64], "--positions does not draw a model: use it only with -o"),
     ],
 )
 def test_what_cannot_be_drawn_of_a_checkpoint(
@@ -270,7 +270,7 @@ def test_positions_of_no_model(tmp_path: Path, width: int) -> None:
 
 
 def test_positions_and_a_word(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--positions draws no model: give nothing else but -o$"):
+    with pytest.raises(InputError, match="--positions does not draw a model: use it only with -o$"):
         attend("--positions", 64, "--word", "it", "-o", tmp_path / "out.svg")
 
 

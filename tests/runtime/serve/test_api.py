@@ -127,7 +127,7 @@ def test_the_page_needs_nothing_from_elsewhere(server: Served) -> None:
 
 REFUSED = {
     "no JSON": (b"{", 400, "not JSON"),
-    "no object": (b"[1]", 400, "no object"),
+    "no object": (b"[1]", 400, "not an object"),
     "too deep": (b"[" * 4000, 400, "not JSON"),
     "other encoding": ('{"q": "é"}'.encode("latin-1"), 400, "not UTF-8"),
     "nothing": (b"{}", 400, "q is missing"),
@@ -270,7 +270,7 @@ def test_several_bundles_by_name_and_by_languages(tmp_path: Path, toy: "Translat
         assert server.ask(q="the cat")[0] == 400
         assert server.ask(q="the cat", source="auto", target="fr") == (
             400,
-            {"error": "languages are not detected here, and there are several: give the source language"},
+            {"error": "languages are not detected, and there are several: give the source language"},
         )
         assert server.ask(q="the cat", source="en", model="many")[0] == 422
 
