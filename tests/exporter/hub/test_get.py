@@ -197,7 +197,7 @@ def test_a_full_disk(place: Place, bundle: Path, full: str, name: str, small_dis
 def test_offline_and_unknown_names(place: Place) -> None:
     done = place.run("tx-get", MODEL, "--offline", check=False)
     assert done.stderr == (
-        f"tx-get: {MODEL} is not a local file, and was not fetched at main before, while huggingface_hub is offline\n"
+        f"tx-get: {MODEL} is not a local file, and is not cached at main, while huggingface_hub is offline\n"
     )
     place.fetch(MODEL)
     asked = len(place.hub.requests)

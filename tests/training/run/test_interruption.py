@@ -96,7 +96,7 @@ def test_a_state_between_validations_goes_on_bit_by_bit(
 def test_a_finished_run_stays_as_it_is(tiny: Tiny, tmp_path: Path, whole: dict[str, torch.Tensor]) -> None:
     recipe, output = tiny(*OPTIONS, *LAST), tmp_path / "checkpoint"
     train(recipe, output, Path())
-    with pytest.raises(Finished, match=r"the run is finished \(\d+ steps, BLEU .*\): raise max_steps to go on"):
+    with pytest.raises(Finished, match=r"the run is finished \(\d+ steps, BLEU .*\): raise max_steps to continue"):
         train(recipe, output, Path(), resume=True)
     assert all(torch.equal(value, weights(output)[name]) for name, value in whole.items())
 
