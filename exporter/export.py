@@ -51,7 +51,7 @@ from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
 # Maximum number of positions that are written for sinusoids, which are unlimited.
-MOST_SINUSOIDS = 1 << 16
+MAX_SINUSOIDS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     if learned:
         most = default
     else:
-        most = max(default, MOST_SINUSOIDS)
+        most = max(default, MAX_SINUSOIDS)
     source, target = (default if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)
     for name, value, least in (

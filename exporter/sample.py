@@ -20,7 +20,7 @@ from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, ope
 # Prefix of the origin of generated sentences.
 RANDOM = "random"
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
-MOST_MADE = FIRST_TARGET + 8
+MAX_MADE = FIRST_TARGET + 8
 
 
 @dataclass(frozen=True)
@@ -184,12 +184,12 @@ def spread(lengths: Sequence[int]) -> list[int]:
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
-    """Limit of a random source's answer: its own length, at most `MOST_MADE`, at least two after a forced beginning.
+    """Limit of a random source's answer: its own length, at most `MAX_MADE`, at least two after a forced beginning.
 
     Few answers to random texts end by themselves: most would run to the model's last position and prove little.
     """
     least = len(around.target_prefix) + 2
-    return [min(max_target, max(least, min(len(source), MOST_MADE))) for source in sources]
+    return [min(max_target, max(least, min(len(source), MAX_MADE))) for source in sources]
 
 
 def _random_texts(tokenizer: TextTokenizer, config: Config, count: int, longest: int) -> list[str]:

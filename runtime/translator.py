@@ -202,7 +202,7 @@ class Translator(OpenBundle):
 
         Raises:
             InputError: as in `translate`, or `on_piece` is set for a search with several answers.
-            ResourceError: the queue is full (`txport.runtime.search.queue.MOST_WAITING`).
+            ResourceError: the queue is full (`txport.runtime.search.queue.MAX_WAITING`).
         """
         call = self._call(options, changes)
         asked = call.sentence(sentence, "the sentence")

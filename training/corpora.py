@@ -37,7 +37,7 @@ _log = logging.getLogger("txport")
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
 # Default number of held-out pairs.
-MOST_HELD_OUT = 1_000
+MAX_HELD_OUT = 1_000
 FileOptions: TypeAlias = ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions
 
 
@@ -67,7 +67,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
         whole = builtin(options)
         return _as_answered_all(whole.train, whole.validation, whole.test, tokenizer)
     train = _read_split(options, data, options.train)
-    count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
+    count = options.held_out or max(1, min(MAX_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
     left_out = 0
     for salt, name in (("validation", options.validation), ("test", options.test)):

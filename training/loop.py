@@ -52,7 +52,7 @@ from txport.training.torch_engine import TorchEngine, special_tokens
 _log = logging.getLogger("txport")
 
 # Number of held-out sources in a checkpoint, for calibration and verification of its bundles.
-MOST_SENTENCES = 2_000
+MAX_SENTENCES = 2_000
 
 
 @dataclass(frozen=True)
@@ -495,7 +495,7 @@ def _finish(
     held_out: dict[str, str] = {}
     for source, target in [*corpus.test, *corpus.validation]:
         held_out.setdefault(source, target)
-    shown = list(held_out.items())[:MOST_SENTENCES]
+    shown = list(held_out.items())[:MAX_SENTENCES]
     report: dict[str, Any] = {
         "recipe": recipe.to_json(),
         "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},

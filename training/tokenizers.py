@@ -14,7 +14,7 @@ from txport.models.normalisation import rule_file, spaced
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
-from txport.runtime.text.lines import MOST_LINE_BYTES
+from txport.runtime.text.lines import MAX_LINE_BYTES
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training.corpora import Pair
 from txport.training.recipe import TokenizerOptions, chosen
@@ -28,7 +28,7 @@ SPECIAL = 4
 BYTES = 256
 OURS = SpecialTokens(PAD, UNK, BOS, EOS)
 # Sentences that the pieces are chosen from, at most; more cost memory and change little.
-MOST_SENTENCES = 2_000_000
+MAX_SENTENCES = 2_000_000
 # A fixed number: the unigram trainer's sums depend on it.
 THREADS = 4
 
@@ -136,8 +136,8 @@ def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> by
                 split_digits=True,
                 byte_fallback=options.byte_fallback,
                 character_coverage=options.character_coverage,
-                input_sentence_size=MOST_SENTENCES,
-                max_sentence_length=MOST_LINE_BYTES,  # bytes; by default longer sentences than 4,192 are left out
+                input_sentence_size=MAX_SENTENCES,
+                max_sentence_length=MAX_LINE_BYTES,  # bytes; by default longer sentences than 4,192 are left out
                 shuffle_input_sentence=True,
                 num_threads=THREADS,
                 minloglevel=2,

@@ -27,7 +27,7 @@ _ACTIVATIONS = {
     "gelu_tanh": common_spec.Activation.GELUTanh,
 }
 # Sinusoids that are written: more than any workload of tx-bench has.
-MOST_POSITIONS = 4_096
+MAX_POSITIONS = 4_096
 
 
 def write_ctranslate2(model: Transformer, directory: Path) -> None:
@@ -98,7 +98,7 @@ def _positions(table: Any, config: Config) -> np.ndarray[Any, np.dtype[np.float3
     """The table of positions; sinusoids for inputs as long as bundles may take, which the model has no end of."""
     if config.positions != "sinusoidal":
         return _array(table)
-    return _array(sinusoids(max(config.max_positions, MOST_POSITIONS), config.d_model))
+    return _array(sinusoids(max(config.max_positions, MAX_POSITIONS), config.d_model))
 
 
 def _set_rotations(spec: Any, config: Config) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 from txport.benchmarks.report.schema import Percentiles, Ratio
 
-LEAST_WARM_UP = 3
-MOST_WARM_UP = 30
+MIN_WARM_UP = 3
+MAX_WARM_UP = 30
 STABLE = 0.05  # warm-up ends when three calls in a row differ by less
-LEAST_FOR_P99 = 100
+MIN_FOR_P99 = 100
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -19,7 +19,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def percentiles(values: Sequence[float]) -> Percentiles:
     """p50, p90 and, of 100 values or more, p99."""
-    if len(values) >= LEAST_FOR_P99:
+    if len(values) >= MIN_FOR_P99:
         p99 = percentile(values, 0.99)
     else:
         p99 = None
@@ -28,10 +28,10 @@ def percentiles(values: Sequence[float]) -> Percentiles:
 
 def is_warm(times: Sequence[float]) -> bool:
     """Return whether the last three calls took the same time within 5%, or 30 calls were made."""
-    if len(times) < LEAST_WARM_UP:
+    if len(times) < MIN_WARM_UP:
         return False
-    last = times[-LEAST_WARM_UP:]
-    return max(last) <= min(last) * (1 + STABLE) or len(times) >= MOST_WARM_UP
+    last = times[-MIN_WARM_UP:]
+    return max(last) <= min(last) * (1 + STABLE) or len(times) >= MAX_WARM_UP
 
 
 def warm_up(call: Callable[[], float], most_seconds: float, best: float | None = None) -> list[float]:

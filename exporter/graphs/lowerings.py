@@ -21,7 +21,7 @@ from txport.runtime.bundle.schema import ModelSizes
 # The key and value of each head, [b, h, s or c, k].
 KeyValue = tuple[ir.Value, ir.Value]
 # Ids of a block that is searched for the best one: fewer would not pay for the operators around it.
-LEAST_BLOCK = 16
+MIN_BLOCK = 16
 
 
 def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -234,7 +234,7 @@ class Ort(Scatter):
         they are long gone (ONNX Runtime before 1.31, microsoft/onnxruntime#32120).
         """
         width = _block(vocabulary)
-        if width < LEAST_BLOCK:
+        if width < MIN_BLOCK:
             return super().best(logits, vocabulary)
         w = self._w
         blocks = w.op("Reshape", logits, [-1, vocabulary // width, width])

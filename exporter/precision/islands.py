@@ -18,7 +18,7 @@ from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.precision.calibration import Calibration, Loss, magnitude
-from txport.exporter.verification.quality import MOST_CHANGED
+from txport.exporter.verification.quality import MAX_CHANGED
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
 from txport.runtime.version import VERSION
@@ -214,7 +214,7 @@ def lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Sc
     chosen: list[Scope] = []
     current = measure(chosen)
     gains = dict.fromkeys(candidates, math.inf)
-    while gains and (current.changed > MOST_CHANGED or current.regret > REGRET):
+    while gains and (current.changed > MAX_CHANGED or current.regret > REGRET):
         trials: dict[Scope, Loss] = {}
         while (best := max(gains, key=gains.__getitem__)) not in trials:
             trials[best] = trial = measure([*chosen, best])

@@ -21,7 +21,7 @@ _HALF_STEP = 0.501
 # Numbers that are compared at once: a table of words may be larger than what else verification needs.
 _BLOCK = 1 << 20
 # Tensors that differ by a fault in the bundle; more are another state of the checkpoint.
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def compare_weights(model: Transformer, parameters: Parameters, file: File, longest: int) -> WeightsReport:
@@ -52,7 +52,7 @@ def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, chec
         checkpoint: names it in messages.
 
     Raises:
-        CheckFailed: more tensors than `MOST_NAMED` differ.
+        CheckFailed: more tensors than `MAX_NAMED` differ.
     """
     parameters = manifest.parameters
     longest = max(manifest.limits.source, manifest.limits.target)
@@ -62,11 +62,11 @@ def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, chec
     if any(shapes.get(parameter.name) != tuple(parameter.shape) for parameter in parameters.tensors):
         return
     report = compare_weights(model, parameters, files_of(bundle) / WEIGHTS, longest)
-    if (count := len(report.failures)) > MOST_NAMED:
-        names = [failure.partition(" weights of ")[2].partition(" ")[0] for failure in report.failures[:MOST_NAMED]]
+    if (count := len(report.failures)) > MAX_NAMED:
+        names = [failure.partition(" weights of ")[2].partition(" ")[0] for failure in report.failures[:MAX_NAMED]]
         raise CheckFailed(
             f"{bundle} has other weights than {checkpoint} ({count} of {report.tensors} tensors differ: "
-            f"{', '.join(names)} and {count - MOST_NAMED} more): it was exported from another state, export it again"
+            f"{', '.join(names)} and {count - MAX_NAMED} more): it was exported from another state, export it again"
         )
 
 

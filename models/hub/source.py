@@ -20,8 +20,8 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Its presence marks a model as SMaLL-100, whose other files equal M2M100's. It is not executed.
 SMALL100_MARK = "tokenization_small100.py"
 # bytes, and times its own size, that an archive may unpack to
-LEAST_UNPACKED = 64 << 20
-MOST_RATIO = 16
+MIN_UNPACKED = 64 << 20
+MAX_RATIO = 16
 # Files that importers read; those of bundles are named by their manifest.
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", SMALL100_MARK)
 
@@ -81,7 +81,7 @@ def _unpack(archive: Path, directory: Path) -> None:
 
 def _check_size(archive: Path, sizes: Iterable[int]) -> None:
     """Refuse an archive whose files are much larger than it: weights hardly shrink."""
-    most = max(LEAST_UNPACKED, MOST_RATIO * archive.stat().st_size)
+    most = max(MIN_UNPACKED, MAX_RATIO * archive.stat().st_size)
     total = 0
     for size in sizes:
         total += size

@@ -40,7 +40,7 @@ _BYTES = 2
 _FIXED32 = 5
 # TensorProto.DataType: bytes of an element.
 _ELEMENTS = {1: 4, 2: 1, 3: 1, 6: 4, 7: 8, 9: 1, 10: 2}
-_MOST_DIMENSIONS = 8
+_MAX_DIMENSIONS = 8
 _FILE = PurePosixPath(WEIGHTS).name
 
 
@@ -198,7 +198,7 @@ def _check_tensor(message: bytes, weights: int) -> None:
         _refuse_weight("is neither in the graph nor in a file")
     if len(types) != 1 or types[0] not in _ELEMENTS:
         _refuse_weight("has a type that tx-export does not write")
-    if len(dimensions) > _MOST_DIMENSIONS:
+    if len(dimensions) > _MAX_DIMENSIONS:
         _refuse_weight(f"has {len(dimensions)} dimensions")
     size = prod(dimensions) * _ELEMENTS[types[0]]
     if raw and len(raw[0]) != size:

@@ -50,7 +50,7 @@ CROSS_IDS = "cross_ids"
 # Which slots of the caches a hypothesis continues.
 ANCESTORS = "self_ancestors"
 # Beam search asks for twice as many candidates as it has beams: enough for 8, more than any model's own settings have.
-MOST_TOP = 16
+MAX_TOP = 16
 # Of each row: the candidates, and by what their logits are normalised.
 TOP_OUTPUTS = ("top_ids", "top_logits", "normaliser")
 STATE = ("token_ids", "positions", "finished")
@@ -114,7 +114,7 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
 
 def most_top(sizes: ModelSizes) -> int:
     """Return the candidates that `decoder_beams` gives for each row."""
-    return min(MOST_TOP, sizes.target_vocabulary)
+    return min(MAX_TOP, sizes.target_vocabulary)
 
 
 def decoder_beams(sizes: ModelSizes, floating: DType) -> Interface:

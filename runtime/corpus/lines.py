@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from txport.runtime.bundle.strict_json import finite
-from txport.runtime.corpus.rows import MOST_BYTES, Fault, Output, Rows, text_of
+from txport.runtime.corpus.rows import MAX_BYTES, Fault, Output, Rows, text_of
 from txport.runtime.text.lines import as_line
 
 _CHUNK = 1 << 20
@@ -16,7 +16,7 @@ _WINDOW_BYTES = 1 << 23
 
 
 class Lines:
-    """Lines of a file, to be taken from the beginning. One that is longer than `MOST_BYTES` is cut there.
+    """Lines of a file, to be taken from the beginning. One that is longer than `MAX_BYTES` is cut there.
 
     Attributes:
         nothing: what no rows keep.
@@ -39,14 +39,14 @@ class Lines:
             chunk = chunk.removeprefix(mark)
             mark = b""
             start, *more = chunk.split(b"\n")
-            if size <= MOST_BYTES:
+            if size <= MAX_BYTES:
                 rest.append(start)
             size += len(start)
             if more:
-                yield [b"".join(rest)[: MOST_BYTES + 1], *more[:-1]]
+                yield [b"".join(rest)[: MAX_BYTES + 1], *more[:-1]]
                 rest = [more[-1]]
                 size = len(more[-1])
-        if last := b"".join(rest)[: MOST_BYTES + 1]:
+        if last := b"".join(rest)[: MAX_BYTES + 1]:
             yield [last]
 
     @property

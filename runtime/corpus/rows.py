@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 # A longer row is not a sentence, and would waste memory.
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 # What may become of a row that cannot be translated, as of lines in `txport.runtime.text.lines`.
 ON_ERROR = ("skip", "strict", "replace")
 
@@ -51,8 +51,8 @@ def text_of(value: object, errors: str) -> str | Fault:
         return Fault("the row is null")
     if not isinstance(value, (str, bytes)):
         return Fault(f"the row is of type {type(value).__name__}, not text")
-    if len(value) > MOST_BYTES:
-        return Fault(f"the row has more than {MOST_BYTES:,} bytes")
+    if len(value) > MAX_BYTES:
+        return Fault(f"the row has more than {MAX_BYTES:,} bytes")
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8", "replace" if errors == "replace" else "strict")

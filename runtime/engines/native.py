@@ -33,7 +33,7 @@ VARIABLE = "TXPORT_ENGINE_LIBRARY"
 # Where a clone builds it: `make fused`, and `make cpp`.
 _BUILT = ("build/cpp/engine", "build/cpp/release")
 # Of one call.
-MOST_STEPS = 64
+MAX_STEPS = 64
 _NO_TABLE = "its manifest has no table of parameters (export it again)"
 _HOW = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
 
@@ -379,11 +379,11 @@ class NativeState:
         check(self.library, self.library.txport_state_restrict(self.handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""
+        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MAX_STEPS`."""
         calls = 0
         try:
-            for done in range(0, max(count, 1), MOST_STEPS):
-                part = min(count - done, MOST_STEPS)
+            for done in range(0, max(count, 1), MAX_STEPS):
+                part = min(count - done, MAX_STEPS)
                 check(self.library, self.library.txport_state_step(self.handle.value, part))
                 calls += 1
         finally:  # a step that is refused makes nothing, and those before it are to be read
@@ -398,8 +398,8 @@ class NativeState:
         steps = c_int64()
         finished = np.empty(self.rows, np.bool_)
         for _ in range(self._unread.popleft()):
-            part = np.empty((MOST_STEPS, self.rows), np.int64)
-            arguments = address(part), MOST_STEPS, byref(steps), address(finished)
+            part = np.empty((MAX_STEPS, self.rows), np.int64)
+            arguments = address(part), MAX_STEPS, byref(steps), address(finished)
             check(self.library, self.library.txport_state_read(self.handle.value, *arguments))
             made.append(part[: steps.value])
         return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)

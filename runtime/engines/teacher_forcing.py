@@ -23,7 +23,7 @@ from txport.runtime.errors import BundleError, failure
 from txport.runtime.libraries import cuda_provider
 
 # The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
-MOST_NUMBERS = 1 << 24
+MAX_NUMBERS = 1 << 24
 
 Array = npt.NDArray[Any]
 Ids = Sequence[int]
@@ -139,7 +139,7 @@ class TeacherForcing:
         source = 0
         for row in order:
             longest = max(source, len(sources[row]))
-            if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MOST_NUMBERS):
+            if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MAX_NUMBERS):
                 yield rows
                 rows = []
                 longest = len(sources[row])

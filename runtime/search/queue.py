@@ -23,7 +23,7 @@ from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
 from txport.runtime.search.settings import Search
 
 # Default of the maximum number of waiting requests.
-MOST_WAITING = 1024
+MAX_WAITING = 1024
 CLOSED = "the queue was closed: open the bundle again"
 
 
@@ -116,7 +116,7 @@ class Queue:
         *,
         rows: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
-        max_waiting: int = MOST_WAITING,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         self._engine = engine
         self._rows = rows

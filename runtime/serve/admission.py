@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from txport.runtime.serve.errors import Refusal
 
 # Sentences of one request that are in the queue at the same time, about: a document has no more there.
-MOST_OF_A_REQUEST = 64
+MAX_OF_A_REQUEST = 64
 
 
 class Admission:
@@ -25,12 +25,12 @@ class Admission:
 
     @contextmanager
     def place(self, sentences: int, client: str) -> Iterator[None]:
-        """Yield a place for a request, which counts for at most `MOST_OF_A_REQUEST` sentences.
+        """Yield a place for a request, which counts for at most `MAX_OF_A_REQUEST` sentences.
 
         Raises:
             Refusal: 429, this client has its share; 503, all places are taken.
         """
-        count = max(1, min(sentences, MOST_OF_A_REQUEST))
+        count = max(1, min(sentences, MAX_OF_A_REQUEST))
         if self._max_per_client and self._clients[client] >= self._max_per_client:
             raise Refusal(429, "too many requests of one client at the same time: wait for an answer first", retry=True)
         if self._waiting and self._waiting + count > self._max_waiting:

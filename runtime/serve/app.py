@@ -30,7 +30,7 @@ from txport.runtime.serve.settings import Settings
 
 T = TypeVar("T")
 # Most bytes of a body whose client has not shown its key in the header.
-MOST_UNKNOWN = 64 << 10
+MAX_UNKNOWN = 64 << 10
 # Whole bodies of the largest size for which there is memory while they arrive.
 BODIES = 32
 _SMALL = 16 << 10  # bytes of a body that is parsed within a millisecond; larger ones are parsed in a thread
@@ -240,7 +240,7 @@ async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known
     if known:
         most = settings.max_bytes
     else:
-        most = min(settings.max_bytes, MOST_UNKNOWN)
+        most = min(settings.max_bytes, MAX_UNKNOWN)
     if known:
         instead = "send less at a time"
     else:

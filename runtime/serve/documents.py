@@ -14,7 +14,7 @@ from txport.runtime.translator import Translator
 
 T = TypeVar("T")
 # Texts of a request that are in the queue at the same time, so that a long list does not stand before all others.
-MOST_AT_ONCE = 32
+MAX_AT_ONCE = 32
 # A text of more characters is split and tokenized in a thread of its own: it takes longer than others should wait.
 SHORT = 1000
 # Few: a hostile text of the length that is allowed may take seconds.
@@ -57,7 +57,7 @@ async def translate(
         for number, text in waiting:
             found[number] = await (submit(text) if len(text) <= SHORT else _in_thread(submit, text))
 
-    await _together(work() for _ in range(min(MOST_AT_ONCE, len(texts))))
+    await _together(work() for _ in range(min(MAX_AT_ONCE, len(texts))))
     return [found[number] for number in range(len(texts))]
 
 

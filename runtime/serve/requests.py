@@ -15,15 +15,15 @@ from txport.runtime.serve.settings import Settings
 FIELDS = frozenset("q source target model format api_key alternatives stream alignments secret".split())
 _WHAT = "source, target, model, format and api_key are text"
 # More fields than any request has.
-_MOST_FIELDS = 100
-MOST_PARTS = 100
-MOST_HEADERS = 1024  # bytes of a part's headers
+_MAX_FIELDS = 100
+MAX_PARTS = 100
+MAX_HEADERS = 1024  # bytes of a part's headers
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))', re.ASCII | re.IGNORECASE)
 _NAME = re.compile(rb';\s*name=(?:"([^"\r\n]*)"|([^\s";,]+))', re.IGNORECASE)
 # Encodings that do not change a part.
 _PLAIN = (b"7bit", b"8bit", b"binary")
 # Brackets of a JSON body: each may be an object, of which a million take a quarter of a second.
-_MOST_BRACKETS = 1 << 16
+_MAX_BRACKETS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == "application/json" or kind.endswith("+json"):
-            if body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
-                raise Refusal(400, f"the body has more than {_MOST_BRACKETS} brackets: send less at a time")
+            if body.count(b"[") + body.count(b"{") > _MAX_BRACKETS:
+                raise Refusal(400, f"the body has more than {_MAX_BRACKETS} brackets: send less at a time")
             fields = json.loads(body.decode("utf-8-sig"))
             if not isinstance(fields, dict):
                 raise Refusal(400, "the body is JSON, but not an object: give {...}")
             return fields
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
         if kind == "multipart/form-data":
             pairs += parts_of(body, content_type)
         else:
-            pairs += parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+            pairs += parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except UnicodeError:
         raise Refusal(400, "the body is not UTF-8") from None
     except (ValueError, RecursionError):
@@ -93,7 +93,7 @@ def parts_of(body: bytes, content_type: str) -> list[tuple[str, str]]:
         content_type: its header, which gives the boundary.
 
     Raises:
-        ValueError: the body is not such a form, has more than `MOST_PARTS` parts or `MOST_HEADERS` bytes of headers in
+        ValueError: the body is not such a form, has more than `MAX_PARTS` parts or `MAX_HEADERS` bytes of headers in
             one, or a part is encoded or not UTF-8.
     """
     found = _BOUNDARY.search(content_type)
@@ -101,17 +101,17 @@ def parts_of(body: bytes, content_type: str) -> list[tuple[str, str]]:
         raise ValueError("the content type has no boundary")
     boundary = b"\r\n--" + (found[1] or found[2]).encode()
     # The first piece is before the form; the one that begins with -- ends it.
-    pieces = (b"\r\n" + body).split(boundary, MOST_PARTS + 1)[1:]
+    pieces = (b"\r\n" + body).split(boundary, MAX_PARTS + 1)[1:]
     parts: list[tuple[str, str]] = []
     for piece in pieces:
         if piece.startswith(b"--"):
             return parts
         parts.append(_part(piece))
-    raise ValueError("the form has no end" if len(pieces) <= MOST_PARTS else "the form has too many parts")
+    raise ValueError("the form has no end" if len(pieces) <= MAX_PARTS else "the form has too many parts")
 
 
 def _part(piece: bytes) -> tuple[str, str]:
-    end = piece.find(b"\r\n\r\n", 0, MOST_HEADERS)
+    end = piece.find(b"\r\n\r\n", 0, MAX_HEADERS)
     padding, _, headers = piece[: max(end, 0)].partition(b"\r\n")
     if end < 0 or padding.strip(b" \t"):
         raise ValueError("a part has no headers, or too many")

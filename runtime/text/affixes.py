@@ -12,7 +12,7 @@ from txport.runtime.bundle.tokenizer_schema import (
 )
 from txport.runtime.errors import InputError
 
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _must_choose(side: str, languages: Languages | None) -> InputError:
 
 
 def _some(names: dict[str, int]) -> str:
-    shown = list(names)[:_MOST_NAMES]
+    shown = list(names)[:_MAX_NAMES]
     if len(names) > len(shown):
         rest = f" or one of {len(names) - len(shown)} more (tx-inspect lists them)"
     else:

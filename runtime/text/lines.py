@@ -25,7 +25,7 @@ WINDOW_LINES = 1024
 FIRST_LINES = 32
 _WINDOW_BYTES = 1 << 20
 # Longer lines are refused: they are not sentences, and would waste memory and time.
-MOST_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 # What may become of a line that is not UTF-8, or too long.
 ON_ERROR = ("strict", "replace", "skip")
 
@@ -151,7 +151,7 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
         raw: windows of bytes.
         errors: for a line that is not UTF-8: "strict" raises, after the lines before it were yielded; "replace" puts
             U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty. A line
-            of more than `MOST_LINE_BYTES` raises unless it is skipped.
+            of more than `MAX_LINE_BYTES` raises unless it is skipped.
         what: names a line in messages, before its number.
 
     Raises:
@@ -168,9 +168,9 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
         try:
             for line in window:
                 where = f"{what} {number + len(texts)}"
-                if len(line) > MOST_LINE_BYTES and errors != "skip":
+                if len(line) > MAX_LINE_BYTES and errors != "skip":
                     raise _too_long(line, where, InputError, ", or choose --errors skip")
-                texts.append(_line_text(b"" if len(line) > MOST_LINE_BYTES else line, errors, where))
+                texts.append(_line_text(b"" if len(line) > MAX_LINE_BYTES else line, errors, where))
         except InputError:
             if texts:
                 yield texts
@@ -210,13 +210,13 @@ def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
     if not lines[-1]:
         lines.pop()
     for n, line in enumerate(lines, 1):
-        if len(line) > MOST_LINE_BYTES:
+        if len(line) > MAX_LINE_BYTES:
             raise _too_long(line, f"{file}, line {n}", error)
     return [_text(line.removesuffix(b"\r"), f"{file}, line {n}", error) for n, line in enumerate(lines, 1)]
 
 
 def _too_long(line: bytes, where: str, error: type[TxportError], way: str = "") -> TxportError:
-    most = f"{MOST_LINE_BYTES:,}"
+    most = f"{MAX_LINE_BYTES:,}"
     return error(f"{where} has {len(line):,} bytes, more than {most}: break it into sentences{way}")
 
 

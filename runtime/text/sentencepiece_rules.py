@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.protobuf import field_at, tagged
 
-MOST_PIECE_BYTES = 1024
+MAX_PIECE_BYTES = 1024
 # Pieces that a user defined, each of which begins with the one before: the library's buffer for its matches.
-MOST_NESTED = 64
+MAX_NESTED = 64
 # Rules of the table that match at one place, likewise; its keys, its size and the text that it writes.
-MOST_RULES = 32
-MOST_KEY_BYTES = 256
-MOST_TABLE_BYTES = 4 << 20
-MOST_BYTES = 256 << 20  # of a model
-MOST_SPECIAL = 1 << 18  # fields that are not plain pieces
-_MOST_VISITS = 4  # of a unit of the table, on average: paths may share their ends
+MAX_RULES = 32
+MAX_KEY_BYTES = 256
+MAX_TABLE_BYTES = 4 << 20
+MAX_BYTES = 256 << 20  # of a model
+MAX_SPECIAL = 1 << 18  # fields that are not plain pieces
+_MAX_VISITS = 4  # of a unit of the table, on average: paths may share their ends
 
 _PIECE, _NORMALIZER, _DENORMALIZER = (number << 3 | 2 for number in (1, 3, 5))
 _TEXT = 1 << 3 | 2
@@ -74,8 +74,8 @@ def check_sentencepiece(model: bytes) -> None:
 
 
 def _check_model(model: bytes) -> None:
-    if len(model) > MOST_BYTES:
-        raise _Refusal(f"has more than {MOST_BYTES} bytes")
+    if len(model) > MAX_BYTES:
+        raise _Refusal(f"has more than {MAX_BYTES} bytes")
     defined: list[bytes] = []
     at = special = 0
     while at < len(model):
@@ -86,7 +86,7 @@ def _check_model(model: bytes) -> None:
             continue
         tag, value, at = field_at(model, at)
         special += 1
-        if special > MOST_SPECIAL or tag >> 32:
+        if special > MAX_SPECIAL or tag >> 32:
             raise _Refusal("has fields that no trainer writes")
         if tag == _PIECE:
             defined += _checked_piece(value)
@@ -106,8 +106,8 @@ def _checked_piece(message: bytes) -> list[bytes]:
         elif tag == _TYPE:
             kinds.append(value)
     for text in texts:
-        if len(text) > MOST_PIECE_BYTES or b"\0" in text:
-            raise _Refusal(f"has a piece of more than {MOST_PIECE_BYTES} bytes, or with the character NUL")
+        if len(text) > MAX_PIECE_BYTES or b"\0" in text:
+            raise _Refusal(f"has a piece of more than {MAX_PIECE_BYTES} bytes, or with the character NUL")
     if _USER_DEFINED in kinds:
         return texts
     return []
@@ -119,8 +119,8 @@ def _check_nesting(defined: list[bytes]) -> None:
         while nested and not text.startswith(nested[-1]):
             nested.pop()
         nested.append(text)
-        if len(nested) > MOST_NESTED:
-            raise _Refusal(f"has more than {MOST_NESTED} user-defined pieces that begin with each other")
+        if len(nested) > MAX_NESTED:
+            raise _Refusal(f"has more than {MAX_NESTED} user-defined pieces that begin with each other")
 
 
 def _check_table(table: bytes) -> None:
@@ -128,7 +128,7 @@ def _check_table(table: bytes) -> None:
     if not table:
         return
     size = int.from_bytes(table[:4], "little")
-    if len(table) > MOST_TABLE_BYTES or not 0 < size <= len(table) - 4 or size % 4:
+    if len(table) > MAX_TABLE_BYTES or not 0 < size <= len(table) - 4 or size % 4:
         raise _Refusal("has a normalisation table of a wrong size")
     units = np.frombuffer(table, "<u4", size // 4, 4).astype(np.int64)
     text = table[4 + size :]
@@ -161,13 +161,13 @@ class _Table:
         places = self._offsets[:1]
         rules = np.zeros(1, np.int64)
         visits = 0
-        for _ in range(MOST_KEY_BYTES):
+        for _ in range(MAX_KEY_BYTES):
             if (places | 255).max() >= self._units.size:
                 raise _Refusal("has a normalisation table that leads out of itself")
             first, last = (np.searchsorted(self._places, places, side) for side in ("left", "right"))
             counts = last - first
             visits += int(counts.sum())
-            if visits > _MOST_VISITS * self._units.size:
+            if visits > _MAX_VISITS * self._units.size:
                 break
             if not counts.any():
                 return
@@ -183,8 +183,8 @@ class _Table:
         if (leaves >= self._units.size).any() or (self._units[leaves] & _VALUES >= self._text).any():
             raise _Refusal("has a normalisation table that leads out of itself")
         rules = rules + matches
-        if rules.max() > MOST_RULES:
-            raise _Refusal(f"has a normalisation table with more than {MOST_RULES} rules for one place")
+        if rules.max() > MAX_RULES:
+            raise _Refusal(f"has a normalisation table with more than {MAX_RULES} rules for one place")
         unique, inverse = np.unique(places, return_inverse=True)
         most = np.zeros(unique.size, np.int64)
         np.maximum.at(most, inverse, rules)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from txport.runtime.text.alignment import Span
 
 # Characters without white space that are looked through, and of the pieces in which that is done.
-LEAST_RUN = 2_048
+MIN_RUN = 2_048
 CHUNK = 512
 OVERLAP = 64
-_RUN = re.compile(rf"\S{{{LEAST_RUN},}}")
+_RUN = re.compile(rf"\S{{{MIN_RUN},}}")
 # Where something was left out of a text, in the text that is left, and how many characters.
 Gap = tuple[int, int]
 
@@ -27,7 +27,7 @@ def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[G
     Returns:
         the shortened text, which has the same ids, and the removed text.
     """
-    if len(text) < LEAST_RUN:
+    if len(text) < MIN_RUN:
         return text, []
     left = list[str]()
     gaps = list[Gap]()

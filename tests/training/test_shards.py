@@ -160,7 +160,7 @@ def size():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
     return int(line.split()[1]) * 1024
 
-tokenizers.MOST_SENTENCES = 2_000  # of 2,000,000: it keeps so many, whatever the corpus has
+tokenizers.MAX_SENTENCES = 2_000  # of 2,000,000: it keeps so many, whatever the corpus has
 # What the process may have besides what is imported: its own memory, without what it maps of files.
 limit = size() + int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

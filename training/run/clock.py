@@ -5,7 +5,7 @@ import time
 # The part of `max_minutes` that is kept for the last validation, the test and the checkpoint: until a validation was
 # timed, and the most.
 FIRST_RESERVE = 0.08
-MOST_RESERVE = 0.2
+MAX_RESERVE = 0.2
 # What loading the kept weights and writing the checkpoint take, in seconds.
 WRITING = 2.0
 
@@ -52,7 +52,7 @@ class Clock:
         """Learn what a validation takes and what decoding in it, in seconds, and so what comes after the last step."""
         if self.limit is not None:
             rest = 2 * validation + 1.3 * self.test * decoding + WRITING + 0.01 * self.limit
-            self.reserve = min(rest, MOST_RESERVE * self.limit)
+            self.reserve = min(rest, MAX_RESERVE * self.limit)
 
     def done(self) -> float:
         """Return the used part of the time for steps, 0 to 1; 0 without a limit."""

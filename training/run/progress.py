@@ -12,7 +12,7 @@ from txport.training.run.lightning_module import TranslationModule
 
 _log = logging.getLogger("txport")
 # Characters of an example.
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 # Weight of the newest step in the averages of speed.
 NEWEST = 0.05
 
@@ -144,6 +144,6 @@ class RunProgress(Callback):
 
 def _beginning(text: str) -> str:
     """Truncate a text to one line, since an untrained model may not end."""
-    if len(text) <= MOST_SHOWN:
+    if len(text) <= MAX_SHOWN:
         return text
-    return f"{text[:MOST_SHOWN]} ..."
+    return f"{text[:MAX_SHOWN]} ..."

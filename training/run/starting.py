@@ -23,7 +23,7 @@ from txport.training.guidance.guided_attention import default_heads
 from txport.training.recipe import Recipe, TokenizerOptions
 
 # The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
-MOST_UNKNOWN = 0.05
+MAX_UNKNOWN = 0.05
 LOOKED_AT = 5_000
 
 
@@ -102,7 +102,7 @@ def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], check
         encode_side = (lambda text: tokenizer.encode_source(text)[0], tokenizer.encode_prefix)[side]
         ids = [token for pair in every for token in encode_side(pair[side])]
         share = ids.count(unk) / max(1, len(ids))
-        if share > MOST_UNKNOWN:
+        if share > MAX_UNKNOWN:
             raise InputError(
                 f"the tokenizer of {checkpoint} lacks {100 * share:.0f}% of the pieces of the corpus' {name} "
                 f"texts, for example in {_example(every, side, unk, encode_side)!r}: fine-tune a checkpoint of these "

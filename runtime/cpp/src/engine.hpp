@@ -18,7 +18,7 @@ using Ids = std::vector<std::int64_t>;
 // The cache length that a batch begins with at least: enough for most sentences.
 inline constexpr std::int64_t kFirstTarget = 32;
 // Steps of one call, at most.
-inline constexpr std::int64_t kMostSteps = 64;
+inline constexpr std::int64_t kMaxSteps = 64;
 
 // The largest sizes that an engine accepts: rows of a batch, source tokens and target tokens (both with eos).
 struct Limits {
@@ -108,7 +108,7 @@ class DecoderState {
   // again. Only on states of an engine that `restricts`.
   virtual void restrict_rows(const std::vector<std::size_t>& rows,
                              const std::vector<std::shared_ptr<const Ids>>& words);
-  // Advance every unfinished row by up to `count` tokens, at most kMostSteps; may return before the device is done.
+  // Advance every unfinished row by up to `count` tokens, at most kMaxSteps; may return before the device is done.
   // Where Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works
   // on it while the host polls the other.
   virtual void step(std::int64_t count) = 0;

@@ -80,7 +80,7 @@ class Translator {
   // after which the failure is a DeadlineExceeded. The listener is called in the thread that decodes, or in
   // this call if there is nothing in the sentence to translate.
   // Throws as `translate`, and InputError: parts are asked of a search that has several answers, or the queue was
-  // closed. ResourceError: kMostWaiting requests wait. The listener hears nothing then.
+  // closed. ResourceError: kMaxWaiting requests wait. The listener hears nothing then.
   std::shared_ptr<Ticket> submit(std::string_view sentence, const Options& options,
                                  Listener<Translation, Piece> listener,
                                  std::optional<double> seconds = std::nullopt) const;

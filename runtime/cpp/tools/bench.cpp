@@ -24,8 +24,8 @@ using txport::tools::at_least;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kLeastWarmUp = 3;
-constexpr std::size_t kMostWarmUp = 30;
+constexpr std::size_t kMinWarmUp = 3;
+constexpr std::size_t kMaxWarmUp = 30;
 constexpr double kStable = 0.05;  // warm-up ends when three calls in a row differ by less
 
 struct Arguments {
@@ -70,9 +70,9 @@ Ids make_source(const Manifest& manifest, std::int64_t length, std::uint32_t see
 // Call until three calls in a row take about the same time.
 std::size_t warm_up(const std::function<double()>& call) {
   std::vector<double> times;
-  while (times.size() < kMostWarmUp) {
+  while (times.size() < kMaxWarmUp) {
     times.push_back(call());
-    if (times.size() < kLeastWarmUp) continue;
+    if (times.size() < kMinWarmUp) continue;
     const auto [least, most] = std::minmax_element(times.end() - 3, times.end());
     if (*most <= *least * (1 + kStable)) break;
   }

@@ -253,7 +253,7 @@ void check(const Arguments& arguments) {
 constexpr const char* kByteOrderMark = "\xEF\xBB\xBF";
 
 // Longer lines are refused: they are not sentences, and would waste memory and time.
-constexpr std::size_t kMostLineBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
 
 // A number with commas between thousands.
 std::string grouped(std::size_t number) {
@@ -264,8 +264,8 @@ std::string grouped(std::size_t number) {
 
 // Throws an error that explains why a line is not translated.
 void refuse_line(const std::string& line, const std::string& what) {
-  if (line.size() > kMostLineBytes) {
-    throw InputError(what + " has " + grouped(line.size()) + " bytes, more than " + grouped(kMostLineBytes) +
+  if (line.size() > kMaxLineBytes) {
+    throw InputError(what + " has " + grouped(line.size()) + " bytes, more than " + grouped(kMaxLineBytes) +
                      ": break it into sentences, or choose --errors skip");
   }
   check_utf8(line, what, ", or choose --errors replace or skip");
@@ -324,7 +324,7 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
   std::size_t first = 1;
   for (auto lines = windows.next(); !lines.empty(); lines = windows.next()) {
     if (first == 1 && lines[0].rfind(kByteOrderMark, 0) == 0) lines[0].erase(0, std::strlen(kByteOrderMark));
-    const std::size_t usable = usable_lines(lines, arguments.errors, kMostLineBytes);
+    const std::size_t usable = usable_lines(lines, arguments.errors, kMaxLineBytes);
     const std::vector<std::string_view> texts(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(usable));
     std::string written;
     const auto results = translator.translate(texts, arguments.options, what, first);

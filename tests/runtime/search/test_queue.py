@@ -139,7 +139,7 @@ def test_no_more_may_wait_than_its_bound() -> None:
     engine = Gate()
     queue = Queue(engine, max_waiting=2)
     futures = [queue.submit(request) for request in sources([5, 6])]
-    with pytest.raises(ResourceError, match="2 requests wait already"):
+    with pytest.raises(ResourceError, match="2 requests are waiting"):
         queue.submit(sources([7])[0])
     engine.open.set()
     wait(futures, 60)

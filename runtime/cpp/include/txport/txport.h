@@ -321,7 +321,7 @@ typedef struct txport_request {
  * for txport_translate_stream. Callbacks come from the thread that decodes, which they hold up, perhaps before this
  * call returns; they may call any function but txport_pending_wait. A text with nothing in it to translate is answered
  * in this call. On success free *pending at any time, before the answer too; with `done`, `pending` may be NULL.
- * TXPORT_RESOURCE_ERROR: 1024 requests wait already. */
+ * TXPORT_RESOURCE_ERROR: 1024 requests are waiting. */
 TXPORT_API txport_code txport_submit(const txport_translator* translator, const char* text, size_t length,
                                      const txport_options* options, const txport_request* request,
                                      txport_pending** pending) TXPORT_NOEXCEPT;

@@ -621,7 +621,7 @@ class Translator {
   // Translate one sentence in the batch that runs, with those of other threads; returns at once. `get` of the answer
   // throws as `translate`; DeadlineExceeded if there is none after this number of seconds (0: unlimited); Cancelled.
   // `take` gets each token as it is made, in the thread that decodes, so it must return at once; false, or what it
-  // throws, ends the request. Throws InputError; ResourceError: 1024 requests wait already.
+  // throws, ends the request. Throws InputError; ResourceError: 1024 requests are waiting.
   Pending submit(const std::string& sentence, const Options& options = {}, double seconds = 0,
                  std::function<bool(const Piece&)> take = nullptr) const {
     const detail::Words words(options);

@@ -192,7 +192,7 @@ txport_code txport_state_restrict(txport_engine_state* state, std::int64_t count
 txport_code txport_state_step(txport_engine_state* state, std::int64_t count) noexcept {
   return guarded([&] {
     txport_engine_state& stepped = usable(state);
-    stepped.state->step(within(count, 1, txport::core::kMostSteps, "count"));
+    stepped.state->step(within(count, 1, txport::core::kMaxSteps, "count"));
     stepped.unread.push_back(count);
     return TXPORT_OK;
   });

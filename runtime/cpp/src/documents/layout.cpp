@@ -20,8 +20,8 @@ constexpr Text kDashes = U"-*+\u00B7\u2013\u2014";
 constexpr Text kSpacedEnds = U".!?\u2026,;:";
 constexpr char32_t kFirstUnspaced = U'\u2E80';  // of Chinese, Japanese and what follows them
 // Usual widths of wrapped paragraphs in characters, and the width of a word that did not fit.
-constexpr std::size_t kLeastWidth = 40;
-constexpr std::size_t kMostWidth = 120;
+constexpr std::size_t kMinWidth = 40;
+constexpr std::size_t kMaxWidth = 120;
 constexpr std::size_t kLongestWord = 20;
 // White space of this number of characters separates the cells of a line.
 constexpr std::size_t kWideSpace = 4;
@@ -147,7 +147,7 @@ std::vector<bool> wrapped(Text text, const Line* paragraph, std::size_t count_of
     const Line& line = paragraph[i];
     const auto [begin, end] = line.cells[0];
     if (!line.plain || line.cells.size() > 1 || before.cells.size() > 1) continue;
-    if (width < kLeastWidth || width > kMostWidth) continue;
+    if (width < kMinWidth || width > kMaxWidth) continue;
     const std::size_t word = count(text, begin, end, [](char32_t each) { return !is_space(each); });
     const bool full = word <= kLongestWord && before.end - before.start + 1 + word > width;
     const bool lower = begin < end && is_lower(text[begin]);

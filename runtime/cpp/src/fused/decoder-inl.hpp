@@ -11,7 +11,7 @@ HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
 // Bytes of weights, times rows, that a thread may read beyond its share instead of a barrier.
-constexpr std::size_t kMostRepeated = std::size_t{128} << 10;
+constexpr std::size_t kMaxRepeated = std::size_t{128} << 10;
 
 // Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
 class Decoder {
@@ -195,7 +195,7 @@ class Decoder {
   const float* Output(const float* mixed, const Matrix& matrix) const {
     const Input input{own_, mixed, rows_, m_.all};
     const std::size_t work = rows_ * matrix.panels * matrix.stride;
-    if (work - work / member_.size <= kMostRepeated) {
+    if (work - work / member_.size <= kMaxRepeated) {
       Product(input, matrix, Member{}, own_.delta);
       return own_.delta;
     }

@@ -274,7 +274,7 @@ void embed(const Matrix& tokens, std::size_t row, float scale, const float* posi
 
 void lay_out(const Plan& plan, Cursor& at) {
   Matrix& matrix = *plan.matrix;
-  const bool fits = plan.inputs.count * plan.inputs.size <= kMostInt8Inputs;
+  const bool fits = plan.inputs.count * plan.inputs.size <= kMaxInt8Inputs;
   const Kind kind = plan.parts.front().weight.kind;
   const bool same = std::all_of(plan.parts.begin(), plan.parts.end(),
                                 [kind](const Linear& part) { return part.weight.kind == kind; });

@@ -19,10 +19,10 @@ namespace {
 // Data parallelism, where threads step rows of their own, needs no barrier, but each thread reads all weights: that
 // pays from this number of rows a thread, and up to this number of bytes of weights a row. Else threads share every
 // row.
-constexpr std::size_t kLeastRows = 2;
-constexpr std::size_t kMostBytes = std::size_t{512} << 10;
+constexpr std::size_t kMinRows = 2;
+constexpr std::size_t kMaxBytes = std::size_t{512} << 10;
 // Bytes of a projection from which on one row of it is worth waking other threads.
-constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
+constexpr std::size_t kMinBytes = std::size_t{1} << 20;
 
 std::size_t pages_of(std::size_t positions) { return padded(positions) / kPanel; }
 
@@ -286,7 +286,7 @@ class FusedState : public DecoderState {
     const std::size_t threads = lease.size();
     WorkspaceSize size;
     size.threads = threads;
-    size.data_parallel = active.size() >= kLeastRows * threads && active.size() * kMostBytes >= step_bytes();
+    size.data_parallel = active.size() >= kMinRows * threads && active.size() * kMaxBytes >= step_bytes();
     size.rows = size.data_parallel ? (active.size() + threads - 1) / threads : active.size();
     size.team_rows = size.rows;
     size.positions = positions;
@@ -349,7 +349,7 @@ class FusedState : public DecoderState {
     computed = Block(shared_->model.projection.outputs() * sizeof(float), true);  // a row may have changed its words
     const Matrix& matrix = projection();
     const auto workspace = shared_->workspaces.take();
-    Team::Lease lease(shared_->team, matrix.panels * matrix.stride < kLeastBytes ? 1 : kMostThreads);
+    Team::Lease lease(shared_->team, matrix.panels * matrix.stride < kMinBytes ? 1 : kMaxThreads);
     workspace->reserve(shared_->model, size_of_row(lease.size()));
     lease.run([&](const Member& member) {
       const Member::Range mine = member.share(matrix.panels);

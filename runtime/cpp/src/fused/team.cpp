@@ -113,7 +113,7 @@ struct Team::Worker {
 
 Team::Team(std::size_t size) : born_(forks()) {
   const SignalsBlocked blocked;  // signals are the application's: its own threads take them
-  for (std::size_t i = 1; i < std::min(size, kMostThreads); ++i) {
+  for (std::size_t i = 1; i < std::min(size, kMaxThreads); ++i) {
     auto made = std::make_unique<Worker>();
     Worker* worker = made.get();
     try {

@@ -12,7 +12,7 @@
 
 namespace txport::core::fused {
 
-inline constexpr std::size_t kMostThreads = 64;
+inline constexpr std::size_t kMaxThreads = 64;
 
 // In a cache line of its own.
 struct alignas(128) Counter {
@@ -27,7 +27,7 @@ class Barrier {
   void wait(std::size_t rank, std::size_t size);
 
  private:
-  std::array<Counter, kMostThreads> rounds_;  // so far
+  std::array<Counter, kMaxThreads> rounds_;  // so far
 };
 
 // One of the threads that compute the same rows together.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 // Minimum share of a normaliser that rules may leave; below it, the remaining digits are too few.
-constexpr double kLeastMass = 0.25;
+constexpr double kMinMass = 0.25;
 
 double sum_of_exp(const std::vector<double>& scores) {
   return std::accumulate(scores.begin(), scores.end(), 0.0, [](double sum, double x) { return sum + std::exp(x); });
@@ -228,7 +228,7 @@ BeamSearch::Scored BeamSearch::by_rules(DecoderState& state, std::size_t row, do
     const bool alone = !std::binary_search(changed.begin(), changed.end(), best.ids[i]);
     if (alone && best.scores[i] > kNever) order.emplace_back(-best.scores[i], best.ids[i]);
   }
-  const bool enough = order.size() >= rows() + constraints_.ends() && (!renormalize_ || mass >= kLeastMass);
+  const bool enough = order.size() >= rows() + constraints_.ends() && (!renormalize_ || mass >= kMinMass);
   if (!enough) return by_rules(state.logits(row), made, request);
   for (std::size_t i = 0; i < changed.size(); ++i) {
     if (scores[i] > kNever) order.emplace_back(-scores[i], changed[i]);

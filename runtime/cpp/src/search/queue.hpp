@@ -19,7 +19,7 @@
 namespace txport::core {
 
 // Default of the maximum number of waiting requests.
-inline constexpr std::size_t kMostWaiting = 1024;
+inline constexpr std::size_t kMaxWaiting = 1024;
 
 // What becomes of a request: some parts, then either an answer or a failure, once. All are called in the thread that
 // decodes, so they must return at once.
@@ -60,7 +60,7 @@ class Ticket {
 class Queue {
  public:
   // The engine must outlive it. `options`: rows and tokens of each batch; it has one worker.
-  Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting = kMostWaiting);
+  Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting = kMaxWaiting);
   // Cancels what has no answer yet. Not in the queue's own thread.
   ~Queue();
   Queue(const Queue&) = delete;
