@@ -20,7 +20,7 @@ SYSTEM = {b"libc.so.6", b"libm.so.6", b"libpthread.so.0", b"libdl.so.2", b"librt
 
 
 def platform(library: bytes) -> str:
-    """The tag of the machines that have what a library needs: glibc from the newest symbol that ELF asks for.
+    """Return the tag of the machines that have what a library needs: glibc from the newest symbol that ELF asks for.
 
     Windows has all that it may ask for from 10 on, macOS from 11 on, for which `make other-systems` compiles.
     """

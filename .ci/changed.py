@@ -13,7 +13,7 @@ TESTS = Path("tests")
 
 def tests_of(file: Path) -> list[Path]:
     """The tests of a file of Python."""
-    if file.suffix != ".py" or not (TESTS / file.parts[0]).is_dir() and file.parts[0] != TESTS.name:
+    if file.suffix != ".py" or (not (TESTS / file.parts[0]).is_dir() and file.parts[0] != TESTS.name):
         return []
     if file.parts[0] == TESTS.name:
         return [file] if file.name.startswith("test_") and file.exists() else []

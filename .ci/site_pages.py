@@ -43,10 +43,12 @@ def on_startup(command: str, dirty: bool) -> None:
 
 
 def _not_python(folder: str, names: list[str]) -> set[str]:
-    """Names that are not copied: files other than Python's, and folders that are no packages."""
+    """Return names that are not copied: files other than Python's, and folders that are no packages."""
     paths = [Path(folder, name) for name in names]
     return {
-        path.name for path in paths if not (path.suffix == ".py" and path.is_file() or (path / "__init__.py").exists())
+        path.name
+        for path in paths
+        if not ((path.suffix == ".py" and path.is_file()) or (path / "__init__.py").exists())
     }
 
 
@@ -82,7 +84,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def references() -> dict[str, str]:
-    """The generated pages by name."""
+    """Return the generated pages by name."""
     return {
         "python": _python(),
         "commands": _commands(),
@@ -155,7 +157,8 @@ def _command_module(place: str) -> tuple[str, str]:
     name, _, function = place.partition(":")
     entry = importlib.import_module(name)
     found: list[tuple[str, str]] = []
-    original, entry.run_command = entry.run_command, lambda module, extra: found.append((module, extra))  # type: ignore[attr-defined]
+    original = entry.run_command
+    entry.run_command = lambda module, extra: found.append((module, extra))  # type: ignore[attr-defined]
     try:
         getattr(entry, function)()
     finally:
@@ -164,7 +167,7 @@ def _command_module(place: str) -> tuple[str, str]:
 
 
 def _sections(name: str, command: click.Command, install: str) -> list[str]:
-    """A section for a command, and one for each of its subcommands."""
+    """Return a section for a command, and one for each of its subcommands."""
     context = click.Context(command, info_name=name)
     usage = f"{name} {' '.join(command.collect_usage_pieces(context))}"
     text = re.sub(r"\n(?!\n)\s*", " ", (command.help or "").replace("\b", "")).replace("\f", "")

@@ -16,7 +16,7 @@ from txport.runtime.files import write_atomically
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 
-# Weights of one picture: more make a file of many megabytes that nobody can take in.
+# Maximum number of weights of one picture. More would give an unreadable file of many megabytes.
 MOST = 250_000
 
 
@@ -24,35 +24,39 @@ MOST = 250_000
 @click.argument("model", metavar="[BUNDLE_OR_CHECKPOINT]", required=False, type=BUNDLE)
 @click.argument("text", required=False)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The picture: .svg, .html or .png."
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Picture to write: .svg, .html or .png."
 )
-@click.option("--target", help="A translation to draw. [default: the model's own]")
+@click.option("--target", help="Translation to draw. [default: the model's translation]")
 @click.option(
-    "--kind", "kinds", multiple=True, help="encoder, decoder or cross; may be repeated. [default: all of them]"
+    "--kind", "kinds", multiple=True, help="Attention to draw: encoder, decoder or cross. Repeatable. [default: all]"
 )
-@click.option("--layer", "layers", type=int, multiple=True, help="Only this layer, from 1; may be repeated.")
-@click.option("--head", "heads", type=int, multiple=True, help="Only this head, from 1; may be repeated.")
-@click.option("--word", help="Draw lines from this word, or token, to all that it attends to.")
-@click.option("--source-language", help="Language of the text. [default: the model's]")
-@click.option("--target-language", help="Language to translate into. [default: the model's]")
+@click.option("--layer", "layers", type=int, multiple=True, help="Layer to draw, from 1. Repeatable. [default: all]")
+@click.option("--head", "heads", type=int, multiple=True, help="Head to draw, from 1. Repeatable. [default: all]")
+@click.option("--word", help="Draw lines from this word or token to the tokens that it attends to.")
+@click.option("--source-language", help="Source language. [default: the model's]")
+@click.option("--target-language", help="Target language. [default: the model's]")
 @click.option(
-    "--positions", type=int, metavar="D_MODEL", help="Instead: sine and cosine of the positions of a model so wide."
+    "--positions",
+    type=int,
+    metavar="D_MODEL",
+    help="Draw the sinusoidal position encodings of a model of this width instead.",
 )
 def main(
     model: Path | None, text: str | None, output: Path, target: str | None, kinds: tuple[str, ...],
     layers: tuple[int, ...], heads: tuple[int, ...], word: str | None, source_language: str | None,
     target_language: str | None, positions: int | None,
 ) -> None:  # fmt: skip
-    """Draw the attention of a model that reads TEXT and makes its translation: heat maps, layers by heads.
+    """Draw the attention of a model for TEXT and its translation, as heat maps of layers by heads.
 
-    A bundle of tx-export --with-attention needs no PyTorch. What is masked is 0, and white.
+    A bundle of tx-export --with-attention does not need PyTorch. Masked positions are 0 and drawn white.
     """
     show_log()
     write = _writer(output)
     if positions is not None:
         if model is not None or target is not None or word is not None or kinds or layers or heads:
-            raise InputError("--positions draws no model: give nothing else but -o")
-        canvas, label = draw_positions(positions), f"Sine and cosine of positions, for d_model {positions}"
+            raise InputError("--positions does not draw a model: use it only with -o")
+        canvas = draw_positions(positions)
+        label = f"Sine and cosine of positions, for d_model {positions}"
     else:
         if model is None or text is None:
             raise InputError("give a bundle or a checkpoint, and a text in quotes, or --positions")
@@ -60,7 +64,8 @@ def main(
         if unknown := [kind for kind in kinds if kind not in KINDS]:
             raise InputError(f"there is no attention of the kind {unknown[0]!r}: give {', '.join(KINDS)}")
         maps = read_maps(model, text, target, options)
-        canvas, label = _draw(maps, kinds, layers, heads, word), f"Attention: {maps[0].text} → {maps[1].text}"
+        canvas = _draw(maps, kinds, layers, heads, word)
+        label = f"Attention: {maps[0].text} → {maps[1].text}"
         _caption(canvas, [str(model), maps[0].text, maps[1].text])
     write_atomically(output, write(canvas, label))
 
@@ -76,7 +81,7 @@ def _writer(output: Path) -> Callable[[Canvas, str], bytes]:
         return lambda canvas, label: canvas.svg(label).encode()
     if kind == ".html":
         return lambda canvas, label: canvas.page(label).encode()
-    raise InputError(f"{output} is no picture that can be written: its name must end in .svg, .html or .png")
+    raise InputError(f"{output} is not a supported picture format: the name must end in .svg, .html or .png")
 
 
 def _caption(canvas: Canvas, lines: Sequence[str]) -> None:
@@ -88,7 +93,7 @@ def _caption(canvas: Canvas, lines: Sequence[str]) -> None:
 def _draw(
     maps: Sequence[Map], kinds: Sequence[str], layers: Sequence[int], heads: Sequence[int], word: str | None
 ) -> Canvas:
-    """The picture of what was chosen; layers and heads from 1."""
+    """Return the picture of what was chosen; layers and heads from 1."""
     chosen = [each for each in maps if each.kind in (kinds or KINDS)]
     if word is not None:
         having = [each for each in chosen if each.find(word)]
@@ -109,4 +114,6 @@ def _draw(
             f"a picture of {numbers} weights is too large: choose by --kind, --layer or --head, or shorten the text"
         )
     from_zero = [number - 1 for number in layers], [number - 1 for number in heads]
-    return draw_heatmaps(chosen, *from_zero) if word is None else draw_links(chosen, *from_zero, word)
+    if word is None:
+        return draw_heatmaps(chosen, *from_zero)
+    return draw_links(chosen, *from_zero, word)

@@ -22,13 +22,14 @@ from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
 from txport.runtime.files import make_directory, write_atomically
 
-REPORT, TEXT = "bench.json", "bench.md"
+REPORT = "bench.json"
+TEXT = "bench.md"
 PATH = click.Path(path_type=Path)
 POSITIVE = click.FloatRange(0, min_open=True)
 
 
 def _numbers(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
-    """A list such as "1,8,32"."""
+    """Return a list such as "1,8,32"."""
     try:
         return [int(word) for word in (value or "").split(",") if word]
     except ValueError:
@@ -49,7 +50,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    epilog="See also: tx-bench compare A.json B.json, which has a --help of its own.",
+    epilog="See also: tx-bench compare --help.",
 )
 @click.argument("bundle", type=BUNDLE)
 @click.option(
@@ -57,27 +58,27 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     "--output",
     type=PATH,
     default=Path("bench"),
-    help=f"Directory for {REPORT}, {TEXT} and plots; figures of an earlier run there are replaced.",
+    help=f"Directory for {REPORT}, {TEXT} and plots; existing results are replaced.",
 )
 @click.option("--batch", "batches", callback=_numbers, help="Batch sizes, separated by commas. [default: 1,8,32]")
 @click.option("--source", "sources", callback=_numbers, help="Source tokens, separated by commas. [default: 32]")
 @click.option("--target", "targets", callback=_numbers, help="New tokens, separated by commas. [default: 64]")
-@click.option("--text", type=PATH, help="Sentences, one a line. [default: see --lines]")
+@click.option("--text", type=PATH, help="File of sentences, one per line. [default: see --lines]")
 @click.option(
     "--lines",
     type=click.IntRange(0),
     default=200,
-    help="Number of sentences to take from --text, else the checkpoint, else the bundle's self-check; 0 for none.",
+    help="Number of sentences from --text, else from the checkpoint, else from the bundle's self-check. 0 for none.",
 )
 @click.option(
-    "--beam", type=click.IntRange(1), default=1, help="Hypotheses of a beam search that ends with as many; 1 is greedy."
+    "--beam", type=click.IntRange(1), default=1, help="Number of beams, 1 for greedy search. Beam search stops early."
 )
-@click.option("--quick", is_flag=True, help="Leave out the curves over batch sizes and lengths.")
-@click.option("--calls", type=click.IntRange(1), default=200, help="Calls to time.")
-@click.option("--seconds", type=POSITIVE, default=20.0, help="Stop timing a workload after this long.")
-@click.option("--peer-seconds", type=POSITIVE, default=2.0, help="The same for each peer.")
-@click.option("--peers", "all_peers", is_flag=True, help="Measure all peers with the same weights in the same run.")
-@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Measure this peer; may be repeated.")
+@click.option("--quick", is_flag=True, help="Skip the curves over batch sizes and lengths.")
+@click.option("--calls", type=click.IntRange(1), default=200, help="Number of timed calls.")
+@click.option("--seconds", type=POSITIVE, default=20.0, help="Stop timing a workload after this number of seconds.")
+@click.option("--peer-seconds", type=POSITIVE, default=2.0, help="The same limit for each peer.")
+@click.option("--peers", "all_peers", is_flag=True, help="Measure all peers in the same run with the same weights.")
+@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Peer to measure. Repeatable.")
 @click.option(
     "--checkpoint",
     type=PATH,
@@ -89,19 +90,30 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     default="float32,int8",
     help="Compute types of CTranslate2, separated by commas.",
 )
-@click.option("--peer-python", "pythons", multiple=True, callback=_pythons, help="NAME=PYTHON: a peer's interpreter.")
-@click.option("--cpp", type=PATH, help="The program txport-bench: measure the C++ runtime too.")
-@click.option("--against", multiple=True, type=PATH, help="Another bundle to measure in the same run; may be repeated.")
 @click.option(
-    "--max-ratio", type=POSITIVE, help="Exit with 1 if BUNDLE takes more than this times a bundle of --against."
+    "--peer-python",
+    "pythons",
+    multiple=True,
+    callback=_pythons,
+    help="Python interpreter of a peer, as NAME=PYTHON. Repeatable.",
 )
-@click.option("--device", default="auto", help="As for tx-translate.")
-@click.option("--engine", default="auto", help="As for tx-translate.")
-@click.option("--lowering", help="As for tx-translate.")
+@click.option("--cpp", type=PATH, help="Path of txport-bench, to measure the C++ runtime.")
+@click.option("--against", multiple=True, type=PATH, help="Other bundle to measure in the same run. Repeatable.")
 @click.option(
-    "--threads", type=click.IntRange(0), default=0, help="Threads, of peers too; 0 for the libraries' choice."
+    "--max-ratio",
+    type=POSITIVE,
+    help="Exit with 1 if BUNDLE is slower than a bundle of --against by more than this factor.",
 )
-@click.option("--no-roofline", is_flag=True, help="Do not measure the machine's bandwidth and peak.")
+@click.option("--device", default="auto", help="See tx-translate.")
+@click.option("--engine", default="auto", help="See tx-translate.")
+@click.option("--lowering", help="See tx-translate.")
+@click.option(
+    "--threads",
+    type=click.IntRange(0),
+    default=0,
+    help="Number of threads, for txport and peers. 0 uses the default of each library.",
+)
+@click.option("--no-roofline", is_flag=True, help="Do not measure memory bandwidth and peak arithmetic.")
 @click.option("--no-plots", is_flag=True, help="Write no plots.")
 @click.option("--json", "json_only", is_flag=True, help="Print the JSON instead of tables.")
 def main(
@@ -115,9 +127,9 @@ def main(
     json_only: bool,
     **others: Any,
 ) -> None:
-    """Measure BUNDLE on this machine: latency, throughput, start-up, memory, and the roofline beside it.
+    """Measure BUNDLE on this machine: latency, throughput, start-up time, memory, and a roofline.
 
-    Figures are written after each workload: those that were measured survive an interruption.
+    Results are written after each workload, so an interruption loses only the current one.
     """
     others |= {"peers": PEERS if all_peers else peers, "roofline": not no_roofline, "command": tuple(sys.argv[1:])}
     refuse_unused(not others["peers"], "without --peers or --peer", "peer_seconds", "pythons")

@@ -16,10 +16,10 @@ from txport.exporter.tables import print_table
 @click.argument("second", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def main(first: Path, second: Path, as_json: bool) -> None:
-    """Compare the times of SECOND with those of FIRST, files of tx-bench or txport-bench.
+    """Compare the times of FIRST and SECOND, reports of tx-bench or txport-bench.
 
-    A ratio above 1 means that SECOND is slower. Runs made at different times are comparable only if the machine has not
-    changed: to decide between two bundles, measure both in one run with --against.
+    A ratio above 1 means that SECOND is slower. Runs at different times are comparable only if the machine has not
+    changed. To choose between two bundles, measure both in one run with --against.
     """
     figures = read_figures(first), read_figures(second)
     comparisons = compare(*figures)

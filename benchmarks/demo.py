@@ -26,16 +26,18 @@ from txport.runtime.translator import Translator
 from txport.training.recipe import read
 from txport.training.run.directory import RunDirectory
 
-# What people type first and what the demo's model must say to it; the first ones are shown.
+# Typical first sentences and their expected translations; the first ones are shown.
 SENTENCES = Path(__file__).with_name("demo_sentences.tsv")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for all results.")
-@click.option("--recipe", default="demo", show_default=True, help="What to train: see tx-train --recipe.")
-@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="To verify on.")
+@click.option("--recipe", default="demo", show_default=True, help="Recipe to train: see tx-train --recipe.")
+@click.option(
+    "--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Number of sentences to verify."
+)
 def main(output: Path, recipe: str, sentences: int) -> None:
-    """Train, export, verify, translate and evaluate; exits with 1 if the float32 bundle fails its verification."""
+    """Train, export, verify, translate and evaluate. Exit with 1 if the float32 bundle fails its verification."""
     console = Console()
     try:
         figures = Demo(output, recipe, sentences, console).run()
@@ -51,7 +53,7 @@ class Demo:
 
     Args:
         output: receives `checkpoint`, `bundle` and `bundle-fp16`; those of an earlier run are replaced, and training
-            that was interrupted goes on.
+            that was interrupted continues.
         recipe: for tx-train.
         sentences: to verify on.
         console: for headings; the commands write to the same standard output and error.
@@ -106,7 +108,7 @@ class Demo:
         self.console.print(f"[dim]{escape(name)}: {minutes(self.seconds[name])}", highlight=False)
 
     def _train(self) -> None:
-        """Go on with a run that was interrupted, unless its recipe has changed since, or begin a new one."""
+        """Continue an interrupted run unless its recipe has changed, or begin a new one."""
         how = "--force"
         run = RunDirectory(self.checkpoint)
         if run.last.exists() and not run.end.exists():
@@ -114,7 +116,7 @@ class Demo:
                 run.resume(read(self.recipe), write=False)
                 how = "--resume"
             except InputError as error:
-                self.console.print(f"The interrupted run cannot go on, a new one begins: {escape(str(error))}")
+                self.console.print(f"The interrupted run cannot continue, a new one begins: {escape(str(error))}")
         self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), how, shown=True)
 
     def _export(self, bundle: Path, *options: str, quiet: bool = False) -> list[dict[str, Any]]:
@@ -147,14 +149,21 @@ class Demo:
     def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False, quiet: bool = False) -> str:
         """Run one of our commands and return its standard output, or let the user see it if `shown`.
 
-        What it says to standard error is shown as well, or only if it fails if `quiet`.
+        Its standard error is shown as well, with `quiet` only if it fails.
         """
         self.console.print(f"[dim]$ {escape(' '.join([command, *arguments]))}", highlight=False, soft_wrap=True)
         script = Path(sys.executable).with_name(command)
         if not script.exists():
             raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        stdout, stderr = None if shown else subprocess.PIPE, subprocess.PIPE if quiet else None
+        if shown:
+            stdout = None
+        else:
+            stdout = subprocess.PIPE
+        if quiet:
+            stderr = subprocess.PIPE
+        else:
+            stderr = None
         done = subprocess.run(
             [script, *arguments], input=text, stdout=stdout, stderr=stderr, encoding="utf-8", env=environment
         )

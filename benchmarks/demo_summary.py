@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-LEAST_EXACT = 0.97
-# Of the sentences that people type first, so many are shown and must be right, and this share of all.
-SHOWN, LEAST_RIGHT = 8, 0.95
+MIN_EXACT = 0.97
+# Number of typical first sentences that are shown and must be right, and the required share of all.
+SHOWN = 8
+MIN_RIGHT = 0.95
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,14 @@ class DemoFigures:
 
 
 def missed(figures: DemoFigures) -> list[str]:
-    """Return a sentence for each figure that is lower than usual. It is no fault: training depends on the processor."""
+    """Return a sentence for each figure that is lower than usual. Training depends on the processor."""
     misses = []
-    if figures.exact < LEAST_EXACT:
-        misses.append(f"exact match is {figures.exact:.1%}; it is usually at least {LEAST_EXACT:.0%}")
+    if figures.exact < MIN_EXACT:
+        misses.append(f"exact match is {figures.exact:.1%}; it is usually at least {MIN_EXACT:.0%}")
     for shown in figures.translations[:SHOWN]:
         if shown.target != shown.expected:
             misses.append(f"{shown.source!r} became {shown.target!r}, not {shown.expected!r}")
-    if figures.right < LEAST_RIGHT * len(figures.translations):
+    if figures.right < MIN_RIGHT * len(figures.translations):
         misses.append(f"only {figures.right} of {len(figures.translations)} everyday sentences are right")
     return misses
 

@@ -7,7 +7,7 @@ from txport.runtime.entry import run_command
 
 
 def bench() -> NoReturn:
-    """tx-bench BUNDLE, tx-bench compare"""
+    """Run tx-bench BUNDLE, tx-bench compare."""
     module = "bench_command"
     if sys.argv[1:2] == ["compare"]:
         sys.argv[0] = f"{sys.argv[0]} {sys.argv.pop(1)}"
@@ -16,5 +16,5 @@ def bench() -> NoReturn:
 
 
 def attention() -> NoReturn:
-    """tx-attention"""
+    """Run tx-attention."""
     run_command("txport.benchmarks.attention_command", extra="ort")

@@ -44,44 +44,61 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE_DIRECTORY)
-@click.option("--max-batch", type=int, help="Most rows of a batch. [default: the bundle's maximum]")
+@click.option("--max-batch", type=int, help="Maximum batch size in rows. [default: the bundle's maximum]")
 @click.option(
     "--batch-buckets",
     metavar="N,N,...",
     callback=_numbers,
-    help="Batch sizes to tune for. [default: 1,8,32,... and --max-batch]",
+    help="Batch sizes to optimize for. [default: 1,8,32,... and --max-batch]",
 )
 @click.option(
     "--target-buckets",
     metavar="N,N,...",
     callback=_numbers,
-    help="Cache lengths. [default: 32,64,... and the bundle's longest]",
+    help="Cache lengths. [default: 32,64,... and the bundle's maximum]",
 )
 @click.option(
     "--beams",
     metavar="N,N,...",
     callback=_numbers,
-    help="Numbers of beams to build the step of beam search for, 1 for none. [default: the model's own]",
+    help="Numbers of beams to build beam search for, 1 for none. [default: the model's generation setting]",
 )
-@click.option("--lowering", type=click.Choice(_LOWERINGS), help="Decoder step. [default: the best for this version]")
+@click.option(
+    "--lowering",
+    type=click.Choice(_LOWERINGS),
+    help="Decoder step graph. [default: the best for the installed TensorRT]",
+)
 @click.option(
     "--workspace",
     metavar="BYTES",
     callback=_bytes,
-    help="Most device memory for temporaries. [default: TensorRT's own bound]",
+    help="Maximum device memory for temporaries, for example 4G. [default: TensorRT's limit]",
 )
 @click.option(
-    "--optimization-level", type=click.IntRange(0, 5), default=3, show_default=True, help="TensorRT's effort."
+    "--optimization-level",
+    type=click.IntRange(0, 5),
+    default=3,
+    show_default=True,
+    help="Optimization level of TensorRT.",
 )
 @click.option("--timing-cache", type=click.Path(path_type=Path), help="Timing cache to read and update.")
-@click.option("--hardware-compatible", "ampere_plus", is_flag=True, help="Engines for every GPU since Ampere; slower.")
-@click.option("--version-compatible", is_flag=True, help="Engines for later versions of the same generation too.")
+@click.option(
+    "--hardware-compatible",
+    "ampere_plus",
+    is_flag=True,
+    help="Build engines that run on every GPU since Ampere. They are slower.",
+)
+@click.option(
+    "--version-compatible",
+    is_flag=True,
+    help="Build engines that later TensorRT releases of the same major version can load.",
+)
 @click.option(
     "--compute-capability",
     multiple=True,
     help="Compute capability of a GPU to build for, for example 8.9; TensorRT-RTX only. Repeatable.",
 )
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Stop the build after this many seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Maximum build time in seconds.")
 @click.option("--force", is_flag=True, help="Rebuild engines that exist, using their timing cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the build's record as JSON.")
 def main(
@@ -98,7 +115,7 @@ def main(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Build TensorRT engines of BUNDLE into this user's cache (TXPORT_CACHE), for the GPU of this machine."""
+    """Build TensorRT engines of BUNDLE for the GPU of this machine and store them in the cache (TXPORT_CACHE)."""
     logging.basicConfig(format="%(message)s")
     manifest = Manifest.load(bundle)
     if manifest.precision.weights == "int8":

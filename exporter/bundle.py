@@ -36,7 +36,8 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
     share_weights(models.values(), directory / "weights.bin")
     files = {}
     for name, model in models.items():
-        model.producer_name, model.producer_version = "txport", version
+        model.producer_name = "txport"
+        model.producer_version = version
         model.graph.name = name
         files[name] = directory / f"{name}.onnx"
         ir.save(model, files[name])
@@ -45,11 +46,14 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
 
 
 def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
-    """The manifest's record of one graph."""
+    """Return the manifest's record of one graph."""
     role, _, lowering = name.partition(".")
     inputs = {value.name for value in model.graph.inputs}
     made = interface(role, sizes, "float32")
-    aliases = made.aliases if made is not None else ()
+    if made is not None:
+        aliases = made.aliases
+    else:
+        aliases = ()
     return Graph(
         name=name,
         role=role,

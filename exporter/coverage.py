@@ -21,7 +21,7 @@ class Coverage:
             self.cut += sum(target[-1] != eos for target in targets)
 
     def endless(self, name: str) -> str | None:
-        """A warning that names the model, if most of its answers do not end."""
+        """Return a warning that names the model, if most of its answers do not end."""
         if 2 * self.cut <= self.sentences:
             return None
         return (
@@ -33,7 +33,9 @@ class Coverage:
     def notes(self) -> list[str]:
         """Notes for a reader of the report, a sentence each."""
         if not self._real:
-            return ["the sentences were random, which says little about real ones: give these with --text or --ids"]
+            return [
+                "the sentences were random and may not represent real ones: give real sentences with --text or --ids"
+            ]
         if not self.cut:
             return []
         answers = plural(self.cut, "answer")

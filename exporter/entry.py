@@ -6,25 +6,25 @@ from txport.runtime.entry import run_command
 
 
 def export() -> NoReturn:
-    """tx-export"""
+    """Run tx-export."""
     run_command("txport.exporter.export_command", extra="export")
 
 
 def verify() -> NoReturn:
-    """tx-verify"""
+    """Run tx-verify."""
     run_command("txport.exporter.verify_command", extra="ort")
 
 
 def build() -> NoReturn:
-    """tx-build"""
+    """Run tx-build."""
     run_command("txport.exporter.build_command", extra="trt")
 
 
 def get() -> NoReturn:
-    """tx-get"""
+    """Run tx-get."""
     run_command("txport.exporter.hub.get_command", extra="hub")
 
 
 def push() -> NoReturn:
-    """tx-push"""
+    """Run tx-push."""
     run_command("txport.exporter.hub.push_command", extra="hub")

@@ -50,31 +50,31 @@ from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
-# Tokens of a source or an answer for which sinusoids are written, at most; they could go on for ever.
-MOST_SINUSOIDS = 1 << 16
+# Maximum number of positions that are written for sinusoids, which are unlimited.
+MAX_SINUSOIDS = 1 << 16
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of `tx-export`; None for a limit means the model's own, which only sinusoids may be exported beyond.
+    """Options of `tx-export`. A limit of None is the maximum of the model, which only sinusoids may exceed.
 
     Attributes:
         float16: convert to float16, with float32 islands where calibration finds them necessary.
-        int8: convert weights to int8 but for the layers that lose too much quality; for the lowering `ort` only.
+        int8: convert weights to int8 except layers that lose too much quality; for the lowering `ort` only.
         lowerings: which decoder steps to write.
-        max_source: most source tokens, eos included.
-        max_target: most target tokens, eos included.
-        max_batch: most rows of a batch.
-        beams: add the graph by which beam search copies no cache.
-        attention: add the graphs that attention, alignments, scores of given translations and embeddings need.
+        max_source: maximum number of source tokens, including eos.
+        max_target: maximum number of target tokens, including eos.
+        max_batch: maximum batch size in rows.
+        beams: add the beam search graph that does not copy caches.
+        attention: add the graphs for attention, alignments, scores of reference translations and embeddings.
         verify: compare with PyTorch before the bundle appears.
-        sentences: how many sentences to verify on, if there are so many.
-        minutes: how long comparing them may take.
-        singles: how many of them to run alone and with padding as well.
+        sentences: maximum number of sentences to verify.
+        minutes: time limit of the comparison.
+        singles: number of sentences that also run alone and with padding.
         text: a file of sentences to use instead of the checkpoint's own.
-        references: their translations.
+        references: a file of their translations.
         ids: a file of source ids to use instead of texts.
-        reference_ids: target ids of their translations.
+        reference_ids: a file of target ids of their translations.
         force: replace an existing bundle, and keep one that failed verification.
     """
 
@@ -107,11 +107,15 @@ def export_bundle(
         CheckpointError: the checkpoint cannot be read.
         CheckFailed: verification failed. No bundle is left, unless `force`.
     """
-    options, stages = options or ExportOptions(), stages or Stages(enabled=False)
+    options = options or ExportOptions()
+    stages = stages or Stages(enabled=False)
     export = _Export(load_checkpoint(checkpoint_directory), options, stages)
     with new_directory(output, options.force, marker=NAME) as directory:
         manifest = export.write(directory)
-        report = export.verify(directory) if options.verify else None
+        if options.verify:
+            report = export.verify(directory)
+        else:
+            report = None
         write_report(directory, output.resolve().name, manifest, report)
         if report is not None and not report.passed and not options.force:
             raise CheckFailed(f"{output} was not written: {report.failure}; --force would keep it")
@@ -180,8 +184,10 @@ class _Export:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
         if not self._options.float16 and not self._options.int8:
             return []
-        sample, coverage = self._sample, Coverage(self._sample)
-        sources, limits = sample.sources[:CALIBRATION_SENTENCES], sample.limits[:CALIBRATION_SENTENCES]
+        sample = self._sample
+        coverage = Coverage(self._sample)
+        sources = sample.sources[:CALIBRATION_SENTENCES]
+        limits = sample.limits[:CALIBRATION_SENTENCES]
         self._stages.stage("calibration: what PyTorch answers", len(sources))
         calibrating = []
         for answer in answers(self._checkpoint.model, sources, limits, sample.prefix):
@@ -194,7 +200,10 @@ class _Export:
         measured = {name: model for name, model in models.items() if name not in OPTIONAL}
         if self._options.int8:
             search = Int8Search(scratch, measured, self._manifest(measured, []), sample, calibration)
-            islands = search.choose(self._stages.stage) if self._options.verify else []
+            if self._options.verify:
+                islands = search.choose(self._stages.stage)
+            else:
+                islands = []
             islands += islands_of_attention(islands, models, convertible)
             search.convert(models, islands)
             return islands
@@ -206,8 +215,9 @@ class _Export:
         return islands
 
     def _manifest(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> Manifest:
-        """The manifest but for files and verification; inputs and outputs are those of `models`."""
-        config, options = self._checkpoint.config, self._options
+        """Return the manifest without files and verification; inputs and outputs are those of `models`."""
+        config = self._checkpoint.config
+        options = self._options
         floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"
         sizes = config.sizes
         return Manifest(
@@ -228,8 +238,12 @@ class _Export:
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     config = checkpoint.config
-    learned, default = config.positions == "learned", config.max_positions
-    most = default if learned else max(default, MOST_SINUSOIDS)
+    learned = config.positions == "learned"
+    default = config.max_positions
+    if learned:
+        most = default
+    else:
+        most = max(default, MAX_SINUSOIDS)
     source, target = (default if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)
     for name, value, least in (
@@ -237,7 +251,10 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
         ("--max-target", target, len(around.target_prefix) + 2),
     ):
         if not least <= value <= most:
-            kind = "learned positions" if learned else "positions"
+            if learned:
+                kind = "learned positions"
+            else:
+                kind = "positions"
             raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
     if options.max_batch < 1:
         raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more")

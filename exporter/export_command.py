@@ -27,10 +27,12 @@ READ_BY = {
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle directory to write.")
-@click.option("--fp16", "float16", is_flag=True, help="Convert to float16, with float32 islands where they are needed.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle directory to write.")
 @click.option(
-    "--int8", is_flag=True, help="Convert weights to int8, for CPUs; layers that lose too much quality stay in float32."
+    "--fp16", "float16", is_flag=True, help="Convert to float16. Parts that need more precision stay in float32."
+)
+@click.option(
+    "--int8", is_flag=True, help="Convert weights to int8, for CPUs. Layers that lose too much quality stay in float32."
 )
 @click.option(
     "--lowering",
@@ -41,34 +43,33 @@ READ_BY = {
 @click.option(
     "--max-source",
     type=int,
-    help="Most source tokens, eos included; sinusoidal positions have no end. [default: the model's positions]",
+    help="Maximum number of source tokens, including eos. Unlimited for sinusoidal positions. [default: "
+    "the model's maximum]",
 )
 @click.option(
-    "--max-target", type=int, help="Most target tokens, eos included; likewise. [default: the model's positions]"
+    "--max-target", type=int, help="Maximum number of target tokens, including eos. [default: the model's maximum]"
 )
-@click.option("--max-batch", type=int, default=64, show_default=True, help="Most rows of a batch.")
+@click.option("--max-batch", type=int, default=64, show_default=True, help="Maximum batch size in rows.")
 @click.option(
     "--with-attention",
     "attention",
     is_flag=True,
-    help="Add the graphs that alignments, attention, scores of given translations and embeddings need; "
-    "the others stay as they are.",
+    help="Add the graphs for alignments, attention, scores of reference translations and embeddings.",
 )
 @click.option(
     "--with-beams",
     "beams",
     is_flag=True,
-    help="Add the step of beam search that copies no cache, for ONNX Runtime 1.25 and later on CPUs; "
-    "without it the hypotheses of a sentence are rows like others.",
+    help="Add a beam search graph that does not copy caches, for ONNX Runtime 1.25 and later on CPUs.",
 )
-@click.option("--no-verify", is_flag=True, help="Do not compare with PyTorch.")
+@click.option("--no-verify", is_flag=True, help="Skip the comparison with PyTorch.")
 @verification_options
 @click.option("--force", is_flag=True, help="Replace an existing bundle; keep one that failed verification.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verification report as JSON.")
 def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, as_json: bool, **options: Any) -> None:
-    """Export CHECKPOINT, a directory that tx-train wrote, as a bundle of ONNX graphs, and verify it.
+    """Export CHECKPOINT, a directory of tx-train or tx-import, as a bundle of ONNX graphs, and verify it.
 
-    Exits with 1, and leaves no bundle, if the verification fails.
+    If the verification fails, no bundle is written and the exit code is 1.
     """
     refuse_unused(no_verify, "with --no-verify", "singles", "minutes")
     check_kind(checkpoint, "checkpoint")
@@ -82,7 +83,10 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
         from txport.exporter.export import ExportOptions, export_bundle
         from txport.exporter.verification.table import print_report
 
-    default = "ort" if options["int8"] else ",".join(LOWERINGS)
+    if options["int8"]:
+        default = "ort"
+    else:
+        default = ",".join(LOWERINGS)
     lowerings = tuple(name for name in (default if lowering is None else lowering).split(",") if name)
     chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
     with Stages() as stages:

@@ -33,7 +33,7 @@ def golden_cases(
 
     Every device rounds in its own way, so that ids which are almost tied would accuse engines that are right: PyTorch
     must prefer each id by more than rounding explains, and below float32 the engines here must choose the same. An
-    answer ends before its first tie, if it has one, and those that have none go first. Models with random weights have
+    answer ends before its first tie, if it has one. Answers without a tie come first. Models with random weights have
     many; where every answer begins with one, ties are taken as well.
 
     Args:
@@ -54,8 +54,10 @@ def golden_cases(
     results = [] if quick and exact else _results(sample, numbers, directory, manifest)
     expected: dict[int, list[int]] = {}
     leads: dict[int, Logits] = {}
-    errors, reference = LogitErrors(), RoundedReference(checkpoint.model, weights)
-    guesses, batch = results[0] if results else None, 1 if quick else BATCH
+    errors = LogitErrors()
+    reference = RoundedReference(checkpoint.model, weights)
+    guesses = results[0] if results else None
+    batch = 1 if quick else BATCH
     for answer in answers(checkpoint.model, sources, limits, sample.prefix, guesses, batch):
         rounded = reference.logits(answer.batch)
         for row, (index, target) in enumerate(zip(answer.batch.indices, answer.batch.targets, strict=True)):
@@ -67,7 +69,8 @@ def golden_cases(
     forced = len(sample.prefix)
     # Tokens of each answer on which all engines agree; then those before the first near tie.
     agreed = {
-        i: len(os.path.commonprefix([ids, *(each[i] for each in results)])) for i, ids in sorted(expected.items())
+        i: len(os.path.commonprefix([ids, *(each[i] for each in results)]))  # noqa: RUF071 - of ids
+        for i, ids in sorted(expected.items())
     }
     clear = {i: min(end, forced + _first(leads[i][forced:] <= bound)) for i, end in agreed.items()}
     if max(clear.values()) == forced:
@@ -78,7 +81,7 @@ def golden_cases(
 
 
 def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:
-    """The ids of these sentences, by each engine that can run the bundle here."""
+    """Return the ids of these sentences, by each engine that can run the bundle here."""
     engines: list[Engine] = [OrtEngine(directory, manifest)]
     with suppress(BundleError):  # its refusal is for the verification to report
         if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
@@ -96,4 +99,6 @@ def _leads(logits: Logits) -> Logits:
 
 def _first(marks: npt.NDArray[np.bool_]) -> int:
     """Index of the first mark, or their number if there is none."""
-    return int(marks.argmax()) if marks.any() else len(marks)
+    if marks.any():
+        return int(marks.argmax())
+    return len(marks)

@@ -17,7 +17,7 @@ Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 
 BATCH = 32
-SEARCH_BATCH = 128  # most rows of a search: a step of so many takes hardly longer than one of a few
+SEARCH_BATCH = 128  # maximum number of rows of a search: a step of this size is hardly slower than a small one
 MAX_RANDOM_LENGTH = 64  # tokens of a random sentence: about as long as real ones get
 # The lowest logit that counts: those of ids that a model must never choose are far below, by how much does not matter.
 MIN_COMPARED_LOGIT = -10000.0
@@ -88,7 +88,7 @@ def answers(
         guesses: targets of another engine. One is accepted only if PyTorch, reading it whole, chooses each of its
             tokens after the ones before it: by induction it is then its own greedy target, without a search step by
             step (the argument of speculative decoding, Leviathan et al. 2023). The others are searched for together.
-        batch: the most sentences whose logits are in memory at once.
+        batch: maximum number of sentences whose logits are in memory at once.
     """
     most = [limits] * len(sources) if isinstance(limits, int) else limits
     searched = list(range(len(sources)))
@@ -115,7 +115,7 @@ def answers(
 
 
 def batches(rows: Sequence[Sequence[int]], most: int) -> list[list[int]]:
-    """The indices of `rows`, sorted by length, up to `most` at a time."""
+    """Return the indices of `rows`, sorted by length, up to `most` at a time."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     return [order[start : start + most] for start in range(0, len(order), most)]
 
@@ -131,7 +131,8 @@ def _read(model: Transformer, sources: Sequence[Sequence[int]], indices: list[in
 
 def teacher_forcing(model: Transformer, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The encoder's output `[b, s, d]`, and the logits `[b, t, v]` of the targets that the decoder reads at once."""
-    source, lengths = torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths)
+    source = torch.from_numpy(batch.source_ids)
+    lengths = torch.from_numpy(batch.source_lengths)
     memory = model.encode(source, lengths)
     inputs, _ = pad([[model.config.bos_id, *target[:-1]] for target in batch.targets], model.config.pad_id)
     return memory, model.decode(torch.from_numpy(inputs), memory, lengths, source_ids=source)
@@ -152,7 +153,8 @@ def _greedy(
     """Greedy search, step by step."""
     config = model.config
     ids, lengths = map(torch.from_numpy, pad(sources, config.pad_id))
-    cross, most = model.cross_key_values(model.encode(ids, lengths)), torch.tensor(limits)
+    cross = model.cross_key_values(model.encode(ids, lengths))
+    most = torch.tensor(limits)
     caches = model.new_caches(len(lengths), max(limits))
     token = torch.full((len(lengths),), config.bos_id)
     alive = torch.ones(len(lengths), dtype=torch.bool)
@@ -171,7 +173,7 @@ def _greedy(
 
 
 def _is_greedy(target: Sequence[int], logits: Logits, prefix: Sequence[int], eos: int, most: int) -> bool:
-    """Whether this is what greedy search with these logits `[t, v]` gives, to its end."""
+    """Return whether this is what greedy search with these logits `[t, v]` gives, to its end."""
     made = target[len(prefix) :]
     whole = len(target) == most or (len(made) > 0 and made[-1] == eos)
     ended = 0 < len(target) <= most and whole and eos not in made[:-1]

@@ -14,13 +14,13 @@ from txport.runtime.errors import InputError
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, length_limit, quiet
+from txport.runtime.text.requests import Call, ignore_warnings, length_limit
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
-# How the origin of sentences begins that nobody wrote.
+# Prefix of the origin of generated sentences.
 RANDOM = "random"
 # Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
-MOST_MADE = FIRST_TARGET + 8
+MAX_MADE = FIRST_TARGET + 8
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Sample:
 
 
 class _Numbers(IdsOnly):
-    """Ids as texts to compare: their numbers as words, without those that have no text."""
+    """Return ids as texts to compare: their numbers as words, without ids that have no text."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint.tokenizer)
@@ -78,7 +78,7 @@ def choose_sample(
 
     Args:
         checkpoint: the model, and its own sentences and references.
-        count: the most sentences.
+        count: maximum number of sentences.
         max_source: the most source tokens of a sentence, eos included.
         max_target: the most target tokens of an answer.
         text: a file of sentences, one a line.
@@ -90,7 +90,8 @@ def choose_sample(
         InputError: a file cannot be read, is not UTF-8 or holds no sentence, two are not of one length, or there is no
             tokenizer to use them with.
     """
-    config, around = checkpoint.config, affixes(checkpoint.tokenizer)
+    config = checkpoint.config
+    around = affixes(checkpoint.tokenizer)
     if reference_ids and not ids:
         raise InputError(f"{reference_ids} needs the sentences that it translates: give them with --ids")
     if ids and text:
@@ -108,16 +109,18 @@ def choose_sample(
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
-        limits, origin = random_limits(sources, max_target, around), f"{RANDOM} ids, answers as long as these"
+        limits = random_limits(sources, max_target, around)
+        origin = f"{RANDOM} ids, answers as long as these"
         return Sample([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
     if not chosen:
         raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
-    call = Call.of(tokenizer, Limits(1, max_source, max_target), warn=quiet)
+    call = Call.of(tokenizer, Limits(1, max_source, max_target), warn=ignore_warnings)
     requests = [call.needed(line, f"sentence {number}").request for number, line in enumerate(chosen, 1)]
     sources = [list(request.source_ids) for request in requests]
     if not lines:
-        limits, origin = random_limits(sources, max_target, around), f"{RANDOM} texts, answers as long as these"
+        limits = random_limits(sources, max_target, around)
+        origin = f"{RANDOM} texts, answers as long as these"
         return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
@@ -126,10 +129,14 @@ def choose_sample(
 
 
 def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path, references: Path | None) -> Sample:
-    """The sample of a file of source ids, and of one of target ids."""
-    config, around = checkpoint.config, affixes(checkpoint.tokenizer)
+    """Return the sample of a file of source ids, and of one of target ids."""
+    config = checkpoint.config
+    around = affixes(checkpoint.tokenizer)
     lines = _rows(file, config.source_vocabulary)
-    answers = [] if references is None else _rows(references, config.target_vocabulary)
+    if references is None:
+        answers = []
+    else:
+        answers = _rows(references, config.target_vocabulary)
     if answers and len(answers) != len(lines):
         raise InputError(f"{references} has {len(answers)} lines, but {file} has {len(lines)}; give pairs")
     for number, row in enumerate(lines, 1):
@@ -140,20 +147,24 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
     chosen = [i for i, row in enumerate(lines) if row][:count]
     if not chosen:
         raise InputError(f"{file} holds no sentence; give one sentence a line, as ids with spaces between them")
-    sources, numbers = [lines[i] for i in chosen], _Numbers(checkpoint)
+    sources = [lines[i] for i in chosen]
+    numbers = _Numbers(checkpoint)
     limits = [length_limit(len(source), len(around.target_prefix), most[1]) for source in sources]
-    expected = [numbers.decode(answers[i]) for i in chosen] if answers else []
+    if answers:
+        expected = [numbers.decode(answers[i]) for i in chosen]
+    else:
+        expected = []
     return Sample([""] * len(sources), sources, limits, around.target_prefix, str(file), numbers, expected, True)
 
 
 def _rows(file: Path, vocabulary: int) -> list[list[int]]:
-    """The ids of each line."""
+    """Return the ids of each line."""
     rows = []
     for number, line in enumerate(read_lines(file), 1):
         try:
             row = [int(word) for word in line.split()]
         except ValueError:
-            raise InputError(f"line {number} of {file} holds something else than ids: {line[:60]!r}") from None
+            raise InputError(f"line {number} of {file} contains something other than ids: {line[:60]!r}") from None
         if any(not 0 <= token < vocabulary for token in row):
             raise InputError(f"line {number} of {file} has an id outside the vocabulary of {vocabulary}")
         rows.append(row)
@@ -173,17 +184,17 @@ def spread(lengths: Sequence[int]) -> list[int]:
 
 
 def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
-    """Limit of a random source's answer: its own length, at most `MOST_MADE`, at least two after a forced beginning.
+    """Limit of a random source's answer: its own length, at most `MAX_MADE`, at least two after a forced beginning.
 
     Few answers to random texts end by themselves: most would run to the model's last position and prove little.
     """
     least = len(around.target_prefix) + 2
-    return [min(max_target, max(least, min(len(source), MOST_MADE))) for source in sources]
+    return [min(max_target, max(least, min(len(source), MAX_MADE))) for source in sources]
 
 
 def _random_texts(tokenizer: TextTokenizer, config: Config, count: int, longest: int) -> list[str]:
     """Texts of random pieces, for a model with a tokenizer but without sentences."""
-    # More than `count`, since ids without a piece (languages, say) leave no text.
+    # More than `count`, since ids without a piece (for example languages) have no text.
     sampled = sample_sources(config, 3 * count, longest, Affixes([], [], []))
     texts = (_text_of(tokenizer, ids) for ids in sampled)
     return list(itertools.islice((text for text in texts if tokenizer.encode_source(text)[0]), count))
@@ -193,18 +204,23 @@ def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
     """A text of about as many tokens: the tokenizer splits pieces that it would not choose itself into several."""
     text = " ".join(tokenizer.source_text(ids).split())
     count = len(tokenizer.encode_source(text)[0])
-    return text if count <= len(ids) else text[: max(1, len(text) * len(ids) // count)].strip()
+    if count <= len(ids):
+        return text
+    return text[: max(1, len(text) * len(ids) // count)].strip()
 
 
 def _paired(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, str | None]]:
-    """The lines with text, each with its reference, if there are any."""
+    """Return the lines with text, each with its reference, if there are any."""
     each: Sequence[str | None] = references or [None] * len(lines)
     return [pair for pair in zip(lines, each, strict=True) if pair[0].strip()]
 
 
 def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
     lines = read_lines(text)
-    translations = read_lines(references) if references else []
+    if references:
+        translations = read_lines(references)
+    else:
+        translations = []
     if references and len(translations) != len(lines):
         raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs")
     pairs = _paired(lines, translations)

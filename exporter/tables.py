@@ -20,9 +20,11 @@ def print_table(
         left: the heads of columns of text; the others are numbers.
     """
     columns = [[head, *(row[number] for row in rows)] for number, head in enumerate(heads)]
-    widths, padding = _widths(columns, console.width - 2 * len(columns)), 1
+    widths = _widths(columns, console.width - 2 * len(columns))
+    padding = 1
     if widths is None:  # with one space between two columns instead of two
-        widths, padding = _widths(columns, console.width - len(columns), within=True), 0
+        widths = _widths(columns, console.width - len(columns), within=True)
+        padding = 0
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding, 0, 0))
     for head, width in zip(heads, widths or [], strict=True):
         table.add_column(escape(head), justify="left" if head in left else "right", overflow="fold", width=width)
@@ -32,7 +34,7 @@ def print_table(
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False) -> list[int] | None:
-    """The width of each column: as of whole cells, or less, but of whole words, unless `within` them is allowed.
+    """Return the width of each column: as of whole cells, or less, but of whole words, unless `within` them is allowed.
 
     None if that does not fit. Rich would cut what is too wide.
     """
@@ -42,4 +44,6 @@ def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False
         while sum(widths) > room and any(width > bound for width, bound in zip(widths, least, strict=True)):
             wide = [number for number, bound in enumerate(least) if widths[number] > bound]
             widths[max(wide, key=lambda number: widths[number])] -= 1
-    return widths if sum(widths) <= room or within else None
+    if sum(widths) <= room or within:
+        return widths
+    return None

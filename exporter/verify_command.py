@@ -30,13 +30,15 @@ _TEXTS = ("text", "references", "ids", "reference_ids")
 @click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--device",
-    help="Where to verify: cpu (in every lowering, and by the fused engine) or cuda. [default: the engine's, or cpu]",
+    help="Device: cpu (all lowerings and the fused engine) or cuda. [default: the device of --engine, or cpu]",
 )
-@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
+@click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt.")
 @verification_options
-@click.option("--no-write", is_flag=True, help="Leave the bundle as it is.")
+@click.option("--no-write", is_flag=True, help="Do not change the bundle.")
 @click.option(
-    "--layers", is_flag=True, help="Compare every value of the graphs with float32 instead, on golden.json's cases."
+    "--layers",
+    is_flag=True,
+    help="Compare every value of the graphs with float32 instead, for the cases of golden.json.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
@@ -49,12 +51,13 @@ def main(
     as_json: bool,
     **sentences: Any,
 ) -> None:
-    """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token; exits with 1 if they differ.
+    """Compare BUNDLE with CHECKPOINT in PyTorch float32, token by token. Exit with 1 if they differ.
 
-    On the CPU every lowering is compared, and the report becomes the bundle's verification.json. With --device cuda one
-    engine is compared, there. Without CHECKPOINT an engine is compared with the bundle's golden.json; a bundle
-    that was exported without the fused engine for CPUs is then run by it, if it passes. With --layers it shows where in
-    the graphs accuracy is lost, and exits with 1 if a value is not finite.
+    On the CPU every lowering is compared, and the report is written to verification.json in the bundle. With --device
+    cuda one engine is compared on the GPU. Without CHECKPOINT one engine is compared with golden.json of the bundle. If
+    the fused engine passes and the bundle was exported without it, the bundle is changed to use it.
+
+    With --layers the command prints where in the graphs accuracy is lost, and exits with 1 if a value is not finite.
     """
     if bundle.is_file() and (layers or not no_write):
         raise InputError(f"{bundle} is one file, which is not changed: give --no-write, or unzip it for --layers")
@@ -91,7 +94,7 @@ def main(
 def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *, write: bool, as_json: bool) -> None:
     """Compare with golden.json, on the CPU by the fused engine if that has not been verified yet; print the result.
 
-    With `write`, the manifest then says that it has been.
+    With `write`, the manifest then records the engine as verified.
     """
     fused = device == "cpu" and engine in ("auto", FUSED) and awaits_fused(manifest)
     report = verify_golden(bundle, device, FUSED if fused else engine)

@@ -5,7 +5,7 @@ checkpoint/
   model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name; and the
                        running means of norms that have some
   tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
-                       Imported ones may differ: description.json is then what the bundle's manifest will say
+                       Imported ones may differ: description.json is then copied into the bundle's manifest as
   sentences.txt        held-out source lines, for calibration and verification
   references.txt       their translations, line by line; absent where there are none
   training.json        how it was made; read by people only
@@ -87,7 +87,7 @@ def save_checkpoint(
     Args:
         directory: must not exist, unless `replace`.
         model: saved in its own dtype.
-        tokenizer: directory that holds the SentencePiece models, copied; None for a model that only knows ids.
+        tokenizer: directory of the SentencePiece models, which are copied; None for a model of ids only.
         sentences: held-out source lines, without line breaks.
         training: how the model was made, JSON.
         references: a translation of each sentence, without line breaks, or none at all.
@@ -119,7 +119,7 @@ def new_checkpoint(
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Read a checkpoint and check that its tensors are those that its config needs.
+    """Read a checkpoint and check that its tensors match its config.
 
     Raises:
         CheckpointError: a missing or damaged file, another format, a missing, extra, misshapen or non-float tensor.
@@ -135,7 +135,8 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     for name, tensor in named_tensors(model).items():
         tensor.data = tensors[name]
     tokenizer = read_tokenizer(directory, config)
-    sentences, references = _lines(directory / "sentences.txt"), _lines(directory / "references.txt")
+    sentences = _lines(directory / "sentences.txt")
+    references = _lines(directory / "references.txt")
     if references and len(references) != len(sentences):
         raise CheckpointError(
             f"{directory} has {len(sentences)} sentences but {len(references)} references: delete its references.txt"
@@ -152,18 +153,20 @@ class _NoRandomWeights(TorchFunctionMode):
         options = kwargs or {}
         initialises = getattr(function, "__module__", None) == "torch.nn.init"
         if initialises or function in (torch.Tensor.uniform_, torch.Tensor.normal_):
-            return args[0] if args else options["tensor"]
+            if args:
+                return args[0]
+            return options["tensor"]
         return function(*args, **options)
 
 
 def named_tensors(model: Transformer) -> dict[str, torch.Tensor]:
-    """All that a checkpoint keeps of a model: parameters, tied ones once, and running means."""
+    """Return all that a checkpoint keeps of a model: parameters, tied ones once, and running means."""
     kept = model.state_dict().keys()
     return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor by its name, tied ones once; nothing is allocated."""
+    """Return the shape of each tensor by its name, tied ones once; nothing is allocated."""
     with torch.device("meta"), _NoRandomWeights():
         return {name: tuple(tensor.shape) for name, tensor in named_tensors(Transformer(config)).items()}
 
@@ -178,7 +181,7 @@ def read_config(directory: Path) -> Config:
 
 
 def read_config_file(directory: Path) -> ConfigFile:
-    """All that config.json holds; errors as of `read_config`."""
+    """Return all that config.json holds; errors as of `read_config`."""
     file = directory / "config.json"
     if kind_of(directory) != "run":  # which keeps the config of the checkpoint that it began with
         check_kind(directory, "checkpoint", CheckpointError)
@@ -218,7 +221,7 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
 
 
 def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
-    """The description of a checkpoint's tokenizer.
+    """Return the description of a checkpoint's tokenizer.
 
     Raises:
         CheckpointError: files are missing, or the description is damaged, newer or not fit for the config.
@@ -250,7 +253,9 @@ def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
 
 
 def _lines(file: Path) -> list[str]:
-    return read_lines(file, CheckpointError) if file.exists() else []
+    if file.exists():
+        return read_lines(file, CheckpointError)
+    return []
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
@@ -262,6 +267,9 @@ def _write_json(file: Path, value: object) -> None:
 
 
 def some(names: Sequence[str], most: int = 8) -> str:
-    """The first of some names, for messages."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    """Return the first of some names, for messages."""
+    if len(names) > most:
+        rest = f" and {len(names) - most} more"
+    else:
+        rest = ""
     return ", ".join(names[:most]) + rest

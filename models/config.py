@@ -8,7 +8,7 @@ from txport.runtime.bundle.strict_json import decode, encode
 from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
 
-# A logit that never wins: finite in float16, and far below what any model says of an id that it may choose.
+# A logit that is never chosen: finite in float16, and far below the logits of allowed ids.
 BANNED = -30000.0
 NORMS = ("post", "pre", "post_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")
@@ -33,7 +33,7 @@ Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 
 
 def _option(default: Any, help: str, *, added: bool = False) -> Any:
-    """A field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
+    """Return a field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
     return field(default=default, metadata={"help": help, "added": added})
 
 
@@ -139,7 +139,8 @@ class Config:
     @property
     def sizes(self) -> ModelSizes:
         """The sizes that the graphs of the model depend on."""
-        encoder, decoder = self.encoder, self.decoder
+        encoder = self.encoder
+        decoder = self.decoder
         return ModelSizes(
             encoder_layers=encoder.layers,
             decoder_layers=decoder.layers,
@@ -158,7 +159,7 @@ class Config:
 
     @property
     def copies(self) -> bool:
-        """Whether the model has a copy mechanism, see `txport.models.copying`."""
+        """True if the model has a copy mechanism, see `txport.models.copying`."""
         return bool(self.copy_heads)
 
     def __post_init__(self) -> None:
@@ -195,14 +196,16 @@ class Config:
         for width in {self.encoder.head_dim, self.decoder.head_dim} if self.positions == "rotary" else ():
             _require(width % 2 == 0, "head_dim", width, "must be even for rotary positions")
         if self.positions == "relative":
-            buckets, least = self.position_buckets, self.position_buckets // 2 + 1
+            buckets = self.position_buckets
+            least = self.position_buckets // 2 + 1
             _require(buckets >= 4 and buckets % 2 == 0, "position_buckets", buckets, "must be even and at least 4")
             _require(
                 self.position_distance >= least, "position_distance", self.position_distance, f"must be {least} or more"
             )
 
     def _check_heads(self) -> None:
-        layers, count = self.decoder.layers, self.decoder.heads
+        layers = self.decoder.layers
+        count = self.decoder.heads
         sizes = f"the model's {layers} decoder layers of {count} heads, counted from 0"
         for name in ("alignment_heads", "copy_heads"):
             heads: Heads = getattr(self, name)
@@ -251,7 +254,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> Config:
-    """A config by name, with some fields replaced.
+    """Return a config by name, with some fields replaced.
 
     Raises:
         InputError: an unknown preset, an unknown field, a value of another type or an impossible one.

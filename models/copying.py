@@ -1,4 +1,4 @@
-"""The copy mechanism: a model that may also say a word of the source, which it points to.
+"""The copy mechanism: a model that can also copy a word of the source by pointing to it.
 
 See et al. (2017), "Get To The Point: Summarization with Pointer-Generator Networks", arXiv:1704.04368, equations 8 and
 9, for one vocabulary of both sides: P(w) = p_gen P_vocab(w) + (1 - p_gen) * (sum of the attention on source positions
@@ -17,8 +17,8 @@ from txport.models.config import Config
 # Of each cross-attention that copies: what it added, `[b, t, d]`, and its weights, `[b, h, t, s]`.
 Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 
-# A probability to copy that counts as none: far below any that matters, and above what float32 rounds to steps, whose
-# logarithms no two computations have in common.
+# Copy probabilities below this are treated as 0. It is far below any that matters. Rounding of smaller float32 values
+# would make their logarithms differ between engines.
 NOTHING = 1e-30
 
 
@@ -58,7 +58,7 @@ class CopyMechanism(nn.Module):
     def forward(
         self, logits: Tensor, state: Tensor, read: Tensor, decoder: Sequence[nn.Module], seen: Seen, source_ids: Tensor
     ) -> Tensor:
-        """The logarithm of the mixture, float32 `[b, t, v]`, in every precision of the rest.
+        """Return the logarithm of the mixture, float32 `[b, t, v]`, in every precision of the rest.
 
         Args:
             logits: `[b, t, v]`.
@@ -88,5 +88,8 @@ class CopyMechanism(nn.Module):
 
 def _product(linear: nn.Linear, x: Tensor) -> Tensor:
     """`linear(x)` in float32."""
-    bias = None if linear.bias is None else linear.bias.float()
+    if linear.bias is None:
+        bias = None
+    else:
+        bias = linear.bias.float()
     return F.linear(x.float(), linear.weight.float(), bias)

@@ -6,5 +6,5 @@ from txport.runtime.entry import run_command
 
 
 def import_() -> NoReturn:
-    """tx-import"""
+    """Run tx-import."""
     run_command("txport.models.importers.command", extra="import")

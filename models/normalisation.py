@@ -34,7 +34,10 @@ def spacing_rules(*, lower_case: bool) -> str:
     """
     lines = []
     for characters in _sequences():
-        becomes = " " if characters.isspace() else _BEFORE_MARK.sub(" ", _folded(characters, lower_case))
+        if characters.isspace():
+            becomes = " "
+        else:
+            becomes = _BEFORE_MARK.sub(" ", _folded(characters, lower_case))
         if becomes != characters:
             lines.append(f"{_hexadecimal(characters)}\t{_hexadecimal(becomes)}\n")
     return "".join(lines)
@@ -42,7 +45,7 @@ def spacing_rules(*, lower_case: bool) -> str:
 
 @contextmanager
 def rule_file(*, lower_case: bool) -> Iterator[Path]:
-    """A file of `spacing_rules`, for the time that SentencePiece trains a model."""
+    """Yield a file of `spacing_rules`, for the time that SentencePiece trains a model."""
     with tempfile.TemporaryDirectory() as scratch:
         rules = Path(scratch) / "rules.tsv"
         rules.write_text(spacing_rules(lower_case=lower_case), encoding="ascii")
@@ -52,7 +55,9 @@ def rule_file(*, lower_case: bool) -> Iterator[Path]:
 def _folded(text: str, lower_case: bool) -> str:
     composed = unicodedata.normalize("NFKC", text)
     # By character, as SentencePiece: Greek's final sigma would depend on what follows.
-    return "".join(character.lower() for character in composed) if lower_case else composed
+    if lower_case:
+        return "".join(character.lower() for character in composed)
+    return composed
 
 
 def _sequences() -> Iterator[str]:

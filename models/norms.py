@@ -17,7 +17,7 @@ MOMENTUM = 0.1
 
 
 class NoNorm(nn.Identity):
-    """Identity in the place of a norm."""
+    """Identity instead of a norm."""
 
 
 class RMSNorm(nn.Module):
@@ -35,7 +35,7 @@ class RMSNorm(nn.Module):
 
 
 class SharedNorm(nn.Module, ABC):
-    """A norm by figures of many tokens, which a translation takes as they are: it is affine then.
+    """A norm with statistics of many tokens, which are fixed in translation: it is affine then.
 
     Attributes:
         lengths: int64 `[b]`, how many tokens of each row of `[b, t, d]` to learn from, or None for all; set by
@@ -113,14 +113,16 @@ class _Scaled(torch.autograd.Function):
         y = x * inverse
         ctx.save_for_backward(y, inverse)
         # Not saved with them: backward is to change it.
-        ctx.running_gradient, ctx.tokens = running_gradient, tokens
+        ctx.running_gradient = running_gradient
+        ctx.tokens = tokens
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         y, inverse = ctx.saved_tensors
-        nu, tokens = ctx.running_gradient, ctx.tokens
+        nu = ctx.running_gradient
+        tokens = ctx.tokens
         # The loss of all devices is the mean of theirs.
         devices = _devices()
         straight = gradient - devices * nu * y
@@ -171,19 +173,23 @@ NORM_CLASSES: dict[str, type[nn.LayerNorm | RMSNorm | SharedNorm]] = {
 
 
 def new_norm(config: Config) -> nn.Module:
-    """A norm of the config's kind over `[..., d_model]`."""
+    """Return a norm of the config's kind over `[..., d_model]`."""
     return NORM_CLASSES[config.norm_kind](config.d_model, config.layer_norm_epsilon)
 
 
 def _devices() -> int:
-    """Number of devices that train together."""
+    """Return the number of devices that train together."""
     ready = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if ready else 1
+    if ready:
+        return torch.distributed.get_world_size()
+    return 1
 
 
 def _count(tokens: Tensor | None, x: Tensor) -> Tensor:
     """float32 `[1]`: how many tokens `x` `[..., d]` has here."""
-    return x.new_full((1,), x[..., 0].numel()) if tokens is None else tokens.sum().to(x)[None]
+    if tokens is None:
+        return x.new_full((1,), x[..., 0].numel())
+    return tokens.sum().to(x)[None]
 
 
 def _means(tokens: Tensor | None, *values: Tensor) -> list[Tensor]:
@@ -200,7 +206,7 @@ def _summed(x: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """A sum over devices; each one's gradient is the sum of those that the result has on all of them."""
+    """Sum over devices. The gradient on each is the sum of the gradients of the result on all devices."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -30,14 +30,15 @@ def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
     sine of the first is negative: so x is turned to x cos + x' sin, where x' is x with the two of each pair exchanged.
     """
     table = sinusoids(length, head_dim)
-    sines, cosines = table[:, 0::2], table[:, 1::2]
+    sines = table[:, 0::2]
+    cosines = table[:, 1::2]
     return cosines.repeat_interleave(2, dim=1), torch.stack([-sines, sines], dim=2).flatten(1)
 
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)  # training may follow, and take them from the cache
 def _turns(length: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`rotations` as complex numbers `[length, k / 2]`, whose parts are float32 or float64, as `dtype` says."""
+    """`rotations` as complex numbers `[length, k / 2]`, whose parts are float32 or float64, by `dtype`."""
     cosines, sines = (table[:, 1::2].to(device, dtype) for table in rotations(length, head_dim))
     return torch.complex(cosines, sines)
 
@@ -47,11 +48,17 @@ def rotated(x: Tensor, positions: Tensor | None = None) -> Tensor:
 
     The result has their dtype, and is computed in float32 at least.
     """
-    most = x.shape[2] if positions is None else int(positions.max()) + 1
+    if positions is None:
+        most = x.shape[2]
+    else:
+        most = int(positions.max()) + 1
     real = torch.promote_types(x.dtype, torch.float32)
     # In steps of 256 positions, so that a search, whose every step is longer, computes few tables.
     turns = _turns(-(-most // 256) * 256, x.shape[3], x.device, real)
-    turns = turns[:most] if positions is None else turns[positions][:, None, None]
+    if positions is None:
+        turns = turns[:most]
+    else:
+        turns = turns[positions][:, None, None]
     # As complex numbers, which PyTorch multiplies in one pass: training takes half the time of reals for it.
     pairs = torch.view_as_complex(x.to(real).reshape(*x.shape[:3], -1, 2))
     return torch.view_as_real(pairs * turns).flatten(3).to(x.dtype)
@@ -74,7 +81,10 @@ class RelativePositions(nn.Module):
         self.causal = causal
         self.layers = side.layers
         self.farthest = config.position_distance
-        tables = side.layers if config.position_tables == "layer" else 1
+        if config.position_tables == "layer":
+            tables = side.layers
+        else:
+            tables = 1
         self.weight = nn.Parameter(torch.empty(tables, config.position_buckets, side.heads))
 
     def forward(self, distances: Tensor) -> list[Tensor]:
@@ -98,9 +108,12 @@ class RelativePositions(nn.Module):
         return first + torch.where(distances < near, distances, far)
 
     def table(self, length: int) -> Tensor:
-        """All biases that sequences of up to `length` tokens need: float32 `[distances, tables * h]`.
+        """Return all biases that sequences of up to `length` tokens need: float32 `[distances, tables * h]`.
 
         Row i is of the key i before its query where that is causal, else of the key i - length + 1 after it.
         """
-        distances = -torch.arange(length) if self.causal else torch.arange(1 - length, length)
+        if self.causal:
+            distances = -torch.arange(length)
+        else:
+            distances = torch.arange(1 - length, length)
         return self.weight[:, self.buckets(distances)].transpose(0, 1).flatten(1)

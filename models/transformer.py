@@ -83,7 +83,7 @@ class Embedding(nn.Module):
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]
 
     def lengthen(self, length: int) -> None:
-        """Have at least `length` positions, which sinusoids give without end; learned ones stay as they are."""
+        """Extend sinusoids to at least `length` positions; learned positions do not change."""
         table = self.positions
         if table is not None and len(table) < length and not isinstance(table, nn.Parameter):
             self.positions = sinusoids(length, table.shape[1]).to(table)
@@ -95,7 +95,7 @@ class Attention(nn.Module):
     def __init__(self, config: Config, side: Side, *, rotary: bool = False) -> None:
         super().__init__()
         self.heads = side.heads
-        self.rotary = rotary  # queries and keys are turned by their positions, which are 0 and on where none are given
+        self.rotary = rotary  # rotate queries and keys by their positions, by default 0, 1, 2, ...
         self.dropout = config.attention_dropout
         width = side.heads * side.head_dim
         self.query = nn.Linear(config.d_model, width, bias=config.attention_bias)
@@ -108,14 +108,18 @@ class Attention(nn.Module):
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def queries(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Queries `[b, h, t, k]` of states `[b, t, d]`, at positions `[b]` where t is 1."""
+        """Queries `[b, h, t, k]` of states `[b, t, d]`, at positions `[b]` if t is 1."""
         queries = self.split_heads(self.query(x))
-        return rotated(queries, positions) if self.rotary else queries
+        if self.rotary:
+            queries = rotated(queries, positions)
+        return queries
 
     def key_value(self, x: Tensor, positions: Tensor | None = None) -> KeyValue:
-        """Keys and values `[b, h, s, k]` of states `[b, s, d]`, at positions `[b]` where s is 1."""
+        """Keys and values `[b, h, s, k]` of states `[b, s, d]`, at positions `[b]` if s is 1."""
         keys = self.split_heads(self.key(x))
-        return rotated(keys, positions) if self.rotary else keys, self.split_heads(self.value(x))
+        if self.rotary:
+            keys = rotated(keys, positions)
+        return keys, self.split_heads(self.value(x))
 
     def forward(
         self,
@@ -129,12 +133,12 @@ class Attention(nn.Module):
         """Attention of queries to keys: `[b, t, d]`.
 
         Args:
-            x: of which queries are made, `[b, t, d]`.
-            key_value: each `[b, h, s, k]`.
-            mask: bool, broadcastable to `[b, h, t, s]`, true where seen.
-            causal: a query sees the keys up to its own position; there is no mask then.
+            x: input of the queries, `[b, t, d]`.
+            key_value: keys and values, each `[b, h, s, k]`.
+            mask: bool, broadcastable to `[b, h, t, s]`, true for visible keys.
+            causal: each query sees the keys up to its position. Excludes `mask`.
             bias: added to the scores, float, broadcastable to `[b, h, t, s]`.
-            positions: of the queries, int64 `[b]`, where t is 1.
+            positions: positions of the queries, int64 `[b]`, if t is 1.
         """
         key, value = key_value
         if self.training and key.shape[2] <= SHORT and key.device.type == "cpu":
@@ -142,8 +146,10 @@ class Attention(nn.Module):
             return self.output((weights.to(value.dtype) @ value).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
         query = self.queries(x, positions)
         if bias is not None:
-            mask = _causal_mask(query, key) if causal else mask
-            mask = bias.to(query.dtype) if mask is None else bias.to(query.dtype).masked_fill(~mask, -math.inf)
+            if causal:
+                mask = _causal_mask(query, key)
+            # PyTorch's kernel takes a bias as a mask of floats, and no causal mask beside it.
+            mask = _masked(bias.to(query.dtype), mask)
             causal = False
         dropout = self.dropout if self.training else 0.0  # on the weights
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
@@ -158,13 +164,24 @@ class Attention(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Weights of the values in `forward`: softmax over keys, `[b, h, t, s]`, without dropout; float32 at least."""
-        query, key = self.queries(x, positions), key_value[0]
+        """Return the weights of `forward`: softmax over keys, `[b, h, t, s]`, without dropout, in float32 or more."""
+        query = self.queries(x, positions)
+        key = key_value[0]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        scores = scores if bias is None else scores + bias
-        mask = _causal_mask(query, key) if causal else mask
+        if bias is not None:
+            scores = scores + bias
+        if causal:
+            mask = _causal_mask(query, key)
+        # In bfloat16 the sum of many weights would lose the small ones.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -math.inf), dim=-1)
+        return torch.softmax(_masked(scores, mask), dim=-1)
+
+
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Return scores with -inf for keys that `mask` hides."""
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -math.inf)
 
 
 def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
@@ -188,7 +205,10 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
         inner = self.inner(x)
-        inner = self.activation(inner) if self.gate is None else self.activation(self.gate(x)) * inner
+        if self.gate is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(self.gate(x)) * inner
         return self.outer(self.dropout(inner))  # type: ignore[no-any-return]
 
 
@@ -291,8 +311,10 @@ class Transformer(nn.Module):
         self.decoder_positions = RelativePositions(config, config.decoder, causal=True) if relative else None
 
         def final_norm() -> nn.Module:
-            # With post-norm each stack ends in a norm already; nn.Transformer of PyTorch has one more all the same.
-            return NoNorm() if config.norm == "post" else new_norm(config)
+            # A stack of post-norm layers ends in a norm. PyTorch's nn.Transformer adds a second one.
+            if config.norm == "post":
+                return NoNorm()
+            return new_norm(config)
 
         self.encoder_norm = final_norm()
         self.decoder_norm = final_norm()
@@ -305,8 +327,8 @@ class Transformer(nn.Module):
     def reset_parameters(self) -> None:
         """Xavier initialisation (Glorot and Bengio, 2010) of matrices; embeddings and positions as N(0, 1/d_model).
 
-        The initialisation "annotated" has Xavier's for embeddings too, and "d2l" PyTorch's own for them, N(0, 1);
-        biases of both are PyTorch's own, uniform within +-1/sqrt(inputs).
+        The initialisation "annotated" uses Xavier for embeddings as well, and "d2l" PyTorch's default, N(0, 1). Both
+        use PyTorch's default for biases, uniform within +-1/sqrt(inputs).
         """
         kind = self.config.initialisation
         with torch.no_grad():
@@ -315,8 +337,11 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(parameter)
             for module in self.modules():
                 if isinstance(module, nn.Linear) and module.bias is not None:
-                    reach = 0.0 if kind == "scaled" else module.in_features**-0.5
-                    nn.init.uniform_(module.bias, -reach, reach) if reach else nn.init.zeros_(module.bias)
+                    if kind == "scaled":
+                        nn.init.zeros_(module.bias)
+                    else:
+                        reach = module.in_features**-0.5
+                        nn.init.uniform_(module.bias, -reach, reach)
             for embedding in (self.source_embedding, self.target_embedding):
                 if kind != "annotated":
                     nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5 if kind == "scaled" else 1.0)
@@ -362,7 +387,9 @@ class Transformer(nn.Module):
         state = self.decoder_norm(x)
         if wanted is None or self.copying is not None:
             logits = self._logits(state, read, seen, source_ids)
-            return logits if wanted is None else logits[wanted]
+            if wanted is not None:
+                logits = logits[wanted]
+            return logits
         # By indices, since the gradient of a mask is slow.
         chosen = state.flatten(0, 1).index_select(0, wanted.flatten().nonzero()[:, 0])
         return self.projection(chosen)  # type: ignore[no-any-return]
@@ -382,7 +409,9 @@ class Transformer(nn.Module):
 
     def _watching(self) -> AbstractContextManager[Seen]:
         """Collect what copying needs of the layers that run meanwhile."""
-        return nullcontext({}) if self.copying is None else self.copying.watching(list(self.decoder))
+        if self.copying is None:
+            return nullcontext({})
+        return self.copying.watching(list(self.decoder))
 
     def _logits(self, state: Tensor, read: Tensor, seen: Seen, source_ids: Tensor | None) -> Tensor:
         """States and embeddings `[b, t, d]` -> `[b, t, v]`; see `CopyMechanism.forward`."""

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def check_text(text: object, what: str) -> None:
-    """Refuse what is no text, or no Unicode."""
+    """Refuse values that are not text, or not valid Unicode."""
     if not isinstance(text, str):
         raise InputError(f"{what} is of type {type(text).__name__}: give text (str)")
     try:
@@ -28,7 +28,7 @@ def check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
 
 
 def listed(items: Iterable[T]) -> list[T]:
-    """The items as a list; one text is not a list of texts."""
+    """Return the items as a list; one text is not a list of texts."""
     if isinstance(items, (str, bytes)):
         raise InputError("sentences come as a list: put the one sentence in a list")
     try:
@@ -38,7 +38,7 @@ def listed(items: Iterable[T]) -> list[T]:
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
-    """The ids as a list; each must be of the vocabulary."""
+    """Return the ids as a list; each must be of the vocabulary."""
     try:
         found = [operator.index(token) for token in ids]
     except TypeError as error:
@@ -62,7 +62,7 @@ def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, wha
 def check_lengths(max_length: int | None, min_length: int, begun: int, most: int) -> None:
     """Refuse lengths beyond `most`, in tokens, and a prefix of `begun` tokens that leaves no room for more."""
     if max_length is not None and not 1 <= max_length <= most:
-        raise InputError(f"the maximum length {max_length} is not between 1 and {most}, the most of this model")
+        raise InputError(f"the maximum length {max_length} is not between 1 and {most}, the maximum of this model")
     most = max_length or most
     if not 0 <= min_length <= most:
         raise InputError(f"the minimum length {min_length} is not between 0 and {most}, the maximum length")

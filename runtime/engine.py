@@ -1,6 +1,7 @@
 """The protocol of engines: encode, then step a fixed set of rows whose buffers the engine owns.
 
-Search (`txport.runtime.search`) is written once over these protocols and knows no library; an engine knows no search.
+Search (`txport.runtime.search`) is written once over these protocols and does not depend on a library.
+Engines do not depend on the search.
 Buffers may be anywhere: an engine on a GPU keeps them there, and only `read` lets the host wait for it.
 
 Every method may raise `EngineError` (the library or the device failed) and `ResourceError` (memory is exhausted).
@@ -22,7 +23,7 @@ Float64 = npt.NDArray[np.float64]
 # The shortest caches that a batch begins with, in tokens: enough for most sentences.
 FIRST_TARGET = 32
 
-# What `Engine.encode` returned; only the engine that made it knows its form.
+# The result of `Engine.encode`, whose form is private to the engine.
 Memory = Any
 
 
@@ -57,7 +58,7 @@ class Top(NamedTuple):
 class DecoderState(Protocol):
     """The buffers of one running batch: ids, positions, flags, caches and cross-attention keys and values.
 
-    Rows are independent: each has its own position, so a finished row can be refilled while the others go on. A row
+    Rows are independent: each has its own position, so a finished row can be refilled while the others continue. A row
     that was never placed is finished and makes pad.
 
     States whose library computes no scores inherit from this: `log_probabilities` and `top` are then made of `logits`.
@@ -107,7 +108,7 @@ class DecoderState(Protocol):
         return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
-        """The `k` best tokens of each row by the last step; only for a state that was allocated with as many."""
+        """Return the `k` best tokens of each row by the last step; only for a state that was allocated with as many."""
         return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
@@ -120,8 +121,8 @@ class DecoderState(Protocol):
             rows: as many as there are.
         """
 
-    def moved(self, rows: Sequence[int], target: int) -> "DecoderState":
-        """A new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
+    def resized(self, rows: Sequence[int], target: int) -> "DecoderState":
+        """Return a new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
 
         A row may be named more than once; its copies are independent from then on. All steps must have been read. This
         state is invalid afterwards.
@@ -140,7 +141,7 @@ class RestrictingState(Protocol):
     def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
         """Let these rows, which were just placed, choose among `words[i]` only: int64, ascending ids.
 
-        All that a state tells of them is over these words: others have the logit -inf, and no probability. Copies of a
+        All results of the state are over these words: others have the logit -inf and probability 0. Copies of a
         row have its words, until the row is placed again. What a row makes depends on no other row's words.
         """
 
@@ -175,7 +176,7 @@ def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
 
 
 def top_of(logits: Float32, k: int) -> Top:
-    """The `k` best of float32 `[rows, vocabulary]`: for engines whose library finds none."""
+    """Return the `k` best of float32 `[rows, vocabulary]`: for engines whose library finds none."""
     token_ids = np.stack([best_ids(row, k) for row in logits])
     normaliser = np.array([sum(log_sum_exp(row)) for row in logits], np.float64)
     return Top(token_ids, np.take_along_axis(logits, token_ids, axis=1), normaliser)
@@ -191,13 +192,13 @@ class Engine(Protocol):
     ragged: bool  # whether short sources beside long ones cost nothing: no padding is computed
     recomputes_logits: bool  # whether logits can be read of a state that stored none, at their price when they are
     restricts: bool  # whether its states are of `RestrictingState`
-    poll: int  # the most steps that the host has not seen; 1 where reading costs nothing
+    poll: int  # maximum number of steps that the device may be ahead of the host; 1 if reading is free
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
 
     def first_target(self, source: int) -> int:
-        """The length of the first caches of a batch of sources of up to `source` tokens.
+        """Return the length of the first caches of a batch of sources of up to `source` tokens.
 
         They are doubled when a row has filled them. `FIRST_TARGET` where the time of a step grows with their length.
         """
@@ -210,7 +211,7 @@ class Engine(Protocol):
         Args:
             rows, source, target: sizes.
             logits: whether `logits` will be read in most steps.
-            top: the most tokens that `top` will give; at most the vocabulary.
-            beams: so many rows next to each other are of one sentence: they are placed by the first of them, make
+            top: maximum number of tokens that `top` will give; at most the vocabulary.
+            beams: this number of adjacent rows belongs to one sentence: they are placed by the first of them, make
                 tokens together, are reordered among themselves and moved as a whole. An engine may make use of that.
         """

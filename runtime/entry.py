@@ -13,36 +13,37 @@ from txport.runtime.errors import ResourceError, TxportError
 from txport.runtime.libraries import needs
 
 # As shells report a program that Ctrl-C or a closed pipe ended.
-INTERRUPTED, CLOSED_PIPE = 130, 141
+INTERRUPTED = 130
+CLOSED_PIPE = 141
 
 
 def translate() -> NoReturn:
-    """tx-translate"""
+    """Run tx-translate."""
     run_command("txport.runtime.translate_command", extra="")
 
 
 def translate_corpus() -> NoReturn:
-    """tx-translate-corpus"""
+    """Run tx-translate-corpus."""
     run_command("txport.runtime.corpus.command", extra="")
 
 
 def inspect() -> NoReturn:
-    """tx-inspect"""
+    """Run tx-inspect."""
     run_command("txport.runtime.inspect_command", extra="")
 
 
 def pack() -> NoReturn:
-    """tx-pack"""
+    """Run tx-pack."""
     run_command("txport.runtime.bundle.pack_command", extra="")
 
 
 def serve() -> NoReturn:
-    """tx-serve"""
+    """Run tx-serve."""
     run_command("txport.runtime.serve.command", extra="serve")
 
 
 def triton() -> NoReturn:
-    """tx-triton"""
+    """Run tx-triton."""
     run_command("txport.runtime.serve.triton_command", extra="")
 
 

@@ -21,7 +21,7 @@ class InputError(TxportError):
 
 
 class CheckpointError(TxportError):
-    """A checkpoint directory that is incomplete, damaged or of another shape than its config says."""
+    """A checkpoint directory that is incomplete, damaged or does not match its config."""
 
 
 class BundleError(TxportError):
@@ -29,7 +29,7 @@ class BundleError(TxportError):
 
 
 class MissingLibrary(TxportError):
-    """A library or a driver that is not installed or cannot be loaded; the message says what to install."""
+    """A library or a driver that is not installed or cannot be loaded; the message names the package to install."""
 
 
 class ResourceError(TxportError):
@@ -47,7 +47,7 @@ class CheckFailed(TxportError):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an error is a library's: an `Exception`, or the panic of one in Rust, whose class is not one."""
+    """Return whether an error is a library's: an `Exception`, or the panic of one in Rust, whose class is not one."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -57,14 +57,18 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> st
 
     known = list(names)
     near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known)}"
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"{otherwise} {', '.join(known)}"
 
 
 def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:
-    """The error for what a library reported: `ResourceError` if by its words memory was exhausted."""
-    return ResourceError(message) if is_out_of_memory(message) else otherwise(message)
+    """Return the error for what a library reported: `ResourceError` if by its words memory was exhausted."""
+    if is_out_of_memory(message):
+        return ResourceError(message)
+    return otherwise(message)
 
 
 def is_out_of_memory(message: str) -> bool:
-    """Whether a library's words say that memory was exhausted."""
+    """Return whether a message of a library reports exhausted memory."""
     return _MEMORY.search(message) is not None

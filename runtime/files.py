@@ -21,7 +21,7 @@ _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFI
 
 
 def sha256(path: Path) -> str:
-    """The 64 lower-case hexadecimal digits of a file's SHA-256; the file is streamed, never held in memory."""
+    """Return the 64 lower-case hexadecimal digits of a file's SHA-256; the file is streamed, never held in memory."""
     digest = hashlib.sha256()
     buffer = bytearray(_CHUNK)
     view = memoryview(buffer)
@@ -49,7 +49,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     A process that is killed leaves a hidden sibling of `path`, which the next call removes.
 
     Raises:
-        InputError: `path` is no regular file, or the place cannot be written.
+        InputError: `path` is not a regular file, or the directory is not writable.
         ResourceError: the disk is full or fails.
     """
     path = path.resolve()
@@ -94,7 +94,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
         replace: exchange an existing directory for the new one, in one step where the kernel can, and delete the old
             one only then.
         marker: a file that an existing, non-empty directory must contain to be replaced, so that a mistyped `--force`
-            does not delete somebody's home.
+            does not delete a home directory.
 
     Raises:
         InputError: `target` exists and `replace` is false, or it is not a directory that may be replaced, or the place
@@ -157,7 +157,10 @@ def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
     except TxportError:
         raise
     except Exception as error:
-        code = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, OSError):
+            code = error.errno
+        else:
+            code = None
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             message = f"the disk is full: {target} was not written; free some space or choose another disk"
             raise ResourceError(message) from error
@@ -170,7 +173,9 @@ def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
 
 def io_failure(error: OSError, message: str) -> InputError | ResourceError:
     """The error for a read or write that failed: `ResourceError` for a disk that is full or fails, and the like."""
-    return ResourceError(message) if error.errno in _EXHAUSTED else InputError(message)
+    if error.errno in _EXHAUSTED:
+        return ResourceError(message)
+    return InputError(message)
 
 
 @contextmanager
@@ -206,7 +211,7 @@ def _remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what runs that were killed left in `folder`: temporary files and directories whose lock nobody holds.
+    """Remove what runs that were killed left in `folder`: temporary files and directories without a locked owner.
 
     Where the system has no such locks they stay.
 
@@ -214,7 +219,10 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
         folder: where to look.
         name: of the file or directory that they were to become; None for any.
     """
-    which = "*" if name is None else glob.escape(name)
+    if name is None:
+        which = "*"
+    else:
+        which = glob.escape(name)
     for leftover in folder.glob(f".{which}{_TEMPORARY}*"):
         try:
             lock = Lock(leftover)

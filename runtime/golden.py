@@ -70,7 +70,7 @@ def check(
         engine: what answers. Answers longer than it makes are compared as far as it goes.
         golden: the cases.
         prefix: what every answer is forced to begin with.
-        rows: the most rows of a batch; None for as many as the engine takes.
+        rows: maximum number of rows of a batch; None for as many as the engine takes.
         order: the numbers of the cases, some perhaps more than once; None for each once.
         least: tokens to make of answers that do not end before, though no more than the engine makes.
 
@@ -81,7 +81,10 @@ def check(
     cases = [golden.cases[number] for number in numbers]
     most = engine.limits.target
     requests = [Request(c.source_ids, min(most, max(1, least, len(c.target_ids))), prefix=prefix) for c in cases]
-    what = f"ids in batches of {rows or engine.limits.batch}" if len(cases) > 1 else "ids of the sentence alone"
+    if len(cases) > 1:
+        what = f"ids in batches of {rows or engine.limits.batch}"
+    else:
+        what = "ids of the sentence alone"
     return [
         Difference(number, what, list(expected), result.ids)
         for number, case, result in zip(numbers, cases, decode_all(engine, requests, rows=rows), strict=True)
@@ -95,7 +98,8 @@ def check_translator(translator: "Translator", golden: Golden) -> list[Differenc
     Returns:
         what differs; nothing if the bundle gives the same ids here as where it was exported.
     """
-    engine, prefix = translator.engine, translator.tokenizer.affixes().target_prefix
+    engine = translator.engine
+    prefix = translator.tokenizer.affixes().target_prefix
     differences = check(engine, golden, prefix)
     for number, case in enumerate(golden.cases):
         differences += check(engine, golden, prefix, order=[number])

@@ -22,19 +22,24 @@ from txport.runtime.version import VERSION
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE)
 @click.option(
-    "--check", is_flag=True, help="Compare every file with its hash and run golden.json; exit with 1 if any differs."
+    "--check",
+    is_flag=True,
+    help="Compare all files with their hashes and run the cases of golden.json. Exit with 1 on a difference.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--device", default="auto", show_default=True, help="The device to choose for: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="The engine to choose: auto, fused, ort or trt.")
-@click.option("--lowering", help="The decoder step to check: ort, scatter or tensorscatter. [default: all of them]")
+@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt.")
+@click.option("--lowering", help="Decoder step graph to check: ort, scatter or tensorscatter. [default: all]")
 @TRUST_ENGINES
 def main(
     bundle: Path, check: bool, as_json: bool, device: str, engine: str, lowering: str | None, trust_engines: bool
 ) -> None:
-    """Print the manifest of BUNDLE and which engine would run it; with --check, verify its files and its answers."""
+    """Print the manifest of BUNDLE and the engine that would run it. With --check, verify its files and its answers."""
     if not bundle.exists():
-        what = "is not a directory" if bundle.exists() else "does not exist"
+        if bundle.exists():
+            what = "is not a directory"
+        else:
+            what = "does not exist"
         raise InputError(f"{bundle} {what}: give the directory that tx-export wrote, or a file of tx-pack")
     try:
         manifest = Manifest.load(bundle)
@@ -81,7 +86,8 @@ def _check(
     from txport.runtime.golden import check_translator, load_golden
     from txport.runtime.translator import Translator
 
-    golden, passed_over = load_golden(bundle), list[TxportError]()
+    golden = load_golden(bundle)
+    passed_over = list[TxportError]()
     ways = choose(manifest, device, engine, lowering, bundle, trust_engines).ways
     for name, step in ways:
         try:
@@ -93,7 +99,8 @@ def _check(
             found.append(f"{f'lowering {step}' if step else f'engine {name}'} was not run: {error}")
             continue
         if differences := check_translator(translator, golden):
-            first, count = differences[0], len({difference.case for difference in differences})
+            first = differences[0]
+            count = len({difference.case for difference in differences})
             raise CheckFailed(
                 f"{count} of {len(golden.cases)} cases of {bundle / GOLDEN} differ with {translator.engine.name}; "
                 f"case {first.case} in the {first.what}: expected {first.expected}, found {first.found}"
@@ -105,7 +112,7 @@ def _check(
 
 
 def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The manifest's main facts as (name, value) pairs."""
+    """Yield the manifest's main facts as (name, value) pairs."""
     model = manifest.model
     tokens = manifest.tokens
     verification = manifest.verification

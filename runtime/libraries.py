@@ -29,8 +29,14 @@ def needs(extra: str, why: str = "", otherwise: str = "") -> Iterator[None]:
         if library in ("", "txport"):  # our own mistake, not the user's
             raise
         missing = isinstance(error, ModuleNotFoundError)
-        fault = "is not installed" if missing else f"is installed but cannot be loaded ({error})"
-        command = f"pip install 'txport[{extra}]'" if extra else "pip install txport"
+        if missing:
+            fault = "is not installed"
+        else:
+            fault = f"is installed but cannot be loaded ({error})"
+        if extra:
+            command = f"pip install 'txport[{extra}]'"
+        else:
+            command = "pip install txport"
         raise MissingLibrary(f"{f'{why}, and ' if why else ''}{library} {fault}: {command}{otherwise}") from error
 
 
@@ -50,8 +56,8 @@ def without_collection() -> Iterator[None]:
 
 
 @contextmanager
-def quiet(*loggers: str, module: str = "") -> Iterator[None]:
-    """Drop what these loggers say below an error, and the warnings of `module` (a regular expression; "" for all)."""
+def silence(*loggers: str, module: str = "") -> Iterator[None]:
+    """Drop messages of these loggers below errors, and warnings of `module` (a regular expression; "" for all)."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     for name in loggers:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -70,7 +76,9 @@ def cuda_provider() -> Path | None:
     if found is None or found.origin is None:
         return None
     file = Path(found.origin).with_name("capi") / "libonnxruntime_providers_cuda.so"
-    return file if file.is_file() else None
+    if file.is_file():
+        return file
+    return None
 
 
 def share_cores() -> None:
@@ -78,7 +86,7 @@ def share_cores() -> None:
 
     A training step of 70 ms takes 77 ms then, and 180 ms beside another one, instead of 360 ms (two cores, GNU OpenMP);
     threads that sleep at once take 95 ms and 130 ms. Call it before PyTorch is imported, which reads the variable only
-    once; what the environment says of it stays.
+    once. Settings of the environment are kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -89,7 +97,9 @@ def keep_memory() -> None:
 
     A training step of the demo had 5,000 page faults, and none since: a twelfth of its time. Elsewhere nothing happens.
     """
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    trim_threshold = -1
+    mmap_threshold = -3
     if mallopt := c_function("mallopt"):
         mallopt(trim_threshold, 1 << 30)
         mallopt(mmap_threshold, 1 << 25)  # the most that glibc takes

@@ -1,4 +1,4 @@
-"""An open bundle: what runs its model for many calls, until it is closed."""
+"""An open bundle, which owns the model and its queue until it is closed."""
 
 import os
 import weakref
@@ -33,19 +33,19 @@ with needs(""):
 
 T = TypeVar("T")
 Self = TypeVar("Self", bound="OpenBundle")
-# More workers read the weights more often than caches and memory bandwidth allow.
-MOST_WORKERS = 4
+# More workers exceed caches and memory bandwidth.
+MAX_WORKERS = 4
 
 
 class _Memory(NamedTuple):
-    """Owners of the model's memory."""
+    """Owners of the memory of the model."""
 
     scorer: Scorer
     queue: Queue
 
 
 class OpenBundle:
-    """A bundle, opened with the arguments of `txport.runtime.translator.Translator`, which explains them."""
+    """An open bundle. For the arguments see `txport.runtime.translator.Translator`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class OpenBundle:
         opened = open_engine(files, manifest, choice, threads, many=workers > 1)
         limit = opened.limits.batch
         if batch is not None and batch > limit:
-            raise InputError(f"the batch {batch} is not between 1 and {limit}, the most of this bundle")
+            raise InputError(f"the batch {batch} is not between 1 and {limit}, the maximum of this bundle")
         most = max(1, cores() // (threads or cores()))
         self._shared = SharedBatches(rows=batch, batch_tokens=batch_tokens, workers=workers, most=most)
         scorer = Scorer(files, manifest, self.tokenizer, opened, choice.device, threads)
@@ -87,21 +87,23 @@ class OpenBundle:
 
     @property
     def engine(self) -> Engine:
-        """Engine that runs the bundle; raises InputError once it was closed."""
+        """The engine that runs the bundle. Raises InputError after `close`."""
         return self._scorer.engine
 
     @property
     def load(self) -> Load:
-        """Work of the queue of `submit`."""
-        return Load() if self._memory is None else self._memory.queue.load
+        """Load of the queue of `submit`."""
+        if self._memory is None:
+            return Load()
+        return self._memory.queue.load
 
     def close(self) -> None:
-        """Give back the memory of the model, as soon as no call uses it any more. A second call does nothing.
+        """Free the memory of the model as soon as no call uses it. A second call does nothing.
 
-        What was submitted is answered before.
+        Submitted sentences are answered first.
         """
         if (memory := self._memory) is not None:
-            self._finalizer.detach()  # it has the queue, and so the engine
+            self._finalizer.detach()  # it references the queue, and so the engine
             memory.queue.close()
             self._memory = None
 
@@ -112,7 +114,10 @@ class OpenBundle:
         self.close()
 
     def __repr__(self) -> str:
-        runs = "closed" if self._memory is None else self.engine.name
+        if self._memory is None:
+            runs = "closed"
+        else:
+            runs = self.engine.name
         return f"<{type(self).__name__} of {self._files}: {runs}>"
 
     def __reduce__(self) -> NoReturn:
@@ -128,7 +133,7 @@ class OpenBundle:
         return Call.of(self.tokenizer, self.engine.limits, options, model=self._model)
 
     def _translations(self, asked: Sequence[Sentence | None], options: Options) -> list[Translation]:
-        """The translation of each sentence, in batches with those of other calls; that of None is empty."""
+        """Translate sentences in batches, together with other calls. The translation of None is empty."""
         sentences = [sentence for sentence in asked if sentence is not None]
         results = self._shared.decode(self.engine, [sentence.request for sentence in sentences])
         made = iter(self._built(sentences, results, options))
@@ -142,7 +147,7 @@ class OpenBundle:
         seconds: float | None,
         admitted: bool = False,
     ) -> Pending:
-        """The translation to come of a sentence; see `txport.runtime.search.queue.Queue.submit`."""
+        """Submit a sentence; see `txport.runtime.search.queue.Queue.submit`."""
         if on_piece is not None:
             check_streams(asked.request.search)
         return self._owners.queue.submit(
@@ -154,7 +159,7 @@ class OpenBundle:
         )
 
     def _pieces(self, on_piece: Callable[[Piece], T]) -> Callable[[Token], T]:
-        """A function that takes the tokens of one answer, and gives each with its text to another."""
+        """Return a callback for the tokens of one answer, which passes each with its text to `on_piece`."""
         text = TextStream(self.tokenizer)
         return lambda token: on_piece(Piece(token.id, text.add(token.id, token.last), token.score))
 
@@ -177,26 +182,26 @@ class OpenBundle:
 
 
 def _unknown(name: str) -> str:
-    """A name that no argument has, and what was probably meant."""
+    """Return an unknown argument name and a suggestion."""
     if name in (option.name for option in fields(Options)):
         return f"{name!r}, which is an option of translate"
     return f"{name!r}: {nearest(name, list(signature(OpenBundle).parameters)[:-1])}"
 
 
 def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
-    """The number of workers and of threads of each; 0 means as many as the cores allow."""
+    """Return the number of workers and the threads of each; 0 selects a number from the cores."""
     if workers == 0:
-        workers = max(1, min(MOST_WORKERS, cores // max(1, threads)))
+        workers = max(1, min(MAX_WORKERS, cores // max(1, threads)))
     return workers, threads if threads or workers == 1 else max(1, cores // workers)
 
 
 def _files(bundle: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Files:
-    """The files of a bundle that is named, or whose bytes are given."""
+    """Return the files of a bundle that is given by path, name or bytes."""
     if isinstance(bundle, (str, os.PathLike)):
         return files_of(find_bundle(bundle))
     try:
         data = memoryview(bundle).cast("B")
-    except TypeError:  # it has no bytes, or not side by side
+    except TypeError:  # it is not a buffer, or not contiguous
         kind = type(bundle).__name__
         raise InputError(f"the bundle is of type {kind}: give its path, or the bytes of its file") from None
     return Archive(data, "the bundle in memory")

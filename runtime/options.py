@@ -1,7 +1,7 @@
-"""Per-call decoding options: one definition for all calls of the `Translator` and the command.
+"""Decoding options of a call, defined once for `Translator` and the commands.
 
-A new option is a field here, with its help, and its meaning where requests are made (`txport.runtime.text.requests`,
-`txport.runtime.text.search_options`) or decoded (`txport.runtime.search`).
+To add an option, add a field with its help text here, and implement it where requests are built
+(`txport.runtime.text.requests`, `txport.runtime.text.search_options`) or decoded (`txport.runtime.search`).
 """
 
 import math
@@ -20,138 +20,152 @@ def _is_whole(value: Any) -> bool:
 
 
 def _option(default: Any, help: str, kind: str = "text", **bounds: Any) -> Any:
-    """A field.
+    """Return a field of `Options`.
 
     Args:
-        default: its default.
-        help: of the command.
+        default: default value.
+        help: help text of the command.
         kind: "flag", "text", "texts", "count" (a whole number), "number", "ids", or "choice".
-        bounds: `least` of a count; `most` of a number, which is above 0 unless `any` is true; `choices`.
+        bounds: `minimum` of a count; `maximum` of a number, which must be positive unless `any` is true; `choices`.
     """
     return field(default=default, metadata={"help": help, "kind": kind, **bounds})
 
 
 @dataclass(frozen=True)
 class Options:
-    """Choices for every sentence of a call.
+    """Options for every sentence of a call.
 
-    None stands for the default, which is the model's own setting with `generation="model"`.
+    None selects the default, or the model's generation setting with `generation="model"`.
 
     Attributes:
-        max_length: the most tokens to make, eos included; None for the limit that follows from the length of the source
+        max_length: maximum number of target tokens, including eos. None derives the limit from the source length
             (`txport.runtime.text.requests.length_limit`).
-        full_length: without `max_length`, make as many tokens as the bundle makes at most.
-        min_length: tokens to make before an answer may end.
-        prefix: what each translation must begin with: text, or target ids.
+        full_length: without `max_length`, allow up to the bundle's maximum length.
+        min_length: minimum number of target tokens.
+        prefix: text, or target ids, that every translation begins with.
         scores: compute `Translation.scores`.
-        strict: refuse a text that is longer than the bundle takes, instead of cutting it with a warning.
-        alignments: compute `Translation.alignment`, by one more pass over each finished translation. A stream has none.
-        attention: compute `Translation.attention`, likewise.
-        source_language: the language of the sentences, for a bundle that has several; None for its default.
-        target_language: the language to translate into, likewise. A sentence may choose another one by its beginning
-            if the bundle has that (`>>name<<`).
-        generation: "greedy", or "model": what the model's own settings say, as Hugging Face's `generate` does.
+        strict: refuse texts that are longer than the bundle supports, instead of truncating them with a warning.
+        alignments: compute `Translation.alignment`, by a second pass over each finished translation. Not available for
+            streams.
+        attention: compute `Translation.attention`, in the same way.
+        source_language: source language of a multilingual bundle. None selects its default.
+        target_language: target language of a multilingual bundle. None selects its default. If the bundle
+            supports it, a sentence can select another one by a prefix (`>>name<<`).
+        generation: "greedy", or "model" for the model's generation settings, as in Hugging Face's `generate`.
         beam, n_best, length_penalty, early_stopping, patience, alternatives: see
             `txport.runtime.search.settings.Search`.
         repetition_penalty, no_repeat_ngram, suppress, begin_suppress, end_ids, forced_end, renormalize: see
             `txport.runtime.search.settings.Rules`.
-        bad_words: what a translation must not have: texts, or sequences of ids.
-        sample: draw tokens at random.
+        bad_words: texts or id sequences that translations must not contain.
+        sample: sample tokens at random.
         temperature, top_k, top_p, min_p, seed: see `txport.runtime.search.settings.Sampling`.
-        shortlist: choose each translation's tokens among the words that the bundle's shortlist gives for its source,
-            and those of the prefix; scores are over these words.
+        shortlist: restrict target words to the bundle's shortlist for the source, and to those of the prefix. Scores
+            are normalized over these words.
 
     Raises:
-        InputError: a value cannot be.
+        InputError: a value is invalid.
     """
 
     max_length: int | None = _option(
-        None, "Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]", "count", least=1
+        None, "Maximum number of target tokens, including eos. [default: 2 x source tokens + 20]", "count", minimum=1
     )
-    full_length: bool = _option(False, "Let a translation be as long as the bundle makes any.", "flag")
-    min_length: int = _option(0, "Tokens to make before a translation may end.", "count", least=0)
-    prefix: str | Sequence[int] | None = _option(None, "Text that every translation must begin with.")
-    scores: bool = _option(False, "The log-probability of each id; needs --json.", "flag")
-    strict: bool = _option(False, "Refuse a line that is too long, instead of cutting it with a warning.", "flag")
+    full_length: bool = _option(False, "Allow up to the bundle's maximum length.", "flag")
+    min_length: int = _option(0, "Minimum number of target tokens.", "count", minimum=0)
+    prefix: str | Sequence[int] | None = _option(None, "Force every translation to begin with this text.")
+    scores: bool = _option(False, "Add the log-probability of each id. Requires --json.", "flag")
+    strict: bool = _option(False, "Refuse lines that are too long, instead of truncating them with a warning.", "flag")
     alignments: bool = _option(
         False,
-        'Write which words come from which, after the text, as in "ein Hund ||| 0-0 1-1" (source-target, from 0); '
-        "for bundles of tx-export --with-attention.",
+        'Append word alignments to each line, as in "ein Hund ||| 0-0 1-1" (source-target, from 0). '
+        "Requires a bundle of tx-export --with-attention.",
         "flag",
     )
     attention: bool = _option(
         False,
-        "How much each id attended to each id of the source; needs --json, and a bundle of tx-export --with-attention.",
+        "Add the attention of each target id over the source ids. Requires --json and a bundle of "
+        "tx-export --with-attention.",
         "flag",
     )
-    source_language: str | None = _option(
-        None, "Language of the input, for models with several. [default: the bundle's]"
-    )
-    target_language: str | None = _option(
-        None, "Language to translate into, for models with several; tx-inspect lists them."
-    )
+    source_language: str | None = _option(None, "Source language of a multilingual model. [default: the bundle's]")
+    target_language: str | None = _option(None, "Target language of a multilingual model. tx-inspect lists them.")
     generation: str = _option(
         "greedy",
-        'How to search where no option says it: "greedy", or "model" for the model\'s own settings. [default: greedy]',
+        'Defaults of the search: "greedy", or "model" for the model\'s generation settings. [default: greedy]',
         "choice",
         choices=("greedy", "model"),
     )
-    beam: int | None = _option(None, "Hypotheses to follow side by side. [default: 1, greedy]", "count", least=1)
+    beam: int | None = _option(None, "Number of beams. [default: 1, greedy search]", "count", minimum=1)
     n_best: int = _option(
-        1, "Translations of each line, at most as many as the beam, or samples; needs --json.", "count", least=1
+        1,
+        "Number of translations for each line: hypotheses of the beam, or samples. Requires --json.",
+        "count",
+        minimum=1,
     )
     length_penalty: float | None = _option(
-        None, "Power of the length by which scores of beams are divided. [default: 1]", "number", any=True
+        None, "Exponent of the length that beam scores are divided by. [default: 1]", "number", any=True
     )
     early_stopping: Early | None = _option(
         None,
-        'When a beam search ends: "true" with enough hypotheses, "false" when none is likely to be better, "never" '
-        "when none can be. [default: false]",
+        'When beam search stops: "true" after enough finished hypotheses, "false" when a better one is '
+        'unlikely, "never" when a better one is impossible. [default: false]',
         "choice",
         choices=(True, False, "never"),
     )
     patience: float | None = _option(
-        None, "With --early-stopping true, how many times the beam must have ended. [default: 1]", "number"
+        None, "With --early-stopping true, stop after beam x patience finished hypotheses. [default: 1]", "number"
     )
-    repetition_penalty: float | None = _option(None, "Factor against tokens made already. [default: 1]", "number")
-    no_repeat_ngram: int | None = _option(None, "So many tokens in a row never occur twice.", "count", least=1)
-    bad_words: Sequence[str | Sequence[int]] | None = _option(None, "Text that must not occur.", "texts")
-    suppress: Sequence[int] | None = _option(None, "Id that must not occur.", "ids")
-    begin_suppress: Sequence[int] | None = _option(None, "Id that must not be the first.", "ids")
-    end_ids: Sequence[int] | None = _option(None, "Id that ends a translation, besides eos.", "ids")
-    forced_end: int | None = _option(None, "Id that ends a translation that reaches its limit.", "count", least=0)
-    renormalize: bool | None = _option(None, "Normalise the probabilities of beams again after all rules.", "flag")
-    sample: bool | None = _option(None, "Draw tokens at random.", "flag")
-    temperature: float | None = _option(None, "What logits are divided by before a draw. [default: 1]", "number")
-    top_k: int | None = _option(None, "Draw among so many best tokens; 0 for all. [default: 0]", "count", least=0)
+    repetition_penalty: float | None = _option(None, "Penalty for repeated tokens. [default: 1]", "number")
+    no_repeat_ngram: int | None = _option(None, "Never repeat an n-gram of this size.", "count", minimum=1)
+    bad_words: Sequence[str | Sequence[int]] | None = _option(
+        None, "Text that translations must not contain. Repeatable.", "texts"
+    )
+    suppress: Sequence[int] | None = _option(None, "Target id that is never generated. Repeatable.", "ids")
+    begin_suppress: Sequence[int] | None = _option(None, "Target id that is never generated first. Repeatable.", "ids")
+    end_ids: Sequence[int] | None = _option(
+        None, "Target id that ends a translation, in addition to eos. Repeatable.", "ids"
+    )
+    forced_end: int | None = _option(
+        None, "Target id that is generated last when the maximum length is reached.", "count", minimum=0
+    )
+    renormalize: bool | None = _option(
+        None, "Renormalize the probabilities of beams after all rules are applied.", "flag"
+    )
+    sample: bool | None = _option(None, "Sample tokens at random.", "flag")
+    temperature: float | None = _option(
+        None, "Temperature that divides the logits before sampling. [default: 1]", "number"
+    )
+    top_k: int | None = _option(
+        None, "Sample from the k most likely tokens, 0 for all. [default: 0]", "count", minimum=0
+    )
     top_p: float | None = _option(
-        None, "Draw among the best tokens that have this probability in all. [default: 1]", "number", most=1
+        None, "Sample from the most likely tokens with this total probability. [default: 1]", "number", maximum=1
     )
     min_p: float | None = _option(
-        None, "Draw among tokens that have this share of the best one's probability. [default: 0]", "number", most=1
+        None, "Sample from tokens at least this fraction as likely as the best. [default: 0]", "number", maximum=1
     )
-    seed: int = _option(0, "Number that draws follow from.", "count", least=0)
-    alternatives: int = _option(
-        0, "Continue each of so many best tokens after the prefix; needs --json.", "count", least=0
-    )
+    seed: int = _option(0, "Random seed.", "count", minimum=0)
+    alternatives: int = _option(0, "Branch on the N best tokens after the prefix. Requires --json.", "count", minimum=0)
     shortlist: bool = _option(
         False,
-        "Choose among the words that the bundle's shortlist has for the source's; for bundles of tx-shortlist.",
+        "Restrict target words to the bundle's shortlist for the source. Requires a bundle with tx-shortlist's list.",
         "flag",
     )
 
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            wrong = None if value is option.default else _wrong(value, option.name, **option.metadata)
+            if value is option.default:
+                wrong = None
+            else:
+                wrong = _wrong(value, option.name, **option.metadata)
             if wrong is not None:
                 raise InputError(f"{option.name} {value!r} is not {wrong}")
 
     def changed(self, changes: Mapping[str, Any]) -> "Options":
-        """These options with some fields replaced.
+        """Return these options with some fields replaced.
 
         Raises:
-            InputError: there is no such option.
+            InputError: an option does not exist.
         """
         names = [option.name for option in fields(self)]
         for name in changes.keys() - names:
@@ -160,27 +174,29 @@ class Options:
 
 
 def _wrong(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
-    """Words for what a value should have been, or None."""
+    """Return what the value should be, or None if it is valid."""
     if kind == "count":
         if not _is_whole(value):
             return "a whole number"
-        if value < bounds["least"] and name not in _BOUNDED_BY_BUNDLE:
-            return f"{bounds['least']} or more"
-        if value > _MOST_COUNT and name not in _BOUNDED_BY_BUNDLE:
-            return f"at most {_MOST_COUNT}"
+        if value < bounds["minimum"] and name not in _BOUNDED_BY_BUNDLE:
+            return f"{bounds['minimum']} or more"
+        if value > _MAX_COUNT and name not in _BOUNDED_BY_BUNDLE:
+            return f"at most {_MAX_COUNT}"
     elif kind == "number":
-        most = bounds.get("most", math.inf)
+        maximum = bounds.get("maximum", math.inf)
         number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if bounds.get("any"):
-            return None if number else "a number"
-        if not (number and 0 < value <= most):
-            return "a number above 0" + ("" if most == math.inf else f", at most {most}")
+            if number:
+                return None
+            return "a number"
+        if not (number and 0 < value <= maximum):
+            return "a number above 0" + ("" if maximum == math.inf else f", at most {maximum}")
     elif kind == "choice" and not any(value is choice or value == choice != 1 for choice in bounds["choices"]):
         return f"one of {', '.join(map(repr, bounds['choices']))}"
     return None
 
 
-# Lengths, whose bounds are said together with the bundle's.
+# Lengths, which are checked together with the limits of the bundle.
 _BOUNDED_BY_BUNDLE = ("max_length", "min_length")
-_MOST_COUNT = 2**63 - 1  # C++ has it in an int64_t
+_MAX_COUNT = 2**63 - 1  # an int64_t in C++
 DEFAULTS = Options()

@@ -20,17 +20,17 @@ class Translation:
 
     Attributes:
         text: the translation; empty for an empty sentence.
-        ids: target ids without bos; the last is eos unless the maximum length came first.
-        scores: the natural logarithm of each id's probability, if requested.
-        truncated: the sentence was longer than the bundle takes and was cut.
-        finished: the translation ended with eos, not at the maximum length; true of an empty sentence.
-        looped: its end says one thing again and again: three times at least, and twelve tokens.
-        score: what a beam search ranked it by: its log-probability divided by a power of its length; None without one.
-        hypotheses: all translations that `n_best` or `alternatives` asked for, this one first; empty if only one was
-            asked for.
-        alignment: which words and tokens of the sentence each one comes from, if requested; None for an empty sentence.
-        attention: float32 `[ids, source ids]`, how much each id attended to each source id: the average that
-            `txport.runtime.alignment` describes; likewise.
+        ids: target ids without bos. The last one is eos unless the maximum length was reached.
+        scores: natural log-probability of each id, if requested.
+        truncated: whether the sentence was longer than the bundle supports and was truncated.
+        finished: whether the translation ended with eos before the maximum length; true for an empty sentence.
+        looped: whether the end repeats a phrase at least three times, over at least twelve tokens.
+        score: score of the hypothesis in beam search, the log-probability divided by a power of the length; None
+            otherwise.
+        hypotheses: all translations that `n_best` or `alternatives` requested, this one first; empty for a single one.
+        alignment: alignment of words and tokens with the source, if requested; None for an empty sentence.
+        attention: float32 `[ids, source ids]`, attention of each id over the source ids, if requested: the average that
+            `txport.runtime.text.alignment` describes; None for an empty sentence.
     """
 
     text: str
@@ -46,35 +46,38 @@ class Translation:
 
 
 def empty(options: Options) -> Translation:
-    """The translation of a sentence in which there is nothing to translate."""
+    """Return the translation of a sentence without words."""
     return Translation("", [], [] if options.scores else None, truncated=False, finished=True)
 
 
 def translations_of(
     tokenizer: "Tokenizer", eos: int, asked: Sequence[Sentence], results: Sequence[Result]
 ) -> list[Translation]:
-    """A translation for each hypothesis of the results; `asked` has the sentence of each."""
+    """Return a translation for each hypothesis of the results. `asked` contains the sentence of each."""
     made = [hypothesis for result in results for hypothesis in result.hypotheses]
     return [_translation(tokenizer, eos, *each) for each in zip(asked, made, strict=True)]
 
 
 def best_of(translations: Sequence[Translation], results: Sequence[Result]) -> list[Translation]:
-    """The first translation of each result, which has the others as its hypotheses."""
+    """Return the first translation of each result, with the others as its hypotheses."""
     following = iter(translations)
     groups = (tuple(next(following) for _ in result.hypotheses) for result in results)
     return [group[0] if len(group) == 1 else replace(group[0], hypotheses=group) for group in groups]
 
 
 def _translation(tokenizer: "Tokenizer", eos: int, asked: Sentence, made: Hypothesis) -> Translation:
-    own = made.ids[:-1] if made.ids[-1] in asked.request.search.rules.end_ids else made.ids
-    finished = made.ids[-1] == eos or own is not made.ids
-    text = tokenizer.decode(own)
+    if made.ids[-1] in asked.request.search.rules.end_ids:
+        visible = made.ids[:-1]
+    else:
+        visible = made.ids
+    finished = made.ids[-1] == eos or visible is not made.ids
+    text = tokenizer.decode(visible)
     loops = looped(made.ids[:-1] if finished else made.ids)
     return Translation(text, made.ids, made.scores, asked.truncated, finished, looped=loops, score=made.score)
 
 
 def looped(ids: Sequence[int]) -> bool:
-    """Whether ids end with one sequence three times in a row at least, and twelve ids of it."""
+    """Return whether ids end with at least three repetitions of one sequence, of at least twelve ids in total."""
     count = len(ids)
     for period in range(1, count // 3 + 1):
         start = count - period
@@ -90,11 +93,11 @@ _LOOP = 12
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a given translation.
+    """Score of a reference translation.
 
     Attributes:
-        ids: target ids without bos, the end included.
-        scores: the natural logarithm of each id's probability after those before it.
+        ids: target ids without bos, including eos.
+        scores: natural log-probability of each id given the ids before it.
     """
 
     ids: list[int]
@@ -102,22 +105,22 @@ class Score:
 
     @property
     def total(self) -> float:
-        """The logarithm of the whole translation's probability."""
+        """Return the log-probability of the whole translation."""
         return sum(self.scores)
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """All attention of one sentence and its translation: s source ids, t target ids.
+    """All attention of one sentence with s source ids and its translation with t target ids.
 
     Attributes:
-        source_ids, target_ids: with the ids around a text, and without bos.
-        source_labels, target_labels: what a picture calls them.
+        source_ids, target_ids: ids including special tokens, without bos.
+        source_labels, target_labels: labels of the ids in a picture.
         encoder: float32 `[layers, heads, s, s]`.
-        decoder: float32 `[layers, heads, t, t]`; row i is of the step that makes target id i, and the columns are what
-            it read: bos and the ids before the last.
+        decoder: float32 `[layers, heads, t, t]`. Row i is the step that generates target id i. Columns are its inputs:
+            bos and all ids except the last.
         cross: float32 `[layers, heads, t, s]`.
-        scores: the natural logarithm of each target id's probability.
+        scores: natural log-probability of each target id.
     """
 
     source_ids: list[int]
@@ -132,7 +135,7 @@ class AttentionMaps:
 
 @dataclass(frozen=True)
 class Piece:
-    """One step of a stream: the id, the text that it completes (often none), and its score if requested."""
+    """One step of a stream: the id, the text that it completes (often empty), and its score if requested."""
 
     id: int
     text: str

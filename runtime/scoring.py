@@ -46,7 +46,8 @@ class Scorer:
         self._bundle = bundle
         self._device = device
         self._threads = threads
-        self._manifest, self._tokenizer = manifest, tokenizer
+        self._manifest = manifest
+        self._tokenizer = tokenizer
         self.engine = engine
         self._forcing: TeacherForcing | None = None
         self._lock = threading.Lock()
@@ -66,7 +67,8 @@ class Scorer:
         Raises:
             InputError: there is none, there are too many, or one is outside the vocabulary.
         """
-        model, most = self._manifest.model, self._manifest.limits.source
+        model = self._manifest.model
+        most = self._manifest.limits.source
         return check_sentence(ids, model.source_vocabulary, most, self._manifest.tokens.pad, what)
 
     def score(self, call: Call, sources: Iterable[str], targets: Iterable[Answer]) -> list[Score]:
@@ -81,7 +83,8 @@ class Scorer:
             InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
             BundleError: the bundle was exported without the graph that scores need.
         """
-        texts, answers = listed(sources), listed(targets)
+        texts = listed(sources)
+        answers = listed(targets)
         check_pairs(texts, answers)
         sentences = [call.needed(text, f"sentence {number}") for number, text in enumerate(texts, 1)]
         pairs = enumerate(zip(sentences, answers, strict=True), 1)
@@ -90,7 +93,8 @@ class Scorer:
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
         """Score from whole source ids and target ids, as `Translator.translate_ids` takes and gives them."""
-        sentences, answers = listed(sources), listed(targets)
+        sentences = listed(sources)
+        answers = listed(targets)
         check_pairs(sentences, answers)
         return self._scores(
             [self.source(source, f"sentence {number}") for number, source in enumerate(sentences, 1)],
@@ -119,10 +123,12 @@ class Scorer:
         if not pooled:
             return whole
         empty = np.empty((0, self._manifest.model.d_model), np.float32)
-        return np.stack([memory.mean(axis=0) for memory in whole]) if whole else empty
+        if whole:
+            return np.stack([memory.mean(axis=0) for memory in whole])
+        return empty
 
     def attention_maps(self, call: Call, sentence: str | Sequence[int], target: Answer | None) -> AttentionMaps:
-        """Every layer's and head's attention for one sentence and its translation.
+        """Return every layer's and head's attention for one sentence and its translation.
 
         Args:
             call: what decides the model's own translation.
@@ -134,7 +140,10 @@ class Scorer:
             BundleError: the bundle was exported without the graphs that attention needs.
         """
         what = "the sentence"
-        asked = call.needed(sentence, what) if isinstance(sentence, str) else call.of_ids(self.source(sentence, what))
+        if isinstance(sentence, str):
+            asked = call.needed(sentence, what)
+        else:
+            asked = call.of_ids(self.source(sentence, what))
         source = list(asked.request.source_ids)
         if target is None:
             (result,) = decode_all(self.engine, [asked.request])
@@ -158,23 +167,31 @@ class Scorer:
     def align(
         self, options: Options, sentences: Sequence[Sentence], translations: Sequence[Translation]
     ) -> list[Translation]:
-        """The translations with alignment and attention, as far as the options ask for them."""
+        """Return the translations with alignment and attention, as far as the options ask for them."""
         aligned = list(translations)
         sources = [sentence.request.source_ids for sentence in sentences]
         readings = self._teacher("decoder").read(sources, [each.ids for each in translations], cross=True)
         for index, reading in readings:
             assert reading.cross is not None
             weights = averaged(reading.cross, self._manifest.alignment_heads)
-            alignment = self._alignment(sentences[index], translations[index], weights) if options.alignments else None
-            attention = weights if options.attention else None
+            if options.alignments:
+                alignment = self._alignment(sentences[index], translations[index], weights)
+            else:
+                alignment = None
+            if options.attention:
+                attention = weights
+            else:
+                attention = None
             aligned[index] = replace(translations[index], alignment=alignment, attention=attention)
         return aligned
 
     def _alignment(self, sentence: Sentence, translation: Translation, weights: Float32) -> Alignment:
-        tokens, source = self._manifest.tokens, sentence.request.source_ids
+        tokens = self._manifest.tokens
+        source = sentence.request.source_ids
         special = (tokens.pad, tokens.bos, tokens.eos)
         aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
-        spans, own = [(0, 0)] * len(source), [i for i, token in enumerate(source) if token not in special]
+        spans = [(0, 0)] * len(source)
+        own = [i for i, token in enumerate(source) if token not in special]
         if sentence.text:
             own = list(range(sentence.first, sentence.last))
             spans[sentence.first : sentence.last] = sentence.spans
@@ -184,7 +201,7 @@ class Scorer:
         return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
 
     def _answer(self, sentence: Sentence, answer: Answer, what: str) -> list[int]:
-        """The ids of a given translation, as long as the bundle takes at most."""
+        """Return the ids of a given translation, as long as the bundle takes at most."""
         if isinstance(answer, str):
             check_text(answer, what)
             ids = self._tokenizer.encode_prefix(answer)
@@ -194,7 +211,8 @@ class Scorer:
         return self._target(answer, what)
 
     def _target(self, ids: Iterable[int], what: str) -> list[int]:
-        model, most = self._manifest.model, self._manifest.limits.target
+        model = self._manifest.model
+        most = self._manifest.limits.target
         return check_sentence(ids, model.target_vocabulary, most, self._manifest.tokens.pad, what)
 
     def _scores(self, sources: Sequence[Sequence[int]], targets: Sequence[list[int]]) -> list[Score]:
@@ -203,7 +221,7 @@ class Scorer:
         return [Score(list(target), readings[index].tolist()) for index, target in enumerate(targets)]
 
     def _teacher(self, *roles: OptionalRole) -> "TeacherForcing":
-        """The graphs, by ONNX Runtime, which the engine may do without; it is no use to a bundle without the graphs."""
+        """The optional graphs, run by ONNX Runtime. Missing graphs are reported before a missing ONNX Runtime."""
         for role in roles:
             graph_of(self._bundle, self._manifest, role)
         with needs("ort"):

@@ -1,6 +1,6 @@
 """The differences between operating systems: locks, renames, synchronisation, cores, and what is known of a process.
 
-Linux has all of it, macOS most. Elsewhere, as on Windows, each function does what every system can, and says so;
+Linux has all of it, macOS most. Elsewhere, as on Windows, each function uses what all systems support, as documented;
 `TXPORT_SYSTEM=portable` chooses that anywhere, for tests.
 """
 
@@ -30,7 +30,7 @@ _RENAME_EXCHANGE = 2
 _LIBRARIES = {"darwin": "lib{}.dylib", "win32": "{}.dll"}
 
 
-# What flock says where it cannot lock.
+# Errors of flock where locks are not supported.
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -105,7 +105,7 @@ def copy_mode(path: Path, sibling: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody but this user and root can put files into a folder, where the system has modes."""
+    """Return whether only this user and root can write to a folder, if the system has modes."""
     status = folder.stat()
     return not POSIX or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
 
@@ -127,12 +127,16 @@ def synchronise(path: Path) -> None:
 
 def user() -> str:
     """Identify this user, in the names of files that lie where all users write."""
-    return str(os.getuid()) if POSIX else getuser()
+    if POSIX:
+        return str(os.getuid())
+    return getuser()
 
 
 def affinity() -> int:
-    """Cores that this process may run on or, where the system does not say, those of the machine."""
-    return len(os.sched_getaffinity(0)) if POSIX and hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores of this process or, if unknown, of the machine."""
+    if POSIX and hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def cores() -> int:
@@ -141,8 +145,10 @@ def cores() -> int:
 
 
 def limited() -> int:
-    """`cores()` where a quota makes them fewer, of which ONNX Runtime does not know; else 0."""
-    return cores() if cores() < affinity() else 0
+    """Return `cores()` if a quota reduces them, which ONNX Runtime ignores, else 0."""
+    if cores() < affinity():
+        return cores()
+    return 0
 
 
 def quota(root: Path = Path("/")) -> int:
@@ -186,7 +192,7 @@ def end_with_parent() -> None:
 
 
 def process_memory(field: str) -> int | None:
-    """Bytes of a field of /proc/self/status; None where the system does not say.
+    """Return the bytes of a field of /proc/self/status, or None if unknown.
 
     Args:
         field: "VmHWM": the peak (not `ru_maxrss`, which begins with the peak of the process that started this one);
@@ -200,10 +206,12 @@ def process_memory(field: str) -> int | None:
 
 
 def library_name(stem: str) -> str:
-    """The file name of a shared library."""
+    """Return the file name of a shared library."""
     return _LIBRARIES.get(sys.platform, "lib{}.so").format(stem)
 
 
 def c_function(name: str) -> Any:
-    """A function of the C library; None where it has no such function."""
-    return getattr(ctypes.CDLL(None, use_errno=True), name, None) if POSIX else None
+    """Return a function of the C library; None where it has no such function."""
+    if POSIX:
+        return getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    return None

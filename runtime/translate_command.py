@@ -38,14 +38,14 @@ from txport.runtime.text.lines import (
 from txport.runtime.translator import Translator
 
 STANDARD_INPUT = "-"
-# Options whose results have no place in a line of text.
+# Options whose results do not fit in a line of text.
 NEED_JSON = ("scores", "attention", "n_best", "alternatives")
-# How click takes each kind of option; one that may be given many times has the name of one.
+# Arguments of click.option for each kind of option.
 _FORMS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "flag": lambda _: {"is_flag": True},
     "text": lambda _: {"type": str},
     "texts": lambda _: {"type": str, "multiple": True},
-    "count": lambda bounds: {"type": click.IntRange(bounds["least"])},
+    "count": lambda bounds: {"type": click.IntRange(bounds["minimum"])},
     "number": lambda _: {"type": float},
     "ids": lambda _: {"type": click.IntRange(0), "multiple": True},
     "choice": lambda bounds: {"type": click.Choice([json.dumps(each).strip('"') for each in bounds["choices"]])},
@@ -57,45 +57,48 @@ def _flag(option: Field[Any]) -> Callable[[Any], Any]:
     return click.option(f"--{option.name.replace('_', '-')}", help=option.metadata["help"], **form)
 
 
-# A flag for each field of `Options`; what is not given is left out.
+# A flag for each field of `Options`.
 of_options = flags(*map(_flag, fields(Options)))
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the caller gave."""
-    given = {name: value for name, value in options.items() if value not in (None, ()) and value is not False}
-    if "early_stopping" in given:
-        given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
-    return given
+    """Return the options that differ from their defaults."""
+    chosen = {name: value for name, value in options.items() if value not in (None, ()) and value is not False}
+    if "early_stopping" in chosen:
+        chosen["early_stopping"] = {"true": True, "false": False}.get(chosen["early_stopping"], "never")
+    return chosen
 
 
-# Flags for the arguments of `Translator`: where and how a bundle runs.
+# Flags for the arguments of `Translator`: device, engine and batches.
 of_engine = flags(
-    click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda."),
-    click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt."),
+    click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda."),
+    click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt."),
     click.option(
         "--lowering",
-        help="For experts: the graph of the decoder step: ort, scatter or tensorscatter. [default: the best here]",
+        help="For experts: decoder step graph: ort, scatter or tensorscatter. [default: the best for the "
+        "installed library]",
     ),
     click.option(
         "--threads",
         type=click.IntRange(0),
         default=0,
-        help="Threads per batch. [default: the cores divided by --workers]",
+        help="Threads per batch. [default: number of cores / --workers]",
     ),
     click.option(
         "--workers",
         type=click.IntRange(0),
         default=0,
-        help="Batches that run side by side on the CPU. [default: one per core, at most 4]",
+        help="Batches that run in parallel on the CPU. [default: one per core, at most 4]",
     ),
-    click.option("--batch", type=click.IntRange(1), help="Most lines that run together. [default: the bundle's]"),
+    click.option(
+        "--batch", type=click.IntRange(1), help="Maximum batch size in lines. [default: the bundle's maximum]"
+    ),
     click.option(
         "--batch-tokens",
         type=click.IntRange(1),
         default=BATCH_TOKENS,
         show_default=True,
-        help="Most source tokens, padding included, that run together.",
+        help="Maximum batch size in source tokens, including padding.",
     ),
     TRUST_ENGINES,
 )
@@ -110,7 +113,7 @@ _NAMED = re.compile(
 
 @contextmanager
 def flags_in_messages() -> Iterator[None]:
-    """Options by their flags in what a command says, as `--n-best` for `n_best`."""
+    """Replace names of options in error messages by their flags, such as `--n-best` for `n_best`."""
     try:
         yield
     except InputError as error:
@@ -119,7 +122,7 @@ def flags_in_messages() -> Iterator[None]:
 
 
 def engine_of(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `Translator`, taken out of the options of a command."""
+    """Remove the arguments of `Translator` from the options of a command and return them."""
     names = ("device", "engine", "lowering", "threads", "workers", "batch", "batch_tokens", "trust_engines")
     return {name: options.pop(name) for name in names}
 
@@ -131,25 +134,31 @@ def engine_of(options: dict[str, Any]) -> dict[str, Any]:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="File to write, whole or not at all. [default: standard output]",
+    help="File to write. It appears only when complete. [default: standard output]",
 )
 @click.option(
     "--errors",
     type=click.Choice(ON_ERROR),
     default=ON_ERROR[0],
     show_default=True,
-    help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.",
+    help="What to do with a line that is not UTF-8: stop (strict), insert U+FFFD (replace), or write an "
+    "empty line (skip).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line: text, ids, truncated, finished.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line: text, ids, truncated, finished.")
 @click.option(
     "--document",
     is_flag=True,
-    help="Translate each file as a whole, sentence by sentence, and keep its layout; with --json, one object a file.",
+    help="Translate each file as a document: split it into sentences and keep its layout. With --json, "
+    "write one object per file.",
 )
 @of_options
 @of_engine
 @click.option(
-    "--window", type=click.IntRange(1), default=WINDOW_LINES, show_default=True, help="Most lines to read ahead."
+    "--window",
+    type=click.IntRange(1),
+    default=WINDOW_LINES,
+    show_default=True,
+    help="Maximum number of lines to read ahead.",
 )
 def main(
     bundle: Path,
@@ -161,12 +170,12 @@ def main(
     window: int,
     **options: Any,
 ) -> None:
-    r"""Translate lines with BUNDLE, from each FILE in turn, or from standard input ("-"), to standard output.
+    r"""Translate lines of each FILE, or of standard input ("-"), with BUNDLE and write them to standard output.
 
-    One line out for each line in. A single line is translated at once; many lines are sorted by length and run in
-    batches, the first of them small. Lines are UTF-8 and end at "\n" only; empty ones stay empty.
+    Each input line gives one output line. A single line is translated at once. Many lines are sorted by length and
+    translated in batches, beginning with small ones. Lines are UTF-8 and end at "\n" only. Empty lines stay empty.
 
-    With --document a file is a text of sentences, and comes out with the same paragraphs, indentation and lists.
+    With --document a file is a document of sentences, and the output has the same paragraphs, indentation and lists.
     """
     files = files or [STANDARD_INPUT]
     chosen = engine_of(options)
@@ -193,10 +202,10 @@ def main(
 
 
 def _check(files: Sequence[str], output: Path | None, unseen: Sequence[str]) -> None:
-    """Refuse what could only fail after the work was done."""
+    """Refuse arguments that would fail only after the translation."""
     for name in unseen:
         flag = name.replace("_", "-")
-        raise InputError(f"--{flag} needs --json: lines of text have no place for it")
+        raise InputError(f"--{flag} needs --json: it does not fit in a line of text")
     for file in files:
         if file == STANDARD_INPUT:
             _descriptor(sys.stdin, "input")
@@ -208,7 +217,7 @@ def _check(files: Sequence[str], output: Path | None, unseen: Sequence[str]) -> 
 
 @contextmanager
 def _reader(file: str) -> Iterator[tuple[int, str]]:
-    """A file's descriptor, and what a line of it is called in messages."""
+    """Yield the descriptor of a file, and the name of its lines in messages."""
     if file == STANDARD_INPUT:
         yield _descriptor(sys.stdin, "input"), "line"
     else:
@@ -218,7 +227,7 @@ def _reader(file: str) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def _writer(output: Path | None) -> Iterator[int]:
-    """The descriptor to write to."""
+    """Yield the output descriptor."""
     if output is None:
         yield _descriptor(sys.stdout, "output")
     else:
@@ -227,21 +236,24 @@ def _writer(output: Path | None) -> Iterator[int]:
 
 
 def _descriptor(stream: TextIO | None, name: str) -> int:
-    # A closed one is None, and its descriptor may by now belong to any other file.
+    # A closed stream is None, and its descriptor may belong to another file by now.
     if stream is None:
         raise InputError(f"standard {name} is closed: give a file or a pipe")
     return stream.fileno()
 
 
 def _is_watched(files: Sequence[str], output: Path | None) -> bool:
-    """Whether standard error is a terminal while input and output are not."""
-    seen = [0] if STANDARD_INPUT in files else []
+    """Return whether standard error is a terminal while input and output are not."""
+    if STANDARD_INPUT in files:
+        seen = [0]
+    else:
+        seen = []
     seen += [1] if output is None else []
     return os.isatty(2) and not any(map(os.isatty, seen))
 
 
 class _Rate(Line):
-    """Lines done and lines a second."""
+    """Progress line: finished lines and lines per second."""
 
     def __init__(self, shown: bool) -> None:
         super().__init__(self._rate, shown, refresh=0)
@@ -249,37 +261,37 @@ class _Rate(Line):
         self._start = time.monotonic()
 
     def add(self, lines: int) -> None:
-        """Count so many more as done."""
+        """Add finished lines."""
         self._lines += lines
         self.draw()
 
     def _rate(self) -> str:
-        return f"{self._lines} lines, {self._lines / max(time.monotonic() - self._start, 1e-3):.0f} a second"
+        return f"{self._lines} lines, {self._lines / max(time.monotonic() - self._start, 1e-3):.0f} per second"
 
 
 def _as_line(result: Translation) -> bytes:
-    """The text."""
+    """Return the text as a line."""
     return as_line(result.text)
 
 
 def _with_alignment(result: Translation) -> bytes:
-    """The text, and after it the alignment as Marian writes it."""
+    """Return the text and its alignment in Marian's format."""
     return as_line(f"{result.text} ||| {'' if result.alignment is None else result.alignment.pharaoh}".rstrip(" "))
 
 
 def as_json_line(result: Translation) -> bytes:
-    """One JSON object, the same bytes as the C++ runtime writes.
+    """Return one JSON object, byte-identical to the C++ runtime.
 
-    Scores and attention have six decimals; those that are not finite are null.
+    Scores and attention have six decimals; a value that is not finite is null.
 
-    An alignment adds the pairs of words, as `Alignment.pharaoh` has them, and the characters of each word; attention
-    is a list of rows, one a target id. Hypotheses are objects as the line itself is one.
+    An alignment adds pairs of words in the format of `Alignment.pharaoh`, and the character span of each word.
+    Attention is a list of rows, one per target id. Hypotheses are nested objects of the same form.
     """
     return f"{_as_object(result)}\n".encode()
 
 
 def as_json_document(document: Document) -> bytes:
-    """One JSON object: the text, and its parts with their characters in the source and in the text."""
+    """Return one JSON object: the text, and its parts with their character spans in source and text."""
     parts = (
         f'{{"source": {json.dumps(part.source)}, "target": {json.dumps(part.target)}, "cut": {json.dumps(part.cut)}, '
         f"{_as_object(part.translation)[1:]}"
@@ -311,5 +323,5 @@ def _as_object(result: Translation) -> str:
 
 def _six_decimals(numbers: Sequence[float]) -> str:
     texts = (f"{number:.6f}" if isfinite(number) else "null" for number in numbers)
-    # Whether a probability of one has the logarithm 0 or -0 depends on the order of a sum.
+    # The logarithm of probability 1 can be 0 or -0, depending on the order of summation.
     return f"[{', '.join(text.removeprefix('-') if text == '-0.000000' else text for text in texts)}]"

@@ -1,4 +1,4 @@
-"""Text in, text out: the one class that an application needs."""
+"""`Translator`, the main class of the API."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,44 +22,45 @@ from txport.runtime.text.requests import Call
 
 
 class Translator(OpenBundle):
-    """A bundle, ready to translate. Threads may share one: calls leave no state in it.
+    """A bundle, ready to translate. Threads may share one, since calls do not change it.
 
     Args:
-        bundle: the directory that tx-export wrote, the file that tx-pack wrote or its bytes, which are not copied, or
-            the name by which tx-get keeps a bundle.
+        bundle: a directory of tx-export, a file of tx-pack or its bytes, which are not copied, or a name in the cache
+            of tx-get.
         device: "auto", "cpu" or "cuda".
-        engine: what runs it there: "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT, with
-            engines that tx-build made for this user).
-        lowering: for experts: the decoder step's graph, "ort", "scatter" or "tensorscatter"; None for the best one.
-        threads: threads of each operator; 0 for as many as there are cores.
-        batch: the most sentences that run together, up to what the bundle takes; None for that.
-        batch_tokens: the most source tokens, padding included, that run together.
-        workers: batches that run side by side on the CPU, over one set of weights: each takes a share of `batch` and
-            `batch_tokens`, and of the cores if `threads` is 0. One is best for single sentences, one for each core for
-            many; 0 for that.
-        trust_engines: whether TensorRT engines in the bundle, which are native code by whoever made it, may run.
-        verify: compare the hash of the weights too, as `tx-inspect --check` does; those of other files always are.
+        engine: "auto", "fused" (txport's engine for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT, with engines that
+            tx-build has built for this user).
+        lowering: for experts: the decoder step graph, "ort", "scatter" or "tensorscatter". None selects the best one.
+        threads: threads of each operator; 0 for one per core.
+        batch: maximum batch size in sentences, up to the bundle's maximum. None selects that maximum.
+        batch_tokens: maximum batch size in source tokens, including padding.
+        workers: batches that run in parallel on the CPU and share the weights. Each uses a share of `batch` and
+            `batch_tokens`, and of the cores if `threads` is 0. One is best for single sentences, one per core for many
+            sentences; 0 selects one per core.
+        trust_engines: run TensorRT engines in the bundle. They are native code, so use only bundles that you trust.
+        verify: compare the hash of the weights, as `tx-inspect --check` does. Hashes of other files are always
+            compared.
 
     Raises:
-        BundleError: the bundle is damaged, incomplete or of a newer format.
-        InputError: an argument cannot be used.
-        MissingLibrary: a library that runs or tokenizes is not installed, or there is no GPU for the device.
-        ResourceError: there is not enough memory.
+        BundleError: the bundle is damaged, incomplete or has a newer format.
+        InputError: an argument is invalid.
+        MissingLibrary: a required library is not installed, or there is no GPU for the device.
+        ResourceError: memory does not suffice.
         EngineError: the library or the GPU failed.
     """
 
     def translate(self, sentences: Iterable[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
-        """Translate sentences; the results are in their order. Empty ones, and ones of spaces only, stay empty.
+        """Translate sentences and return the results in the same order. Empty sentences stay empty.
 
         Args:
-            sentences: any number; they are sorted by length and run in batches.
+            sentences: any number; they are sorted by length and translated in batches.
             options: see `txport.runtime.options.Options`.
-            changes: fields of `Options` by name, instead of those of `options`: `translate(texts, scores=True)`.
+            changes: fields of `Options` that replace those of `options`: `translate(texts, scores=True)`.
 
         Raises:
-            InputError: an option cannot be used, or a sentence is too long and `strict` is set.
-            BundleError: the bundle was exported without the graph that alignments and attention need.
-            ResourceError: there is not enough memory for the batch; a later call, or a smaller `batch`, may succeed.
+            InputError: an option is invalid, or a sentence is too long and `strict` is set.
+            BundleError: the bundle was exported without the graphs for alignments and attention.
+            ResourceError: memory does not suffice for the batch; a later call, or a smaller `batch`, may succeed.
             EngineError: the library or the GPU failed.
         """
         return self._translate(sentences, self._call(options, changes), "sentence", 1)
@@ -67,18 +68,18 @@ class Translator(OpenBundle):
     def translate_windows(
         self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, *, what: str = "line", **changes: Any
     ) -> Iterator[list[Translation]]:
-        """Translate a text of any length, some lines at a time.
+        """Translate a text of any length in windows of lines.
 
         Args:
-            windows: lines in portions of a size that is worth sorting, some hundred (see `txport.runtime.text.lines`).
-            options, changes: as for `translate`.
-            what: names a line in messages, before its number.
+            windows: lists of lines, each long enough to sort, some hundred lines (see `txport.runtime.text.lines`).
+            options, changes: as in `translate`.
+            what: name of a line in messages, followed by its number.
 
         Returns:
-            the results of each window, in order, as they are asked for.
+            the results of each window, in order. They are computed as the iterator advances.
 
         Raises:
-            InputError: as `translate`, with the number of the line.
+            InputError: as in `translate`, with the number of the line.
         """
         call = self._call(options, changes)
 
@@ -99,21 +100,21 @@ class Translator(OpenBundle):
         errors: str = "strict",
         **changes: Any,
     ) -> int:
-        r"""Translate a UTF-8 file line by line into another one, which is written whole or not at all.
+        r"""Translate a UTF-8 file line by line. The target file appears only when it is complete.
 
-        Lines end at "\n". Memory does not grow with the file.
+        Lines end at "\n". Memory use does not depend on the size of the file.
 
         Args:
             source, target: the files.
-            options, changes: as for `translate`.
-            errors: what becomes of a line that is not UTF-8: "strict" raises, "replace" puts U+FFFD where the bytes are
-                wrong, "skip" takes the line as empty.
+            options, changes: as in `translate`.
+            errors: how to treat lines that are not UTF-8: "strict" raises an error, "replace" inserts U+FFFD, "skip"
+                treats the line as empty.
 
         Returns:
             the number of lines.
 
         Raises:
-            InputError: as `translate`, or a file cannot be read or written, or a line is not UTF-8.
+            InputError: as in `translate`, or a file cannot be read or written, or a line is not UTF-8.
         """
         count = 0
         with open_lines(Path(source)) as windows, new_file(Path(target)) as output:
@@ -126,18 +127,18 @@ class Translator(OpenBundle):
     def translate_document(
         self, text: str, options: Options = DEFAULTS, *, what: str = "line", **changes: Any
     ) -> Document:
-        """Translate a text of any length and keep its layout: line breaks, white space, bullets, numbers of items.
+        """Translate a text of any length and keep its layout: line breaks, white space, bullets and item numbers.
 
-        Each sentence is translated by itself. One that is longer than the model takes is cut into parts, with a
-        warning, where punctuation or white space allows it; with `strict` it is refused.
+        Each sentence is translated separately. A sentence that is longer than the model supports is split at
+        punctuation or white space, with a warning. With `strict` it is refused.
 
         Args:
-            text: any text; with nothing to translate in it, it stays as it is.
-            options, changes: as for `translate`.
-            what: names a line in messages, before its number.
+            text: any text. A text without words is returned unchanged.
+            options, changes: as in `translate`.
+            what: name of a line in messages, followed by its number.
 
         Raises:
-            as `translate`.
+            the same errors as `translate`.
         """
         call = self._call(options, changes)
         draft = Draft(call, text, self.manifest.tokenizer, what)
@@ -146,13 +147,13 @@ class Translator(OpenBundle):
     def translate_ids(
         self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
     ) -> list[Translation]:
-        """Translate as `translate` does, from source ids, without a tokenizer unless `prefix` is text.
+        """Translate source ids as `translate` does. A tokenizer is required only if `prefix` is text.
 
-        Source ids are whole: eos and language tokens included. What the model's answers are forced to begin with
-        stands before `prefix` by itself. Alignments are of tokens then: a source has no characters.
+        Source ids include eos and language tokens. A forced prefix of the model is added before `prefix`. Alignments
+        are between tokens, since the source has no words.
 
         Raises:
-            InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
+            InputError: a source is empty, longer than the bundle supports, or has an id outside the vocabulary.
         """
         whole = [self._scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
         call = self._call(options, changes)
@@ -160,18 +161,19 @@ class Translator(OpenBundle):
         return self._translations(asked, call.options)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
-        """Translate one sentence and give each token as it is made; options as for `translate`.
+        """Translate one sentence and yield each token as soon as it is generated. Options as in `translate`.
 
-        The texts of all pieces, joined, are the text that `translate` gives.
+        The concatenated texts of all pieces equal the text of `translate`.
 
         Raises:
-            InputError: as `translate`, or alignments or attention are asked for: they need a whole translation.
+            InputError: as in `translate`, or alignments or attention are requested, which need a complete translation.
         """
         call = self._call(options, changes)
         if call.options.alignments or call.options.attention:
             raise InputError("a stream has no alignments and no attention: use translate for these")
         check_streams(call.search)
-        asked, engine = call.sentence(sentence, "the sentence"), self.engine
+        asked = call.sentence(sentence, "the sentence")
+        engine = self.engine
 
         def pieces() -> Iterator[Piece]:
             if asked is not None:
@@ -188,19 +190,19 @@ class Translator(OpenBundle):
         on_piece: Callable[[Piece], object] | None = None,
         **changes: Any,
     ) -> Pending:
-        """Translate one sentence in the batch that runs; any thread may do so at any time.
+        """Submit one sentence to the running batch. Any thread may call this at any time.
 
         Args:
-            sentence, options, changes: as for `translate`.
-            seconds: time to a deadline, after which the answer is a `DeadlineExceeded`.
-            on_piece: is called with each token as it is made, in the thread that decodes: it must return at once.
+            sentence, options, changes: as in `translate`.
+            seconds: time limit, after which the result is a `DeadlineExceeded` error.
+            on_piece: called with each token as soon as it is generated, in the decoding thread. It must return at once.
 
         Returns:
-            the `Translation` to come: a `concurrent.futures.Future`, which may be awaited, too. `cancel` frees its row.
+            a `concurrent.futures.Future` of the `Translation`, which can also be awaited. `cancel` frees its row.
 
         Raises:
-            InputError: as `translate`, or pieces are asked of a search that has several answers.
-            ResourceError: as many requests wait as may (`txport.runtime.search.queue.MOST_WAITING`).
+            InputError: as in `translate`, or `on_piece` is set for a search with several answers.
+            ResourceError: the queue is full (`txport.runtime.search.queue.MAX_WAITING`).
         """
         call = self._call(options, changes)
         asked = call.sentence(sentence, "the sentence")
@@ -217,20 +219,20 @@ class Translator(OpenBundle):
         on_piece: Callable[[Piece], object] | None = None,
         **changes: Any,
     ) -> Pending:
-        """Translate a document as `translate_document` does, in the batch that runs; otherwise as `submit`.
+        """Submit a document to the running batch; see `translate_document` and `submit`.
 
         Args:
-            text, options, changes: as for `translate_document`.
-            seconds: as for `submit`, to the deadline of the whole document.
-            on_piece: is called in the order of the document, from the first sentence on. What is no token has the id
-                `NO_ID`: layout, and sentences over several lines, which are given whole. All texts together are that
-                of the document.
+            text, options, changes: as in `translate_document`.
+            seconds: time limit of the whole document, as in `submit`.
+            on_piece: called in the order of the document. Text that is not a token has the id `NO_ID`: layout, and
+                sentences over several lines, which come as one piece. The concatenated texts equal the text of the
+                document.
 
         Returns:
-            the `Document` to come. `cancel` frees the rows of all its parts.
+            a future of the `Document`. `cancel` frees the rows of all its parts.
 
         Raises:
-            InputError, ResourceError: as `submit`. A document counts as one request until it is taken.
+            InputError, ResourceError: as in `submit`. A document counts as one waiting request.
         """
         draft = Draft(self._call(options, changes), text, self.manifest.tokenizer, "line")
         return submit(draft, self._enqueue, on_piece, seconds)
@@ -238,23 +240,23 @@ class Translator(OpenBundle):
     def score(
         self, sources: Iterable[str], targets: Iterable[Answer], options: Options = DEFAULTS, **changes: Any
     ) -> list[Score]:
-        """Score given translations; see `txport.runtime.scoring.Scorer.score`."""
+        """Score reference translations; see `txport.runtime.scoring.Scorer.score`."""
         return self._scorer.score(self._call(options, changes), sources, targets)
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
-        """Score as `score` does, from whole source ids and target ids as `translate_ids` takes and gives them."""
+        """Score source and target ids, in the form that `translate_ids` reads and returns; see `score`."""
         return self._scorer.score_ids(sources, targets)
 
     def embed(
         self, sentences: Iterable[str], options: Options = DEFAULTS, *, pooled: bool = True, **changes: Any
     ) -> Float32 | list[Float32]:
-        """Embed sentences by the encoder; see `txport.runtime.scoring.Scorer.embed`."""
+        """Embed sentences with the encoder; see `txport.runtime.scoring.Scorer.embed`."""
         return self._scorer.embed(self._call(options, changes), sentences, pooled)
 
     def attention_maps(
         self, sentence: str | Sequence[int], target: Answer | None = None, options: Options = DEFAULTS, **changes: Any
     ) -> AttentionMaps:
-        """All attention of a sentence and its translation; see `txport.runtime.scoring.Scorer.attention_maps`."""
+        """Return the attention of a sentence and translation; see `txport.runtime.scoring.Scorer.attention_maps`."""
         return self._scorer.attention_maps(self._call(options, changes), sentence, target)
 
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:

@@ -90,6 +90,51 @@ def test_the_check_of_the_pages_accepts_the_rest(text: str) -> None:
     assert list(pages().faults(text)) == []
 
 
+CODE = '''
+def f(n: int) -> int:
+    """{}"""
+    return n{}
+'''
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "message"),
+    [
+        (CODE.format("What a number is.", ""), 3, "begin with a noun"),
+        (CODE.format("Return a number", ""), 3, "full stop"),
+        (CODE.format("Return a number.\n\n    Args:\n        n: as the file says.\n    ", ""), 5, "says"),
+        (CODE.format("Return a number.", "  # as the file says"), 4, "says"),
+        (CODE.format("Return a number.", " or print(f'{n} is no bundle at all')"), 4, "is no"),
+    ],
+)
+def test_the_check_of_python_finds_a_fault(code: str, line: int, message: str) -> None:
+    found = list(pages().python_faults(code))
+    assert [number for number, _ in found] == [line] and message in found[0][1]
+
+
+def test_the_check_of_python_accepts_plain_code() -> None:
+    code = CODE.format("Return `n`, the number of rows; see `f`.", " + len('so many')  # rows of a batch")
+    assert list(pages().python_faults(code)) == []
+
+
+def test_the_check_of_cpp_finds_comments_and_messages() -> None:
+    code = 'int n;  // so many rows\nthrow Error(name + " is no bundle of tx-export");\nint says = 1;\n'
+    assert [line for line, _ in pages().cpp_faults(code)] == [1, 2]
+
+
+def test_the_check_counts_packed_assignments_and_conditional_expressions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runtime").mkdir()
+    source = Path("runtime/module.py")
+    source.write_text("a, b = 1, 2\nc = a if b else 0\n" + "d, e = pair\n" * 48)
+    packed, conditional = pages().density(["runtime/module.py"])
+    assert packed.startswith("20.0 packed assignments") and conditional.startswith("20.0 conditional expressions")
+    source.write_text("d, e = pair\n" * 48)
+    assert list(pages().density(["runtime/module.py"])) == []
+
+
 def test_a_faulty_page_fails(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("The file says so.\n")
     done = subprocess.run([sys.executable, PAGES, tmp_path / "page.md"], capture_output=True, text=True, cwd=ROOT)

@@ -61,7 +61,7 @@ def test_modules_are_looked_for_in_sub_packages_too() -> None:
         package: importlib.util.find_spec(f"txport.{package}").submodule_search_locations for package in PACKAGES
     }
     for package, places in folders.items():
-        files = [file for file in Path(list(places)[0]).rglob("*.py") if (file.parent / "__init__.py").exists()]
+        files = [file for file in Path(next(iter(places))).rglob("*.py") if (file.parent / "__init__.py").exists()]
         assert len(files) == len(modules_of(package)) > 5
 
 

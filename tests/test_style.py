@@ -47,7 +47,7 @@ def entries(docstring: str) -> Iterator[str]:
         elif section is not None and line.strip():
             found[-1] += " " + line.strip()
     for entry in found:
-        name, colon, text = entry.partition(": ")
+        _name, colon, text = entry.partition(": ")
         yield text if colon else entry
 
 

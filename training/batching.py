@@ -49,7 +49,10 @@ def _multiple(batches: list[Rows], multiple: int) -> list[Rows]:
     while len(batches) % multiple:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
         whole = batches[largest]
-        halves = [whole[: len(whole) // 2], whole[len(whole) // 2 :]] if len(whole) > 1 else [whole, whole]
+        if len(whole) > 1:
+            halves = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+        else:
+            halves = [whole, whole]
         batches[largest : largest + 1] = halves
     return batches
 
@@ -90,7 +93,10 @@ class TokenBatches(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the batches of this epoch. Lightning calls it."""
-        self._epoch = epoch if self._shuffle else 0
+        if self._shuffle:
+            self._epoch = epoch
+        else:
+            self._epoch = 0
         self._make()
 
     def _make(self) -> None:
@@ -118,7 +124,7 @@ class TokenBatches(Sampler[list[int]]):
             yield batch.tolist()
 
     def after(self, consumed: int, phases: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The phases of an epoch of which each device has consumed so many batches more."""
+        """Return the phases of an epoch after each device has consumed this number of further batches."""
         if phases and phases[-1][1] == self._world:
             return [*phases[:-1], (phases[-1][0] + consumed, self._world)]
         return [*phases, (consumed, self._world)]
@@ -151,7 +157,10 @@ class Loader(DataLoader[TrainingBatch]):
         """Called by Lightning when it saves: batches consumed of the epoch by each device, and by how many devices."""
         before = sum(consumed for consumed, _ in self._before)
         whole = before + self._consumed >= self._left
-        phases = self._before if self._consumed == 0 else self.batches.after(self._consumed, self._before)
+        if self._consumed == 0:
+            phases = self._before
+        else:
+            phases = self.batches.after(self._consumed, self._before)
         return {"phases": [] if whole else [list(phase) for phase in phases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

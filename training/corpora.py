@@ -36,14 +36,14 @@ _log = logging.getLogger("txport")
 
 # Source line, target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
-# Pairs of a split that is held out of the training pairs, where the recipe does not say how many.
-MOST_HELD_OUT = 1_000
+# Default number of held-out pairs.
+MAX_HELD_OUT = 1_000
 FileOptions: TypeAlias = ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs to learn from, to choose by, and to judge by, and alignments of training pairs where the recipe has any."""
+    """Training, validation and test pairs, and alignments of the training pairs if the recipe has them."""
 
     train: Collection[Pair]
     validation: list[Pair]
@@ -67,13 +67,13 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
         whole = builtin(options)
         return _as_answered_all(whole.train, whole.validation, whole.test, tokenizer)
     train = _read_split(options, data, options.train)
-    count = options.held_out or max(1, min(MOST_HELD_OUT, len(train) // 20))
+    count = options.held_out or max(1, min(MAX_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
     left_out = 0
     for salt, name in (("validation", options.validation), ("test", options.test)):
         if name is not None:
             splits.append(list(_read_split(options, data, name)))
-        else:  # no file of its own: taken from the training pairs, by sentence
+        else:  # without a file: taken from the training pairs, by sentence
             before = len(train)
             train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
@@ -105,15 +105,17 @@ def check_files(options: CorpusOptions, data: Path) -> None:
 
 
 def _lines_of(file: Path) -> int:
-    """The number of lines of a file.
+    """Return the number of lines of a file.
 
     Raises:
         InputError: it has none, or cannot be read.
     """
-    count, end = 0, b"\n"
+    count = 0
+    end = b"\n"
     with open_text(file) as descriptor:
         while chunk := os.read(descriptor, 1 << 20):
-            count, end = count + chunk.count(b"\n"), chunk[-1:]
+            count = count + chunk.count(b"\n")
+            end = chunk[-1:]
     count += end != b"\n"
     if not count:
         raise InputError(f"{file} is empty: at least one line with text is needed")
@@ -142,7 +144,7 @@ def _as_answered_all(
 
 
 def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
-    """Pairs with targets as a model with this tokenizer writes them; those of other texts could never be right."""
+    """Return pairs whose targets have the normalized form that a model with this tokenizer generates."""
     if tokenizer is None or not tokenizer.space_punctuation:
         return pairs
     return [(source, spaced(target, lower_case=tokenizer.lower_case)) for source, target in pairs]
@@ -175,7 +177,7 @@ def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data:
 
 
 def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
-    """Alignments of the training pairs, by pair: as pairs move between splits, theirs need not be moved along."""
+    """Return alignments of the training pairs by pair, so that they need not follow pairs between splits."""
     if isinstance(options, ParallelOptions) and options.alignments is not None:
         endings = options.source_language, options.target_language, options.alignments
         files = [_existing(data / f"{options.train}.{ending}") for ending in endings]
@@ -198,7 +200,9 @@ def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
 
 def _table(name: str, data: Path) -> Path:
     shipped = RECIPES / name
-    return shipped if shipped.exists() and not (data / name).exists() else _existing(data / name)
+    if shipped.exists() and not (data / name).exists():
+        return shipped
+    return _existing(data / name)
 
 
 def _existing(file: Path) -> Path:
@@ -208,7 +212,7 @@ def _existing(file: Path) -> Path:
 
 
 def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> list[Pair]:
-    """Only the test pairs of a recipe's corpus; arguments and errors as for `load`."""
+    """Return only the test pairs of a recipe's corpus; arguments and errors as in `load`."""
     if isinstance(options, BuiltinOptions | NamesOptions):
         return _as_answered(_generated(options, "test"), tokenizer)
     if options.test is not None:
@@ -228,20 +232,22 @@ def _generated(options: BuiltinOptions | NamesOptions, split: spoken.Split) -> l
 
 
 def read_parallel(source: Path, target: Path) -> list[Pair]:
-    r"""Two UTF-8 files, line n of one being the translation of line n of the other. Lines end at "\n" or "\r\n".
+    r"""Read two UTF-8 files, in which line n of one is the translation of line n of the other. Lines end at "\n" or
+    "\r\n".
 
     Pairs with an empty side are left out.
 
     Raises:
         InputError: a file is missing or not UTF-8, or the numbers of lines differ, or no pair is left.
     """
-    sources, targets = read_lines(source), read_lines(target)
+    sources = read_lines(source)
+    targets = read_lines(target)
     _check_lengths(source, len(sources), target, len(targets))
     return _pairs(zip(sources, targets, strict=True), f"{source} and {target} hold")
 
 
 def read_table(file: Path, source_column: int = 1, target_column: int = 2, header: bool = False) -> list[Pair]:
-    """A UTF-8 file of tab-separated columns, counted from 1; nothing in it is quoted. Pairs with an empty side are
+    """Read a UTF-8 file of tab-separated columns, counted from 1, without quoting. Pairs with an empty side are
     left out, and so is the first line with `header`.
 
     Raises:
@@ -252,7 +258,7 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2, heade
 
 
 def _rows(file: Path, columns: Sequence[int], header: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line that is not empty, and what it has in some columns."""
+    """Yield the number of each line that is not empty, and what it has in some columns."""
     last = max(columns)
     for number, line in enumerate(read_lines(file), 1):
         if header and number == 1:
@@ -268,7 +274,7 @@ def _rows(file: Path, columns: Sequence[int], header: bool = False) -> Iterator[
 
 
 def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
-    """One split of a data set of the Hugging Face Hub (or of a local directory, as `datasets` takes them).
+    """Read one split of a data set of the Hugging Face Hub (or of a local directory, as `datasets` takes them).
 
     Raises:
         InputError: the data set, the split or a field is not there, or no pair is left.
@@ -286,11 +292,14 @@ def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
 
 
 def _field(row: Any, path: str, name: str) -> str:
-    """A field of a row, by a path such as "translation.en"."""
+    """Return a field of a row, by a path such as "translation.en"."""
     value = row
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:
-            known = ", ".join(value) if isinstance(value, dict) else "no fields"
+            if isinstance(value, dict):
+                known = ", ".join(value)
+            else:
+                known = "no fields"
             raise InputError(f"data set {name} has no field {path!r}: there is {known}")
         value = value[key]
     # A line break inside a field must not become two lines in the files that are made of it.
@@ -305,7 +314,7 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
 
 
 def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection[Pair], list[Pair]]:
-    """Part pairs in two so that no source sentence is in both: those that stay, and exactly `count` that are held out.
+    """Split pairs into a training part and exactly `count` held-out pairs, with no source sentence in both.
 
     Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. Where the last of
     them has more pairs than there is room for, the others are in neither part. Shards are read twice, and stay shards.
@@ -335,7 +344,7 @@ def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection
 
 
 def _smallest(pairs: Collection[Pair], count: int, salt: str) -> list[str]:
-    """The `count` different sources with the smallest hashes, in their order, in memory for so many."""
+    """Return the `count` distinct sources with the smallest hashes, in order, in memory for `count` sources."""
     chosen: dict[str, bytes] = {}
     least = b"\xff" * 33
     for source, _ in pairs:

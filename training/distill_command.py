@@ -1,7 +1,7 @@
 """tx-distill: a text and a bundle's translations of it, as pairs to train another model on.
 
-Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947, section 3.2): a student that learns what its
-teacher says, rather than what people wrote, has fewer answers to choose between, and gives up less for being small.
+Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947, section 3.2): a student that learns the
+answers of its teacher instead of human translations has fewer alternatives to model, and loses less by its small size.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class Filter:
     """Conditions of a pair to be learned from.
 
     Attributes:
-        max_ratio: the longer side has at most so many times the tokens of the shorter one.
+        max_ratio: maximum ratio of the lengths of both sides in tokens.
         min_score: the least mean log-probability of an answer's tokens, in nats.
     """
 
@@ -43,11 +43,11 @@ class Filter:
     min_score: float
 
     def fault(self, source: int, prefix: int, result: Translation) -> str | None:
-        """Why a pair is left out; None if it is kept.
+        """Return the reason for dropping a pair, or None.
 
         Args:
             source: tokens of the source text, without language tokens and eos.
-            prefix: tokens that the answer was forced to begin with: nobody chose them.
+            prefix: number of forced tokens at the beginning of the answer, which are not counted.
             result: the answer, with scores.
         """
         assert result.scores is not None
@@ -61,7 +61,9 @@ class Filter:
         if max(source, target) > self.max_ratio * min(source, target):
             return f"above --max-ratio {self.max_ratio:g}"
         scores = result.scores[prefix:]
-        return f"below --min-score {self.min_score:g}" if sum(scores) / len(scores) < self.min_score else None
+        if sum(scores) / len(scores) < self.min_score:
+            return f"below --min-score {self.min_score:g}"
+        return None
 
 
 class Distill:
@@ -89,7 +91,7 @@ class Distill:
         return self._open()
 
     def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
-        """The pairs of each window, with the mean log-probability of the answers' tokens."""
+        """Yield the pairs of each window, with the mean log-probability of the answers' tokens."""
         for rows, results in translated(self._translator, windows, self._options):
             columns: dict[str, list[Any]] = {name: [] for name in self.kinds}
             for text, result in zip(rows.texts, results, strict=True):
@@ -126,29 +128,30 @@ KEPT = "kept"
     required=True,
     multiple=True,
     metavar="FILE",
-    help="Text to translate, a sentence a line; with --to also JSONL, Parquet, directories and URLs.",
+    help="Text to translate, one sentence per line. With --to also JSONL, Parquet, directories and URLs.",
 )
 @click.option(
     "-o", "--output", required=True,
-    help="File of pairs to write, whole or not at all: source, tab, translation. With --to, a directory.",
+    help="File to write, with source, tab and translation in each line. With --to, a directory.",
 )  # fmt: skip
 @click.option(
     "--max-ratio", type=click.FloatRange(1), default=3.0, show_default=True,
-    help="Leave out pairs of which one side has more than so many times the tokens of the other.",
+    help="Drop pairs whose length ratio in tokens exceeds this.",
 )  # fmt: skip
 @click.option(
     "--min-score", type=click.FloatRange(max=0), default=-1.0, show_default=True,
-    help="Leave out translations whose tokens have a lower mean log-probability.",
+    help="Drop translations with a lower mean log-probability per token.",
 )  # fmt: skip
-@click.option("--source-language", help="Language of the text, for a bundle of many. [default: the bundle's]")
-@click.option("--target-language", help="Language of the translations. [default: the bundle's]")
+@click.option("--source-language", help="Source language of a multilingual bundle. [default: the bundle's]")
+@click.option("--target-language", help="Target language of a multilingual bundle. [default: the bundle's]")
 @click.option(
     "--max-length",
     type=click.IntRange(1),
-    help="Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]",
+    help="Maximum number of target tokens, including eos. [default: 2 x source tokens + 20]",
 )
 @click.option("--errors", type=click.Choice(ON_ERROR), default=ON_ERROR[0], show_default=True,
-              help="For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or leave it out.")  # fmt: skip
+              help="What to do with a line that is not UTF-8: stop (strict), insert U+FFFD (replace), or drop it "
+"(skip).")  # fmt: skip
 @of_parts
 @of_engine
 def main(
@@ -156,8 +159,8 @@ def main(
 ) -> None:
     """Translate a text with BUNDLE and write the pairs that are good enough to train another model on.
 
-    The file is what a recipe reads as kind = "table"; the parts that --to makes instead, as tx-translate-corpus does,
-    with its options, are what it reads as kind = "shards". Memory does not grow with the text.
+    A recipe reads the file as kind = "table". With --to the output is a directory of parts as of tx-translate-corpus,
+    which a recipe reads as kind = "shards". Memory use does not depend on the size of the text.
     """
     show_log("txport.corpus")
     chosen = engine_of(options)

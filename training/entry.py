@@ -6,20 +6,20 @@ from txport.runtime.entry import run_command
 
 
 def train() -> NoReturn:
-    """tx-train"""
+    """Run tx-train."""
     run_command("txport.training.train_command", extra="train")
 
 
 def evaluate() -> NoReturn:
-    """tx-evaluate"""
+    """Run tx-evaluate."""
     run_command("txport.training.evaluate_command", extra="train")
 
 
 def shortlist() -> NoReturn:
-    """tx-shortlist"""
+    """Run tx-shortlist."""
     run_command("txport.training.shortlists.command", extra="train")
 
 
 def distill() -> NoReturn:
-    """tx-distill"""
+    """Run tx-distill."""
     run_command("txport.training.distill_command", extra="ort")

@@ -31,38 +31,45 @@ if TYPE_CHECKING:
 @click.argument("models", metavar="BUNDLE_OR_CHECKPOINT...", nargs=-1, required=True, type=BUNDLE)
 @click.option(
     "--source", "sources", multiple=True, type=click.Path(path_type=Path),
-    help="Sentences to translate, one a line; again for another test set. [default: those that a checkpoint carries]",
+    help="File of sentences to translate, one per line. Repeatable. [default: the checkpoint's test "
+"sentences]",
 )  # fmt: skip
 @click.option(
-    "--reference", "references", multiple=True, type=click.Path(path_type=Path), help="Their translations, one a line."
+    "--reference",
+    "references",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="File of reference translations, one per line.",
 )
-@click.option("--recipe", "recipes", multiple=True, help="The test split of a recipe, as demo; again for another one.")
+@click.option(
+    "--recipe", "recipes", multiple=True, help="Recipe whose test split is translated, for example demo. Repeatable."
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Directory of the corpus files that the recipe names. [default: $TXPORT_DATA, else the current directory]",
+    help="Directory of the recipe's corpus files. [default: $TXPORT_DATA, else the current directory]",
 )
-@click.option("--lines", type=click.IntRange(1), help="Only the first so many sentences. [default: all]")
+@click.option("--lines", type=click.IntRange(1), help="Use only the first N sentences. [default: all]")
 @click.option(
     "--max-length",
     type=click.IntRange(1),
-    help="Most tokens to make, eos included. [default: 2 for each of the source's and 20 more]",
+    help="Maximum number of target tokens, including eos. [default: 2 x source tokens + 20]",
 )
-@click.option("--beam", type=click.IntRange(1), help="Hypotheses of a beam search. [default: 1, greedy]")
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="What runs a bundle there: auto, fused, ort or trt.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
+@click.option("--beam", type=click.IntRange(1), help="Number of beams. [default: 1, greedy search]")
+@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="Engine for bundles: auto, fused, ort or trt.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads per operator. [default: one per core]")
 @click.option(
-    "--batch", type=click.IntRange(1), help="Most sentences that run together. [default: 64, or the bundle's]"
+    "--batch", type=click.IntRange(1), help="Maximum batch size in sentences. [default: 64, or the bundle's maximum]"
 )
 @click.option(
     "--show",
     type=click.IntRange(0),
     default=0,
-    help="Show the so many worst translations beside source and reference, with sentence BLEU and chrF, worst first.",
+    help="Show the N worst translations with source, reference, sentence BLEU and chrF.",
 )
 @click.option(
-    "--bleu-order", type=click.IntRange(1), default=2, show_default=True, help="The longest n-grams of sentence BLEU."
+    "--bleu-order", type=click.IntRange(1), default=2, show_default=True, help="Maximum n-gram size of sentence BLEU."
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Write the translations to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
@@ -71,10 +78,10 @@ def main(
     data: Path | None, lines: int | None, max_length: int | None, beam: int | None, device: str, engine: str,
     threads: int, batch: int | None, show: int, bleu_order: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Translate test sets with the search that ships, and compare: BLEU and chrF by sacreBLEU, exact match.
+    """Translate test sets with txport's search and print BLEU and chrF (sacreBLEU) and the share of exact matches.
 
-    A checkpoint runs in PyTorch, a bundle in txport's runtime. Several models are compared with the first of them, by
-    paired bootstrap resampling.
+    Checkpoints run in PyTorch, bundles in txport's runtime. Several models are compared with the first one by paired
+    bootstrap resampling.
     """
     show_log("txport")
     refuse_unused(not show, "without --show", "bleu_order")
@@ -179,7 +186,7 @@ class Report:
         test_set: its name.
         scores: the figures.
         lines: sentences that the test set has.
-        unfinished: translations that did not end before the most tokens were made.
+        unfinished: translations that did not end before the maximum length.
         cut: sentences of which the model could read a part only.
         order: of sentence BLEU.
         worst: the translations to show.
@@ -200,14 +207,24 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         names = {"model": str(self.model), "test_set": self.test_set}
         counts = {"lines": self.lines, "unfinished": self.unfinished, "cut": self.cut}
-        shown = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]} if self.worst else {}
-        standing = {"bootstrap": asdict(self.standing)} if self.standing else {}
+        if self.worst:
+            shown = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]}
+        else:
+            shown = {}
+        if self.standing:
+            standing = {"bootstrap": asdict(self.standing)}
+        else:
+            standing = {}
         return {**names, **self.scores.to_json(), **counts, **standing, **shown}
 
     def table(self, max_length: int | None) -> str:
         """Result for people; what is as it should be is not mentioned."""
-        scores, most = self.scores, max_length or "2 for each of the source's and 20 more"
-        of = f", the first of {self.lines:,}" if self.lines > scores.sentences else ""
+        scores = self.scores
+        most = max_length or "2 x source tokens + 20"
+        if self.lines > scores.sentences:
+            of = f", the first of {self.lines:,}"
+        else:
+            of = ""
         rows = [
             f"{self.model} on {self.test_set}: {plural(scores.sentences, 'sentence')}{of}",
             f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}",
@@ -243,8 +260,14 @@ def comparison(reports: Sequence[Report]) -> str:
     width = max(len(str(each.model)) for each in reports)
     rows = [f"{reports[0].test_set}", f"{'':{width}}    BLEU  difference      p    chrF    exact"]
     for number, each in enumerate(reports):
-        p = None if each.standing is None else each.standing.p_value
-        difference = f"{each.scores.bleu - first:+.2f}" if number else ""
+        if each.standing is None:
+            p = None
+        else:
+            p = each.standing.p_value
+        if number:
+            difference = f"{each.scores.bleu - first:+.2f}"
+        else:
+            difference = ""
         rows.append(
             f"{each.model!s:{width}}  {each.scores.bleu:6.2f}  {difference:>10}  {'' if p is None else f'{p:.3f}':>5}  "
             f"{each.scores.chrf:6.2f}  {100 * each.scores.exact:6.2f}%"

@@ -15,7 +15,7 @@ from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.requests import Call, ignore_warnings
 from txport.runtime.text.search_options import Model
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
@@ -50,7 +50,8 @@ class Scores:
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Compare translations with one reference each."""
     assert len(hypotheses) == len(references) and hypotheses
-    bleu, chrf = BLEU(), CHRF()
+    bleu = BLEU()
+    chrf = CHRF()
     equal = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return Scores(
         len(hypotheses),
@@ -72,7 +73,7 @@ class Answer:
 
 
 def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str]) -> list[str]:
-    """The texts of `answers`."""
+    """Return the texts of `answers`."""
     return [answer.text for answer in answers(engine, tokenizer, sentences)]
 
 
@@ -94,16 +95,16 @@ def answers(
         engine: runs the model.
         tokenizer: its tokenizer.
         sentences: any number.
-        max_length: the most tokens to make, eos included; None for the default limit, by the source.
+        max_length: maximum number of tokens to make, eos included; None for the default limit, by the source.
         beam: hypotheses of a beam search; None for greedy search.
-        rows: the most sentences that run together; None for as many as the engine takes.
-        watch: told how many more sentences are done, every now and then.
+        rows: maximum number of sentences that run together; None for as many as the engine takes.
+        watch: called with the number of further finished sentences.
 
     Raises:
-        InputError: the engine does not make so many tokens, or has no room for the beam.
+        InputError: the engine does not support this length or beam.
     """
     model = Model(engine.tokens, engine.vocabulary)
-    call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), quiet, model)
+    call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), ignore_warnings, model)
     asked = [(call.sentence(text, f"sentence {number + 1}"), number) for number, text in enumerate(sentences)]
     asked.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
     results = [Answer("")] * len(asked)
@@ -152,4 +153,6 @@ def _torch_device(device: str) -> str:
     there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     if device not in ("auto", *there):
         raise InputError(f"a checkpoint cannot run on {device!r}: give auto or {' or '.join(there)}")
-    return there[-1] if device == "auto" else device
+    if device == "auto":
+        return there[-1]
+    return device

@@ -95,7 +95,7 @@ class Growing:
             self._write(self._file)
 
     def ragged(self) -> Ragged:
-        """All rows; of a file, the pages that are read are kept as long as the system has room for them."""
+        """Return all rows; of a file, the pages that are read are kept as long as the system has room for them."""
         starts = np.frombuffer(self._starts, np.int64)
         if self._file is None or not self._count:
             return Ragged(np.frombuffer(self._ids, np.int32) if self._ids else np.zeros(0, np.int32), starts)
@@ -154,7 +154,8 @@ class Examples(Dataset[TrainingBatch]):
         count = 0
         for source, target in pairs:
             ids, around = tokenizer.encode_source(source)
-            source_ids, target_ids = around.wrap(ids), [*around.target_prefix, *tokenizer.encode_prefix(target)]
+            source_ids = around.wrap(ids)
+            target_ids = [*around.target_prefix, *tokenizer.encode_prefix(target)]
             if len(source_ids) <= max_length and len(target_ids) < max_length:
                 count += 1
                 sources.add(source_ids)
@@ -172,7 +173,8 @@ class Examples(Dataset[TrainingBatch]):
 
     def __getitem__(self, rows: Sequence[int]) -> TrainingBatch:
         lengths = torch.from_numpy(self.sources.lengths[np.asarray(rows)])
-        sources, targets = self.sources.padded(rows, self._pad), self.targets.padded(rows, self._pad)
+        sources = self.sources.padded(rows, self._pad)
+        targets = self.targets.padded(rows, self._pad)
         return TrainingBatch(sources, lengths, targets, self._guides(rows, targets.shape[1] - 1, sources.shape[1]))
 
     def _guides(self, rows: Sequence[int], steps: int, columns: int) -> Tensor | None:

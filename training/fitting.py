@@ -1,4 +1,4 @@
-"""Choice of what a recipe leaves open, to fit the corpus, the time that is given, and the speed of the machine.
+"""Choice of unset values of a recipe, to fit the corpus, the available time, and the speed of the machine.
 
 The rules reproduce what worked on corpora of 3,000 to 150,000 pairs (see README.md); for larger ones they lead to the
 values of Vaswani et al. (2017).
@@ -17,14 +17,14 @@ from txport.models.transformer import Transformer
 from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
-from txport.training.outlook import Outlook, Share
+from txport.training.outlook import Share, SpeedEstimate
 from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
 from txport.training.scheduled_sampling import time_constant
 from txport.training.tokenizers import most_pieces
 
 _log = logging.getLogger("txport")
 
-# Models from small to large, each with the characters of a side of the corpus from which on it is worth its time.
+# Models from small to large, each with the minimum size of a corpus in characters per side.
 MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
     (0, {"preset": "tiny"}),
     (0, {"preset": "tiny", "d_model": 128, "ffn": 512}),
@@ -35,15 +35,15 @@ MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
 )
 # A model is too large if the time allows fewer steps.
 FEWEST_STEPS = 2_000
-# A run of fewer makes a model that knows next to nothing, whatever its size.
+# A run of fewer steps cannot learn enough, whatever the size of its model.
 TOO_FEW = 200
-# Seconds of trying how fast this machine is, at least.
+# Minimum duration of the speed measurement in seconds.
 TRIAL = 1.0
-# Of `max_minutes`, what remains for steps.
+# Share of `max_minutes` for steps.
 FOR_STEPS = 0.8
-# Of the peak learning rate, where a run goes on from a checkpoint: it is to keep what it knows.
+# Factor of the peak learning rate for fine-tuning, which must not destroy the weights.
 FINE_TUNING = 0.1
-# What a token has, roughly.
+# Characters per token, roughly.
 CHARACTERS = 3.5
 
 
@@ -52,9 +52,9 @@ class Size:
     """Sizes of the training pairs.
 
     Attributes:
-        pairs: how many.
-        characters: of the longer sides.
-        different: characters that occur.
+        pairs: number of pairs.
+        characters: total characters of the longer sides.
+        different: number of distinct characters.
     """
 
     pairs: int
@@ -74,26 +74,29 @@ class Size:
         return self.characters / CHARACTERS + self.pairs
 
 
-def fit(recipe: Recipe, pairs: Collection[Pair], outlook: Outlook | None = None) -> tuple[Recipe, dict[str, Any]]:
-    """A recipe that leaves nothing open, and what was chosen, by "section.key"; `outlook` is filled in."""
-    size, given = Size.of(pairs), recipe.training
-    outlook = outlook or Outlook()
+def fit(
+    recipe: Recipe, pairs: Collection[Pair], estimate: SpeedEstimate | None = None
+) -> tuple[Recipe, dict[str, Any]]:
+    """Return a recipe without unset values, and the chosen values by "section.key". Fill in `estimate`."""
+    size = Size.of(pairs)
+    given = recipe.training
+    estimate = estimate or SpeedEstimate()
     tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
-    speed = _Speed(given, chosen(tokenizer.vocabulary), size, outlook)
+    speed = _Speed(given, chosen(tokenizer.vocabulary), size, estimate)
     model = _fitted_model(recipe.model, size, speed)
     if given.guided_attention != "none" and not model.get("alignment_heads"):
         model["alignment_heads"] = [list(head) for head in default_heads(_config(model).decoder_layers)]
     batch = given.batch_tokens or _batch(model, size, speed)
     steps = speed.steps(_config(model), batch)
     if given.max_minutes:
-        outlook.steps = steps
+        estimate.steps = steps
     if given.max_minutes and steps < TOO_FEW and steps < (given.max_steps or math.inf):
         _log.warning(
             "training.max_minutes = %g is too short: it allows about %s, and a model needs some %d to learn",
             given.max_minutes, plural(round(steps), "step"), FEWEST_STEPS,
         )  # fmt: skip
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
-        # Sentences that are hardly ever seen twice need none.
+        # Sentences that are rarely repeated need no dropout.
         model["dropout"] = 0.1 if steps * batch > 3 * size.tokens else 0.0
     constant = given.schedule == "constant"
     cooldown = (0.0 if constant else 0.5) if given.cooldown is None else given.cooldown
@@ -115,7 +118,7 @@ def fit(recipe: Recipe, pairs: Collection[Pair], outlook: Outlook | None = None)
 
 
 def as_before(recipe: Recipe, before: Recipe) -> Recipe:
-    """A recipe whose open values are those of a run that was fitted before."""
+    """Return a recipe whose unset values are those of an earlier run."""
     return replace(
         recipe,
         tokenizer=_filled(recipe.tokenizer, vocabulary=before.tokenizer.vocabulary),
@@ -161,12 +164,12 @@ def _config(model: dict[str, Any]) -> Config:
 
 
 def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[str, Any]:
-    """The largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
+    """Return the largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
     norm = {"norm": "pre"}
     if "preset" in given:
         return {**({} if "norm" in PRESETS[given["preset"]] else norm), **given}
     sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & given.keys()
-    if sizes:  # what the recipe says must fit together with the rest
+    if sizes:  # the values of the recipe must match the fitted ones
         return {"preset": "small", **norm, **given}
     fits = [model for least, model in MODELS if size.characters >= least]
     for model in reversed(fits):
@@ -194,11 +197,11 @@ def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
 class _Speed:
     """Number of steps of a run, by the limit that ends it; time is measured only if that may matter."""
 
-    def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, outlook: Outlook) -> None:
+    def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, estimate: SpeedEstimate) -> None:
         self._options = options
         self._vocabulary = vocabulary
         self._size = size
-        self._outlook = outlook
+        self._estimate = estimate
         self._flops: float | None = None
 
     def steps(self, config: Config, batch: int) -> float:
@@ -209,18 +212,21 @@ class _Speed:
         if options.max_minutes:
             seconds = _flops(config, self._vocabulary, batch) / (self._measured() * _efficiency(config.d_model))
             limits.append(FOR_STEPS * 60 * options.max_minutes / seconds)
-        return min(limits) / options.accumulate if options.max_steps is None else min(limits)
+        if options.max_steps is None:
+            return min(limits) / options.accumulate
+        return min(limits)
 
     def _measured(self) -> float:
         if self._flops is None:
             self._flops, share = _measure(self._options, self._vocabulary)
-            self._outlook.look_at(share)
+            self._estimate.look_at(share)
         return self._flops
 
 
 def _flops(config: Config, vocabulary: int, batch: int) -> float:
     """Operations of a step: six a weight and token (Kaplan et al. 2020, section 2.1), the projection included."""
-    width, inner = config.d_model, config.ffn
+    width = config.d_model
+    inner = config.ffn
     encoder = config.encoder_layers * (4 * width**2 + 2 * width * inner)
     decoder = config.decoder_layers * (8 * width**2 + 2 * width * inner)
     return 6.0 * batch * (encoder + decoder + vocabulary * width)

@@ -21,7 +21,7 @@ from txport.runtime.bundle.schema import Generation
 from txport.runtime.corpus.shards import Shards
 from txport.runtime.errors import InputError
 from txport.runtime.files import file_errors
-from txport.runtime.libraries import quiet
+from txport.runtime.libraries import silence
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.batching import Loader, TokenBatches
@@ -30,7 +30,7 @@ from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.guidance.guided_attention import choose_guide
-from txport.training.outlook import Outlook
+from txport.training.outlook import SpeedEstimate
 from txport.training.recipe import Recipe, TrainingOptions, chosen
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.averaging import LastValidations, average_weights
@@ -40,7 +40,7 @@ from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
-from txport.training.run.lookout import Lookout
+from txport.training.run.lookout import SpeedCheck
 from txport.training.run.pacing import MOST, NEVER, Pace, TargetReached, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StatePaths, StateSaver
@@ -51,8 +51,8 @@ from txport.training.torch_engine import TorchEngine, special_tokens
 
 _log = logging.getLogger("txport")
 
-# Held-out sources that a checkpoint carries, for calibration and verification of what is made of it.
-MOST_SENTENCES = 2_000
+# Number of held-out sources in a checkpoint, for calibration and verification of its bundles.
+MAX_SENTENCES = 2_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Outcome:
     test: Scores
 
     def sentence(self) -> str:
-        """All of it, for people."""
+        """Return all of it, for people."""
         test = self.test
         return (
             f"{self.checkpoint}: {_count(self.steps, 'step')} in {self.seconds:.0f} s; on "
@@ -84,12 +84,12 @@ class Outcome:
 def train(
     recipe: Recipe, output: Path, data: Path, *, resume: bool = False, force: bool = False, started: float | None = None
 ) -> Outcome | None:
-    """Train as a recipe says and write a txport checkpoint.
+    """Train by a recipe and write a txport checkpoint.
 
-    SIGINT and SIGTERM are taken over meanwhile, in the main thread: the state is saved, and `Interrupted` is raised.
+    Signals SIGINT and SIGTERM save the state and raise `Interrupted`, if this is the main thread.
 
     Args:
-        recipe: what to do; what it leaves open is chosen by `txport.training.fitting`.
+        recipe: the recipe. Unset values are chosen by `txport.training.fitting`.
         output: the checkpoint directory to write; `output`.run next to it holds logs and what `resume` needs.
         data: where relative file names of the recipe's corpus are.
         resume: continue an interrupted run.
@@ -97,7 +97,7 @@ def train(
         started: what `time.monotonic()` was when the time of `max_minutes` began; None for now.
 
     Returns:
-        what came out; None in processes that only helped (all devices but the first).
+        the outcome; None in all processes except the first.
 
     Raises:
         InputError: the output exists, or the corpus or an option cannot be used.
@@ -115,11 +115,11 @@ def train(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Start of a run: nothing in the recipe is open.
+    """Start of a run, with all values of the recipe chosen.
 
     Attributes:
         weights: the checkpoint to take them from; None for random ones, and for a run that is resumed.
-        outlook: what was measured of this machine.
+        estimate: measured speed of this machine.
         generation: settings of the search that the first weights were imported with.
     """
 
@@ -128,7 +128,7 @@ class _Prepared:
     tokenizer: TextTokenizer
     config: Config
     weights: Path | None
-    outlook: Outlook
+    estimate: SpeedEstimate
     generation: Generation = PLAIN
 
 
@@ -142,7 +142,7 @@ def _prepare(
     first = _first_process()
     weights = _checkpoint(recipe, resume)
     start: Start | None = None
-    outlook = Outlook()
+    estimate = SpeedEstimate()
     _check_devices(recipe.training)
     if resume:  # each process for itself: what the first one writes may come too late for others
         recipe = run.resume(recipe, write=first)
@@ -159,9 +159,9 @@ def _prepare(
         assert weights is not None
         recipe = start.recipe(recipe)
         check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
-        _log.info("goes on from %s: its model and tokenizer are taken", weights)
+        _log.info("continues from %s with its model and tokenizer", weights)
     if first and not resume:
-        recipe, choices = fit(recipe, corpus.train, outlook)
+        recipe, choices = fit(recipe, corpus.train, estimate)
         if choices:
             _log.info("chosen for %s: %s", _count(len(corpus.train), "training pair"), _listed(choices))
         run.start(recipe)
@@ -173,18 +173,21 @@ def _prepare(
     run.wait_for_tokenizer()
     recipe = recipe if first or resume else run.stored()
     if (kept := run.start_of(recipe)) is not None:
-        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, outlook, kept.generation)
+        return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, estimate, kept.generation)
     tokenizer = load_tokenizer(run.tokenizer)
-    wanted, pieces = recipe.tokenizer.vocabulary, min(tokenizer.source_size, tokenizer.target_size)
+    wanted = recipe.tokenizer.vocabulary
+    pieces = min(tokenizer.source_size, tokenizer.target_size)
     if first and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
         _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
-    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None, outlook)
+    return _Prepared(recipe, corpus, tokenizer, model_config(recipe, tokenizer), None, estimate)
 
 
 def _checkpoint(recipe: Recipe, resume: bool) -> Path | None:
     """Checkpoint of the first weights, unless they are random or those of a run that is resumed."""
     name = recipe.training.from_checkpoint
-    return None if name is None or resume else Path(name)
+    if name is None or resume:
+        return None
+    return Path(name)
 
 
 def _train(
@@ -206,15 +209,17 @@ def _train(
     clock.test = len(drawn(corpus.test, options.max_minutes)) / len(shown)
     module = TranslationModule(model, options, tokenizer, shown, clock, progress.watch("validating"))
     if options.max_steps == 0 and not resume:
-        return _finish(prepared, run, module, progress, 0, "max_steps") if _first_process() else None
+        if _first_process():
+            return _finish(prepared, run, module, progress, 0, "max_steps")
+        return None
     progress.phase("tokenising")
     examples = _examples(corpus, tokenizer, model, options, run.path)
     # Lightning advertises itself and gives advice on data loaders.
-    with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
+    with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, tokenizer, options.max_length, special_tokens(model.config))
-        callbacks = [Agreement(examples, held_out), Lookout(prepared.outlook)]
+        callbacks = [Agreement(examples, held_out), SpeedCheck(prepared.estimate)]
         trainer = _trainer(options, run, progress, interruption, callbacks)
-        _fit(trainer, module, examples, held_out, run.last, resume, prepared.outlook.steps)
+        _fit(trainer, module, examples, held_out, run.last, resume, prepared.estimate.steps)
     if not trainer.is_global_zero:
         return None
     _take_kept(trainer, module, run)
@@ -230,7 +235,9 @@ def _ended_by(trainer: Trainer, module: TranslationModule) -> str:
         return "max_minutes"
     if any(isinstance(each, TargetReached) and each.reached for each in trainer.callbacks):  # type: ignore[attr-defined]
         return "stop_at"
-    return "patience" if trainer.should_stop else "max_epochs"
+    if trainer.should_stop:
+        return "patience"
+    return "max_epochs"
 
 
 def _model(prepared: _Prepared) -> Transformer:
@@ -242,7 +249,9 @@ def _model(prepared: _Prepared) -> Transformer:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def _listed(choices: dict[str, Any]) -> str:
@@ -250,7 +259,7 @@ def _listed(choices: dict[str, Any]) -> str:
 
 
 def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
-    """The recipe's model with the tokenizer's vocabularies."""
+    """Return the recipe's model with the tokenizer's vocabularies."""
     fields = {key: value for key, value in recipe.model.items() if key != "preset"}
     sizes = {
         "source_vocabulary": padded_vocabulary(tokenizer.source_size),
@@ -269,15 +278,19 @@ def _check_positions(recipe: Recipe, config: Config) -> None:
 
 
 def _first_process() -> bool:
-    """Whether no other process of this run, on this machine or another, was started before this one."""
+    """Return whether no other process of this run, on this machine or another, was started before this one."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"))
 
 
 def _examples(
     corpus: Corpus, tokenizer: TextTokenizer, model: Transformer, options: TrainingOptions, folder: Path
 ) -> Examples:
-    pairs, guide = corpus.train, choose_guide(options, corpus.alignments, tokenizer)
-    disk = folder if isinstance(pairs, Shards) else None
+    pairs = corpus.train
+    guide = choose_guide(options, corpus.alignments, tokenizer)
+    if isinstance(pairs, Shards):
+        disk = folder
+    else:
+        disk = None
     examples = Examples.of(pairs, tokenizer, options.max_length, special_tokens(model.config), guide, disk)
     if _first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -310,7 +323,7 @@ def _trainer(
         log_every_n_steps=10,
         callbacks=[*callbacks, *_callbacks(options, run, progress, interruption)],
         logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
-        use_distributed_sampler=False,  # ours knows the devices
+        use_distributed_sampler=False,  # our sampler handles devices
     )
 
 
@@ -320,7 +333,7 @@ def _check_devices(options: TrainingOptions) -> None:
     Raises:
         InputError: there are none.
     """
-    with quiet("lightning.pytorch", "lightning.fabric", module="lightning"):
+    with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
         _on_devices(options, logger=False, enable_checkpointing=False)
 
 
@@ -343,7 +356,11 @@ def _on_devices(options: TrainingOptions, **settings: Any) -> Trainer:
 def _callbacks(
     options: TrainingOptions, run: RunDirectory, progress: RunProgress, interruption: Interruption
 ) -> list[Callback]:
-    monitor, mode = f"validation/{options.monitor}", "min" if options.monitor == "loss" else "max"
+    monitor = f"validation/{options.monitor}"
+    if options.monitor == "loss":
+        mode = "min"
+    else:
+        mode = "max"
     callbacks: list[Callback] = [
         StatePaths(),
         progress,
@@ -401,7 +418,7 @@ def _fit(
 
 
 def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: float | None) -> None:
-    """Log the outlook of the run."""
+    """Log the planned run."""
     steps = math.ceil(batches / options.accumulate)
     ends = {
         "minute": options.max_minutes,
@@ -409,7 +426,10 @@ def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: 
         "epoch": options.max_epochs,
     }
     until = " or ".join(f"{value:g} {unit}{'' if value == 1 else 's'}" for unit, value in ends.items() if value)
-    every = f"every {_count(options.validate_every, 'step')}" if options.validate_every else f"at most {MOST + 1} times"
+    if options.validate_every:
+        every = f"every {_count(options.validate_every, 'step')}"
+    else:
+        every = f"at most {MOST + 1} times"
     _log.info(
         "%s an epoch; validates %s, on %s; ends after %s%s%s",
         _count(steps, "step"), every, _count(sentences, "sentence"), until,
@@ -419,7 +439,7 @@ def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: 
 
 
 def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -> None:
-    """Put the weights that the recipe keeps into the module, and say which they are."""
+    """Load the weights that the recipe selects into the module, and return their description."""
     if isinstance(trainer.strategy, Sharded):  # the module has a shard only
         module.model = Transformer(module.model.config)
     # With a moving average, all states have that.
@@ -434,12 +454,13 @@ def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -
     state = torch.load(kept, map_location="cpu", weights_only=True)
     module.load_state_dict(state["state_dict"])
     if kept != run.last and best.best_model_score is not None:
-        figure, value = module.options.monitor, float(best.best_model_score)
+        figure = module.options.monitor
+        value = float(best.best_model_score)
         _log.info("kept step %d of %d: %s", state["global_step"], trainer.global_step, _figure(figure, value))
 
 
 def _average(trainer: Trainer, run: RunDirectory) -> dict[str, torch.Tensor]:
-    """The average of the run's last validations, as weights of the module."""
+    """Return the average of the run's last validations, as weights of the module."""
     (kept,) = (callback for callback in trainer.checkpoint_callbacks if isinstance(callback, LastValidations))
     states = kept.states(run.last)
     steps = [state["global_step"] for state in states]
@@ -451,10 +472,12 @@ def _average(trainer: Trainer, run: RunDirectory) -> dict[str, torch.Tensor]:
 
 
 def _figure(monitor: str, value: float) -> str:
-    """A validation figure as people read it."""
+    """Return a validation figure as people read it."""
     if monitor == "exact":
         return f"exact match {100 * value:.1f}%"
-    return f"loss {value:.3f}" if monitor == "loss" else f"{ {'bleu': 'BLEU', 'chrf': 'chrF'}[monitor] } {value:.2f}"
+    if monitor == "loss":
+        return f"loss {value:.3f}"
+    return f"{ {'bleu': 'BLEU', 'chrf': 'chrF'}[monitor] } {value:.2f}"
 
 
 def _finish(
@@ -472,7 +495,7 @@ def _finish(
     held_out: dict[str, str] = {}
     for source, target in [*corpus.test, *corpus.validation]:
         held_out.setdefault(source, target)
-    shown = list(held_out.items())[:MOST_SENTENCES]
+    shown = list(held_out.items())[:MAX_SENTENCES]
     report: dict[str, Any] = {
         "recipe": recipe.to_json(),
         "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},

@@ -14,7 +14,7 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, ba
         logits: `[n, v]`.
         targets: int64 `[n]`, none of them padding.
         smoothing: from 0, below 1.
-        banned: bool `[v]`, ids that the model can never say, whose probability is 0; None for none.
+        banned: bool `[v]`, ids that the model never generates, whose probability is 0; None for none.
 
     Returns:
         a float32 scalar, in nats per token.

@@ -44,7 +44,7 @@ def option(
     below: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A field with the text that documentation shows and the range that its value must be in."""
+    """Return a field with the text that documentation shows and the range that its value must be in."""
     metadata = {"help": help, "least": least, "above": above, "below": below, "most": most}
     return field(default=default, metadata=metadata)
 
@@ -177,7 +177,7 @@ class TrainingOptions:
     max_epochs: int | None = option(None, "passes over the training pairs", above=0)
     max_minutes: float | None = option(None, "wall-clock time until the checkpoint is there, test included", above=0)
     from_checkpoint: str | None = option(
-        None, "checkpoint to go on from (tx-train --from): its weights, model, tokenizer and languages"
+        None, "checkpoint to fine-tune (tx-train --from): its weights, model, tokenizer and languages"
     )
     freeze: tuple[str, ...] = option(
         (), 'names of what stays as it is there, for example ["source_embedding", "encoder.*"]'
@@ -232,7 +232,7 @@ class TrainingOptions:
         "which weights become the checkpoint, average being that of the last validations; none: the last of a run that "
         "cools down, else the best",
     )
-    average_last: int = option(5, "with keep = average: the weights of so many validations", least=2)
+    average_last: int = option(5, "with keep = average: number of validations whose weights are averaged", least=2)
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
     accelerator: str = option("auto", "auto, cpu, gpu ..., as Lightning names it")
     devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")
@@ -261,7 +261,7 @@ class Recipe:
 
 
 def starter() -> str:
-    """A recipe to copy: every section and key with its default, what it means and its range, as comments."""
+    """Return a recipe to copy: every section and key with its default, what it means and its range, as comments."""
     from_tokenizer = [item.name for item in dataclasses.fields(Config) if item.name.endswith(("_vocabulary", "_id"))]
     lines = ["# A recipe for tx-train: take the # away from what is to differ. What stands behind it is the default."]
     lines += ["", "[corpus]", _line("kind", "parallel", f"one of {', '.join(CORPORA)}")]
@@ -276,8 +276,9 @@ def starter() -> str:
 
 
 def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), without: Sequence[str] = ()) -> list[str]:
-    """A commented line for each field; those without a default have no value."""
-    hints, lines = typing.get_type_hints(kind), []
+    """Return a commented line for each field; those without a default have no value."""
+    hints = typing.get_type_hints(kind)
+    lines = []
     for item in dataclasses.fields(kind):
         words = [
             f"{words} {item.metadata[name]}"
@@ -293,13 +294,18 @@ def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), wi
 
 
 def _line(key: str, value: Any, text: str) -> str:
-    """A key with its value in TOML, and what it means."""
-    written = json.dumps(value) if isinstance(value, str | bool | tuple) else "" if value is None else f"{value:_}"
+    """Return a key with its value in TOML, and what it means."""
+    if isinstance(value, str | bool | tuple):
+        written = json.dumps(value)
+    elif value is None:
+        written = ""
+    else:
+        written = f"{value:_}"
     return f"{key + ' = ' + written:32}# {text}"
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe by its file, or by the name of one that txport brings, with some values replaced.
+    """Return a recipe by its file, or by the name of one that txport brings, with some values replaced.
 
     Args:
         name: "demo", or a path that ends in .toml.
@@ -308,7 +314,10 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         InputError: no such recipe, not TOML, an unknown key, a value of the wrong type or out of range.
     """
-    file = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    if name.endswith(".toml"):
+        file = Path(name)
+    else:
+        file = RECIPES / f"{name}.toml"
     try:
         table = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -324,7 +333,7 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def from_table(table: Mapping[str, Any], file: str) -> Recipe:
-    """A recipe from parsed TOML or JSON; `file` is for messages. Raises InputError as `read`."""
+    """Return a recipe from parsed TOML or JSON; `file` is for messages. Raises InputError as `read`."""
     where = f"recipe {file}"
     sections: dict[str, Any] = {"corpus": {}, "tokenizer": {}, "model": {}, "training": {}}
     if unknown := sorted(table.keys() - sections.keys()):
@@ -352,7 +361,7 @@ def from_table(table: Mapping[str, Any], file: str) -> Recipe:
 
 
 def chosen(value: T | None) -> T:
-    """A value that a recipe may leave open, after `txport.training.fitting`."""
+    """Return a value that a recipe may leave open, after `txport.training.fitting`."""
     assert value is not None, "the recipe was not fitted to its corpus"
     return value
 
@@ -400,14 +409,15 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_together(recipe: Recipe, where: str) -> None:
-    """Check what no single value can say."""
+    """Check combinations of values."""
     for name, other in SIDES:
         side = getattr(recipe.corpus, name, None)
         if side is not None and side == getattr(recipe.corpus, other):
             raise InputError(
                 f"{where}: corpus.{name} and corpus.{other} are both {side!r}: source and target must differ"
             )
-    training, tokenizer = recipe.training, recipe.tokenizer
+    training = recipe.training
+    tokenizer = recipe.tokenizer
     if tokenizer.minimum_count > 1 and tokenizer.algorithm != "word":
         raise InputError(
             f"{where}: tokenizer.minimum_count is for algorithm word, not for {tokenizer.algorithm}: leave it out"
@@ -435,7 +445,7 @@ def _check_together(recipe: Recipe, where: str) -> None:
         raise InputError(f"{where}: training.freeze would keep random weights: set training.from_checkpoint (--from)")
     if training.from_checkpoint is None and training.max_steps == 0:
         raise InputError(
-            f"{where}: training.max_steps is 0, but must be above 0 unless the run goes on from a checkpoint"
+            f"{where}: training.max_steps is 0, but must be above 0 unless training.from_checkpoint is set"
         )
     model = {**PRESETS.get(recipe.model.get("preset", ""), {}), **recipe.model}
     if not recipe.tokenizer.joint and model.get("share_embeddings", True):
@@ -449,7 +459,8 @@ def _check_together(recipe: Recipe, where: str) -> None:
 
 def _check_guidance(recipe: Recipe, where: str) -> None:
     """Alignments of the corpus and what they are for."""
-    corpus, wanted = recipe.corpus, recipe.training.guided_attention == "alignments"
+    corpus = recipe.corpus
+    wanted = recipe.training.guided_attention == "alignments"
     name = {ParallelOptions: "alignments", TableOptions: "alignment_column"}.get(type(corpus))
     given = name is not None and getattr(corpus, name) is not None
     if wanted and name is None:
@@ -468,12 +479,12 @@ def _check_guidance(recipe: Recipe, where: str) -> None:
         )
     if given and recipe.tokenizer.space_punctuation:
         raise InputError(
-            f"{where}: tokenizer.space_punctuation makes words of punctuation, which corpus.{name} does not know: "
+            f"{where}: tokenizer.space_punctuation makes words of punctuation, which corpus.{name} does not support: "
             "align spaced text, and leave it out"
         )
 
 
 def _present(options: Any) -> dict[str, Any]:
-    """The fields that are set: TOML has no null."""
+    """Return the fields that are set: TOML has no null."""
     present = {key: value for key, value in dataclasses.asdict(options).items() if value is not None}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in present.items()}

@@ -1,6 +1,6 @@
 """Scheduled sampling: a decoder in training also reads its own tokens, as it does when it translates.
 
-Bengio et al. (2015), arXiv:1506.03099. A Transformer decodes all positions at once, so that what it would say is known
+Bengio et al. (2015), arXiv:1506.03099. A Transformer decodes all positions at once, so that its predictions are known
 after a first pass only: Mihaylova and Martins (2019), arXiv:1906.07651.
 """
 
@@ -33,7 +33,7 @@ class Schedule:
     steps: float = 1.0
 
     def true_token(self, step: int) -> float:
-        """The probability of a true token at a step, counted from 0."""
+        """Return the probability of a true token at a step, counted from 0."""
         done = step - self.start
         if self.kind == "none" or done < 0:
             return 1.0
@@ -49,7 +49,7 @@ class Schedule:
 
 
 def time_constant(kind: Kind, half: float) -> float:
-    """The `Schedule.steps` with which the probability is one half after `half` steps, but at least 1."""
+    """Return the `Schedule.steps` with which the probability is one half after `half` steps, but at least 1."""
     if kind == "linear":
         return max(1.0, 2 * half)
     if kind == "exponential":
@@ -70,7 +70,7 @@ def mixed_inputs(
     seed: int,
     source_ids: Tensor | None = None,
 ) -> Tensor:
-    """Tokens that the decoder reads: each but the first is the true one, or the one that the model would have said.
+    """Return the inputs of the decoder: each token except the first is the true one or a prediction of the model.
 
     That is its most probable token after the true tokens before it, without dropout, as in a translation; no gradient
     flows through the choice. (Bengio et al. 2015 draw it or take the most probable one.)
@@ -98,7 +98,7 @@ def mixed_inputs(
 def _said(
     model: Transformer, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None
 ) -> Tensor:
-    """The most probable token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""
+    """Return the most probable token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""
     model.eval()
     try:
         with torch.no_grad():

@@ -14,7 +14,7 @@ from txport.models.normalisation import rule_file, spaced
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
-from txport.runtime.text.lines import MOST_LINE_BYTES
+from txport.runtime.text.lines import MAX_LINE_BYTES
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training.corpora import Pair
 from txport.training.recipe import TokenizerOptions, chosen
@@ -24,10 +24,11 @@ PAD = 0
 UNK = 1
 BOS = 2
 EOS = 3
-SPECIAL, BYTES = 4, 256
+SPECIAL = 4
+BYTES = 256
 OURS = SpecialTokens(PAD, UNK, BOS, EOS)
 # Sentences that the pieces are chosen from, at most; more cost memory and change little.
-MOST_SENTENCES = 2_000_000
+MAX_SENTENCES = 2_000_000
 # A fixed number: the unigram trainer's sums depend on it.
 THREADS = 4
 
@@ -36,7 +37,7 @@ def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, director
     """Train and write `directory`/shared.model, or source.model and target.model; the directory appears when whole.
 
     Pad is 0, unknown 1, begin of sentence 2, end of sentence 3. Each digit is a piece of its own, so that numbers that
-    were never seen are read like those that were; only in words it is not.
+    were never seen are read like known ones, except in words.
 
     Raises:
         InputError: the directory exists, or the corpus has not enough different pieces for the vocabulary.
@@ -49,12 +50,12 @@ def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, director
 
 
 def most_pieces(pairs: Collection[Pair], options: TokenizerOptions) -> int:
-    """The pieces that a corpus gives to algorithms word and char, on the side that has more of them."""
+    """Return the pieces that a corpus gives to algorithms word and char, on the side that has more of them."""
     return max(_pieces(sentences, options) for sentences in _sides(pairs, options).values())
 
 
 def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
-    """The tokenizer that `train_tokenizer` wrote."""
+    """Return the tokenizer that `train_tokenizer` wrote."""
     shared = directory / "shared.model"
     if shared.exists():
         return SentencePieceTokenizer(shared, eos=EOS)
@@ -62,7 +63,7 @@ def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
 
 
 def padded_vocabulary(pieces: int) -> int:
-    """Rows of an embedding for so many pieces: the next multiple of 8, which matrix units like."""
+    """Return the rows of an embedding for this number of pieces: the next multiple of 8, which suits matrix units."""
     return (pieces + 7) // 8 * 8
 
 
@@ -78,8 +79,11 @@ class _Sentences(Iterable[str]):
 
 
 def _sides(pairs: Collection[Pair], options: TokenizerOptions) -> dict[str, _Sentences]:
-    """The sentences of each model."""
-    sides = {"shared": slice(2)} if options.joint else {"source": slice(1), "target": slice(1, 2)}
+    """Return the sentences of each model."""
+    if options.joint:
+        sides = {"shared": slice(2)}
+    else:
+        sides = {"source": slice(1), "target": slice(1, 2)}
     return {name: _Sentences(pairs, side) for name, side in sides.items()}
 
 
@@ -96,12 +100,14 @@ def _pieces(sentences: Iterable[str], options: TokenizerOptions) -> int:
 
 
 def _rule(options: TokenizerOptions) -> str:
-    return "nmt_nfkc_cf" if options.lower_case else "nmt_nfkc"
+    if options.lower_case:
+        return "nmt_nfkc_cf"
+    return "nmt_nfkc"
 
 
 @contextmanager
 def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
-    """The argument of SentencePiece's trainer that says how texts are normalised."""
+    """Return the normalization rule of SentencePiece's trainer."""
     if not options.space_punctuation:
         yield {"normalization_rule_name": _rule(options)}
         return
@@ -110,7 +116,8 @@ def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
 
 
 def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> bytes:
-    model, vocabulary = io.BytesIO(), chosen(options.vocabulary)
+    model = io.BytesIO()
+    vocabulary = chosen(options.vocabulary)
     if options.algorithm == "word":  # SentencePiece has no least count, but takes the most frequent words
         vocabulary = min(vocabulary, _pieces(sentences, options))
     try:
@@ -129,8 +136,8 @@ def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> by
                 split_digits=True,
                 byte_fallback=options.byte_fallback,
                 character_coverage=options.character_coverage,
-                input_sentence_size=MOST_SENTENCES,
-                max_sentence_length=MOST_LINE_BYTES,  # bytes; by default longer sentences than 4,192 are left out
+                input_sentence_size=MAX_SENTENCES,
+                max_sentence_length=MAX_LINE_BYTES,  # bytes; by default longer sentences than 4,192 are left out
                 shuffle_input_sentence=True,
                 num_threads=THREADS,
                 minloglevel=2,
@@ -143,4 +150,6 @@ def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> by
             "set a smaller tokenizer.vocabulary, or give more text"
         ) from None
     logging.getLogger("txport").debug("trained the %s tokenizer", name)
-    return without_rule_file(model.getvalue()) if options.space_punctuation else model.getvalue()
+    if options.space_punctuation:
+        return without_rule_file(model.getvalue())
+    return model.getvalue()

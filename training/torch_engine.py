@@ -21,7 +21,7 @@ from txport.runtime.engine import (
 
 
 class TorchEngine:
-    """A model as it is, in float32 and without dropout; parameters are read at each call, so it may go on training.
+    """An unchanged model, in float32 and without dropout. Parameters are read at each call, so training may continue.
 
     Args:
         model: on any device.
@@ -48,12 +48,13 @@ class TorchEngine:
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
         """int64 `[batch, source]` padded ids -> keys and values `[batch, heads, source, head_dim]`, lengths, ids."""
-        ids, lengths = torch.from_numpy(input_ids).to(self.device), torch.from_numpy(source_lengths).to(self.device)
+        ids = torch.from_numpy(input_ids).to(self.device)
+        lengths = torch.from_numpy(source_lengths).to(self.device)
         with _exactly(self.model):
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths, ids
 
     def first_target(self, source: int) -> int:
-        """The shortest caches: the time of a step grows with their length."""
+        """Return the shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
     def allocate(
@@ -64,7 +65,7 @@ class TorchEngine:
 
 
 def special_tokens(config: Config) -> SpecialTokens:
-    """The ids with a meaning of a model."""
+    """Return the ids with a meaning of a model."""
     return SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id)
 
 
@@ -75,8 +76,10 @@ class TorchState(DecoderState):
         self.rows = rows
         self.source = source
         self.target = target
-        self._engine, self._tokens = engine, engine.tokens
-        device, model = engine.device, engine.model
+        self._engine = engine
+        self._tokens = engine.tokens
+        device = engine.device
+        model = engine.model
         self._token_ids = torch.full((rows,), self._tokens.pad, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._finished = torch.ones(rows, dtype=torch.bool, device=device)
@@ -93,7 +96,8 @@ class TorchState(DecoderState):
         self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         cross, lengths, ids = cast(tuple[list[KeyValue], Tensor, Tensor], memory)
-        at, of = list(rows), list(memory_rows)
+        at = list(rows)
+        of = list(memory_rows)
         width = min(self.source, cross[0][0].shape[2])
         for stored, new in zip(self._cross, cross, strict=True):
             for mine, theirs in zip(stored, new, strict=True):
@@ -120,12 +124,17 @@ class TorchState(DecoderState):
         at_end = self._positions + 1 >= self._limits
         self._finished = self._finished | (chosen == self._tokens.eos) | at_end
         self._positions = self._positions + (~self._finished).long()
-        self._token_ids, self._logits = chosen, logits
+        self._token_ids = chosen
+        self._logits = logits
         self._unread.append(chosen)
 
     def read(self) -> StepOutput:
-        steps, self._unread = self._unread, []
-        ids = torch.stack(steps) if steps else torch.zeros((0, self.rows), dtype=torch.int64)
+        steps = self._unread
+        self._unread = []
+        if steps:
+            ids = torch.stack(steps)
+        else:
+            ids = torch.zeros((0, self.rows), dtype=torch.int64)
         return StepOutput(ids.cpu().numpy(), self._finished.cpu().numpy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
@@ -146,9 +155,10 @@ class TorchState(DecoderState):
         self._cross = [(key[keep], value[keep]) for key, value in self._cross]
         self._caches = [(key[keep], value[keep]) for key, value in self._caches]
 
-    def moved(self, rows: Sequence[int], target: int) -> "TorchState":
+    def resized(self, rows: Sequence[int], target: int) -> "TorchState":
         """Indexing by a list copies, so that the copies of a repeated row are independent."""
-        other, keep = TorchState(self._engine, len(rows), self.source, target), list(rows)
+        other = TorchState(self._engine, len(rows), self.source, target)
+        keep = list(rows)
         for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):
             setattr(other, name, getattr(self, name)[keep])
         other._cross = [(key[keep], value[keep]) for key, value in self._cross]

@@ -25,52 +25,54 @@ def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> No
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--recipe", required=True, help="A recipe's .toml file, or the name of one: demo, multi30k, eng_fra.")
+@click.option("--recipe", required=True, help="Recipe: a .toml file, or one of demo, multi30k, eng_fra.")
 @click.option(
     "--recipe-help", is_flag=True, is_eager=True, expose_value=False, callback=_recipe_help,
-    help="Show every key of a recipe: a file to copy and change.",
+    help="Print a recipe with every key, as a file to copy and edit.",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint directory to write."
-)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Checkpoint directory to write.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Directory of the corpus files that the recipe names. [default: $TXPORT_DATA, else the current directory]",
+    help="Directory of the recipe's corpus files. [default: $TXPORT_DATA, else the current directory]",
 )
-@click.option("--from", "from_checkpoint", help="Checkpoint to go on from: its weights, model and tokenizer.")
+@click.option("--from", "from_checkpoint", help="Checkpoint to fine-tune. Its model and tokenizer are used.")
 @click.option("--resume", is_flag=True, help="Continue the run in OUTPUT.run.")
-@click.option("--force", is_flag=True, help="Replace a checkpoint or a run that exists.")
+@click.option("--force", is_flag=True, help="Replace an existing checkpoint or run.")
 @click.option(
-    "--set", "values", multiple=True, metavar="KEY=VALUE", help="Any value of the recipe: training.clip_norm=0.5"
+    "--set",
+    "values",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Value of the recipe, for example training.clip_norm=0.5. Repeatable.",
 )
 @click.option("--preset", help=f"Model: {', '.join(PRESETS)}.")
-@click.option("--vocabulary", type=int, help="Pieces of each SentencePiece model.")
-@click.option("--seed", type=int, help="For initial weights, order of batches and dropout.")
-@click.option("--max-steps", type=int, help="Stop after this many optimizer steps.")
-@click.option("--max-epochs", type=int, help="Stop after this many passes over the training pairs.")
-@click.option("--max-minutes", type=float, help="Have the checkpoint after this many minutes, the test included.")
-@click.option("--batch-tokens", type=int, help="Most tokens of a batch on one device.")
+@click.option("--vocabulary", type=int, help="Vocabulary size of each SentencePiece model.")
+@click.option("--seed", type=int, help="Random seed of initial weights, batch order and dropout.")
+@click.option("--max-steps", type=int, help="Maximum number of optimizer steps.")
+@click.option("--max-epochs", type=int, help="Maximum number of epochs.")
+@click.option("--max-minutes", type=float, help="Finish within this number of minutes, including the test.")
+@click.option("--batch-tokens", type=int, help="Maximum number of tokens per batch and device.")
 @click.option("--learning-rate", type=float, help="Peak learning rate.")
-@click.option("--keep", help="Which weights become the checkpoint: best, last, or average: of the last validations.")
-@click.option("--precision", help="32-true, bf16-mixed or 16-mixed.")
-@click.option("--accelerator", help="auto, cpu, gpu ...")
-@click.option("--devices", help="How many devices of each machine, or which: 2, or 0,1.")
-@click.option("--nodes", type=int, help="How many machines.")
-@click.option("--strategy", help="How devices work together: auto, ddp, fsdp ...")
-@click.option("--source-language", help="Ending of the source files of a parallel corpus.")
-@click.option("--target-language", help="Ending of the target files.")
+@click.option("--keep", help="Weights of the checkpoint: best, last, or average (of the last validations).")
+@click.option("--precision", help="Precision: Precision: 32-true, bf16-mixed or 16-mixed.")
+@click.option("--accelerator", help="Accelerator: Accelerator: auto, cpu, gpu ...")
+@click.option("--devices", help="Devices per machine: a number (2) or indices (0,1).")
+@click.option("--nodes", type=int, help="Number of machines.")
+@click.option("--strategy", help="Distributed strategy: auto, ddp, fsdp ...")
+@click.option("--source-language", help="Suffix of the source files of a parallel corpus.")
+@click.option("--target-language", help="Suffix of the target files.")
 def main(
     recipe: str, output: Path, data: Path | None, resume: bool, force: bool, values: tuple[str, ...], **shortcuts: Any
 ) -> None:
     """Train a Transformer and write a checkpoint.
 
-    OUTPUT.run next to it keeps logs (CSV, TensorBoard) and what --resume needs.
+    OUTPUT.run beside it contains logs (CSV, TensorBoard) and the state for --resume.
     """
     started = time.monotonic()
     show_log("txport")
     if resume and force:
-        raise click.UsageError("--resume goes on with a run and --force throws it away: give one of them")
+        raise click.UsageError("--resume continues a run and --force deletes it: choose one of them")
     overrides = [
         f"{SECTIONS.get(name, 'training')}.{name}={json.dumps(value)}"
         for name, value in shortcuts.items()
@@ -84,7 +86,7 @@ def main(
         from txport.training.run.paths import RunPaths
 
         loaded = read(recipe, [*overrides, *values])
-        # All of this is said before PyTorch is imported.
+        # These errors are reported before PyTorch is imported.
         if resume:
             stated = {override.partition("=")[0].strip().rpartition(".")[2] for override in (*overrides, *values)}
             loaded = RunPaths(output).check_resume(loaded, stated)

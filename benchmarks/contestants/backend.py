@@ -58,10 +58,10 @@ class Backend(Protocol):
         """Do the whole task, timed: from ids in memory to ids in memory."""
 
     def ids(self) -> list[list[int]]:
-        """The ids of the last `call`, for each sentence in order: without bos, eos included."""
+        """Return the ids of the last `call`, for each sentence in order: without bos, eos included."""
 
     def parts(self) -> Mapping[str, Callable[[], object]]:
-        """The parts of the task that can be timed alone: "encoder", "first_token". By default none."""
+        """Return the parts of the task that can be timed alone: "encoder", "first_token". By default none."""
         return {}
 
 
@@ -73,11 +73,11 @@ class SelfTimed(Protocol):
     startup_ms: list[float]
 
     def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
-        """Milliseconds by part, as `Backend.parts` names them; a whole call is "call"."""
+        """Return milliseconds by part, as `Backend.parts` names them; a whole call is "call"."""
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[list[list[int]], list[int]]:
-    """Rows padded to the longest, and their lengths."""
+    """Return rows padded to the longest, and their lengths."""
     width = max(len(row) for row in rows)
     return [[*row, *[pad] * (width - len(row))] for row in rows], [len(row) for row in rows]
 
@@ -85,7 +85,9 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[list[list[int]], li
 def cut_after(ids: Sequence[int], eos: int) -> list[int]:
     """`ids` up to and including the first `eos`."""
     ids = list(ids)
-    return ids[: ids.index(eos) + 1] if eos in ids else ids
+    if eos in ids:
+        return ids[: ids.index(eos) + 1]
+    return ids
 
 
 # How each kind is loaded: module, and the class in it, constructed with the keywords of the contestant's description.

@@ -27,14 +27,14 @@ class BundleBackend(Backend):
         self._lowering = lowering
         self._threads = threads
         self._translator: Translator | None = None
-        self._opened = (threads, 1)  # with so many threads and workers
+        self._opened = (threads, 1)  # threads and workers
         self._open(threads, 1)
         self._call: Callable[[], list[list[int]]] = list
         self._parts: dict[str, Callable[[], object]] = {}
         self._ids: list[list[int]] = []
 
     def _open(self, threads: int, workers: int) -> Translator:
-        """One at a time: the memory of a second one would be measured, too."""
+        """One at a time, since the memory of a second one would be measured as well."""
         if self._translator is None or self._opened != (threads, workers):
             self._translator = None
             self._translator = Translator(
@@ -50,7 +50,9 @@ class BundleBackend(Backend):
 
         `setting` may have threads and workers, each a number or "default"; other values reopen the bundle.
         """
-        self._call, self._parts = list, {}  # they hold an engine
+        # they hold an engine
+        self._call = list
+        self._parts = {}
         threads = int(setting.get("threads", str(self._threads)).replace(DEFAULT, "0"))
         translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:
@@ -85,9 +87,9 @@ class BundleBackend(Backend):
         self._ids = self._call()
 
     def ids(self) -> list[list[int]]:
-        """Ids of the last call."""
+        """Return ids of the last call."""
         return self._ids
 
     def parts(self) -> Mapping[str, Callable[[], object]]:
-        """The encoder, and everything up to the first token; none of a text."""
+        """Return the encoder, and everything up to the first token; none of a text."""
         return self._parts

@@ -8,7 +8,8 @@ from typing import Any
 
 from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Task
 
-CPP_FORMAT, CPP_FORMAT_VERSION = "txport-bench", 1
+CPP_FORMAT = "txport-bench"
+CPP_FORMAT_VERSION = 1
 CPP_NAME = "txport, C++"
 STARTS = 5
 
@@ -31,7 +32,10 @@ class CppBackend(Backend):
         starts = [self._start() for _ in range(STARTS)]
         self.startup_ms = [milliseconds for milliseconds, _ in starts]
         printed = starts[-1][1]
-        self.device = "cpu" if device == "auto" else device
+        if device == "auto":
+            self.device = "cpu"
+        else:
+            self.device = device
         version = printed["made_by"]["version"]
         self.engine = f"txport-bench {version}, {printed['engine']}; each round is the median of its calls"
 
@@ -47,7 +51,7 @@ class CppBackend(Backend):
         """Does nothing: see `turn`."""
 
     def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
-        """Milliseconds of the median call and of its parts, from one run, as if no sentence had ended early."""
+        """Return milliseconds of the median call and of its parts, from one run, as if no sentence had ended early."""
         assert self._task is not None
         task = self._task
         printed = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
@@ -59,7 +63,7 @@ class CppBackend(Backend):
         }
 
     def _start(self) -> tuple[float, dict[str, Any]]:
-        """Milliseconds of a new process until its first token, and the JSON that it printed.
+        """Return milliseconds of a new process until its first token, and the JSON that it printed.
 
         Its own clock starts in `main`: the time to load its libraries is that of a call which only prints the version.
         """
@@ -78,7 +82,7 @@ class CppBackend(Backend):
             raise RuntimeError(done.stderr.strip() or f"txport-bench ended with exit code {done.returncode}")
         printed: dict[str, Any] = json.loads(done.stdout)
         if printed.get("format") != CPP_FORMAT or printed.get("format_version") != CPP_FORMAT_VERSION:
-            raise RuntimeError("the program writes another JSON format than that of this version of txport-bench")
+            raise RuntimeError("the program is another version of txport-bench, with another JSON format")
         return printed
 
     def ids(self) -> list[list[int]]:

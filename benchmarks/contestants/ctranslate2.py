@@ -8,7 +8,7 @@ from txport.benchmarks.contestants.backend import Backend, Setting, Task, cut_af
 
 
 def token(token_id: int) -> str:
-    """The name of an id in the vocabulary of a converted model: CTranslate2 reads and writes names."""
+    """Return the name of an id in the vocabulary of a converted model: CTranslate2 reads and writes names."""
     return f"t{token_id}"
 
 
@@ -31,7 +31,8 @@ class CTranslate2Backend(Backend):
         self._open = {"model_path": model, "device": device, "compute_type": compute_type}
         wait = os.environ.get("OMP_WAIT_POLICY", "default")
         self.engine = f"CTranslate2 {ctranslate2.__version__} {compute_type} on {device}, OMP_WAIT_POLICY {wait}"
-        self.device, self._eos = device, eos
+        self.device = device
+        self._eos = eos
         self._threads: tuple[str, str] | None = None
         self._translator: Any = None
         self._task: Task | None = None
@@ -42,7 +43,7 @@ class CTranslate2Backend(Backend):
     def prepare(self, task: Task, setting: Setting) -> None:
         """Convert ids to names; `setting` has intra, inter, and for a text rows and batch_type."""
         if task.prefix:
-            raise ValueError("answers that are forced to begin with certain ids are not compared")
+            raise ValueError("models with a forced prefix are not supported here")
         threads = (setting["intra"], setting["inter"])
         if threads != self._threads:
             self._translator = ctranslate2.Translator(
@@ -69,7 +70,9 @@ class CTranslate2Backend(Backend):
         self._results = self._translator.translate_batch(self._tokens, **self._options)
 
     def ids(self) -> list[list[int]]:
-        """Ids of the last call."""
+        """Return ids of the last call."""
         assert self._task is not None
         rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._results]
-        return rows if self._task.fixed else [cut_after(row, self._eos) for row in rows]
+        if self._task.fixed:
+            return rows
+        return [cut_after(row, self._eos) for row in rows]

@@ -27,7 +27,7 @@ _ACTIVATIONS = {
     "gelu_tanh": common_spec.Activation.GELUTanh,
 }
 # Sinusoids that are written: more than any workload of tx-bench has.
-MOST_POSITIONS = 4_096
+MAX_POSITIONS = 4_096
 
 
 def write_ctranslate2(model: Transformer, directory: Path) -> None:
@@ -42,7 +42,7 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     if config.norm_kind not in ("layer", "rms"):
         raise InputError(f"CTranslate2 has LayerNorm and RMSNorm, and this model's norm_kind is {config.norm_kind!r}")
     if config.encoder.heads != config.decoder.heads:
-        raise InputError("no unequal heads are written for CTranslate2 here")
+        raise InputError("unequal heads are not supported for CTranslate2")
     if config.copies:
         raise InputError("CTranslate2 has no copy mechanism, and this model's copy_heads need one")
     layers = (config.encoder_layers, config.decoder_layers)
@@ -98,7 +98,7 @@ def _positions(table: Any, config: Config) -> np.ndarray[Any, np.dtype[np.float3
     """The table of positions; sinusoids for inputs as long as bundles may take, which the model has no end of."""
     if config.positions != "sinusoidal":
         return _array(table)
-    return _array(sinusoids(max(config.max_positions, MOST_POSITIONS), config.d_model))
+    return _array(sinusoids(max(config.max_positions, MAX_POSITIONS), config.d_model))
 
 
 def _set_rotations(spec: Any, config: Config) -> None:
@@ -164,6 +164,7 @@ def _array(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("output", type=Path)

@@ -23,9 +23,12 @@ class Generator(TorchBackend):
     def prepare(self, task: Task, setting: Setting) -> None:
         """Prepare as `TorchBackend.prepare` does; a fixed task has no eos."""
         if task.prefix:
-            raise ValueError("answers that are forced to begin with certain ids are not compared")
+            raise ValueError("models with a forced prefix are not supported here")
         super().prepare(task, setting)
-        eos = None if task.fixed else self.config.eos_id
+        if task.fixed:
+            eos = None
+        else:
+            eos = self.config.eos_id
         self._model.generation_config = generation_config(self.config, eos, task.beam)
 
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:

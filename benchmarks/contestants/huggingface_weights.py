@@ -27,12 +27,12 @@ _NAMES = {
     "feed_forward.outer": "fc2",
     **{"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"},
 }
-# What reads the residual stream, by columns of its weight; all else, but for these biases, writes to it.
+# Weights whose columns read the residual stream. All others except these biases write to it.
 _READERS = ("query", "key", "value", "inner")
 
 
 def unsupported(model: Transformer) -> str | None:
-    """Why there is no class of Hugging Face's with exactly this function, or None."""
+    """Return the reason why no Hugging Face class has exactly this function, or None."""
     config = model.config
     needs = {
         f"sinusoidal positions, and this model's are {config.positions}": _order(model) is not None,
@@ -52,7 +52,7 @@ def unsupported(model: Transformer) -> str | None:
 
 
 def hugging_face_model(model: Transformer) -> Any:
-    """The same function as `model`, in evaluation mode, for greedy search with its token ids.
+    """Return the same function as `model`, in evaluation mode, for greedy search with its token ids.
 
     Raises:
         InputError: there is no class for it; see `unsupported`.
@@ -65,7 +65,8 @@ def hugging_face_model(model: Transformer) -> Any:
         theirs = transformers.PegasusForConditionalGeneration(transformers.PegasusConfig(**_fields(config)))
     else:
         theirs = transformers.MarianMTModel(transformers.MarianConfig(**_fields(config)))
-    weights, names = _weights(model), set(theirs.state_dict())
+    weights = _weights(model)
+    names = set(theirs.state_dict())
     tied = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}
     computed = {name for name in names if "embed_positions" in name}
     assert weights.keys() <= names and names - weights.keys() <= tied | computed, "another class"
@@ -92,7 +93,9 @@ def _order(model: Transformer) -> Tensor | None:
     theirs = concatenated_sinusoids(config.max_positions, config.d_model)
     tables = (model.source_embedding.positions, model.target_embedding.positions)
     same = all(table is not None and torch.allclose(table, theirs, atol=1e-6) for table in tables)
-    return torch.arange(config.d_model) if same else None
+    if same:
+        return torch.arange(config.d_model)
+    return None
 
 
 def _fields(config: Config) -> dict[str, Any]:
@@ -117,7 +120,7 @@ def _fields(config: Config) -> dict[str, Any]:
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:
-    """Our tensors under their names, with the dimensions of the residual stream permuted."""
+    """Return our tensors under their names, with the dimensions of the residual stream permuted."""
     config = model.config
     order = _order(model)
     assert order is not None
@@ -132,7 +135,8 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
             tensor = tensor[order]
         elif tensor.dim() == 2:
             tensor = tensor[:, order]
-        name = name.replace(".", ".layers.", 1) if len(modules) > 1 else name
+        if len(modules) > 1:
+            name = name.replace(".", ".layers.", 1)
         for ours, theirs in _NAMES.items():
             name = name.replace(ours, theirs)
         weights[f"model.{name}"] = tensor

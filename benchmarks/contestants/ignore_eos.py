@@ -4,7 +4,7 @@ With random ids or random weights a sentence may end anywhere, so the amount of 
 each eos is undone and treated as any other token. Where polling is free (`poll` is 1) the ids are those of a decoder
 without eos. Elsewhere a row that made eos idles until no step is under way at a poll; the steps in between cost the
 same, and its ids are filled up with eos. The fused engine is polled seldom, and rows that have ended cost it nothing:
-it is told that another id, which no answer contains, is eos.
+its eos is set to another id, which no answer contains.
 """
 
 from dataclasses import replace
@@ -40,12 +40,14 @@ def ignore_eos(engine: Engine) -> Engine:
 
 
 def search_of(task: Task) -> Search:
-    """The search of a task."""
-    return Search(task.beam, n_best=task.beam, early_stopping=True) if task.beam > 1 else GREEDY
+    """Return the search of a task."""
+    if task.beam > 1:
+        return Search(task.beam, n_best=task.beam, early_stopping=True)
+    return GREEDY
 
 
 def fused_without_eos(bundle: Path, threads: int, task: Task) -> Engine:
-    """The fused engine, which makes all tokens of a fixed task.
+    """Return the fused engine, which makes all tokens of a fixed task.
 
     Raises:
         ValueError: every id that was tried ends some answer.
@@ -90,17 +92,18 @@ class _IgnoreEosState(_Wrapper):
         super().__init__(state)
         self._eos = eos
         self._groups = 0  # that were not read
-        self._idle = set[int]()  # rows that met eos and have not been told to go on
+        self._idle = set[int]()  # rows that generated eos and have not been continued
 
     def step(self, count: int = 1) -> None:
         self._groups += 1
         self._wrapped.step(count)
 
     def read(self) -> StepOutput:
-        """The ids of the steps; rows that met eos continue from it."""
+        """Return the ids of the steps; rows that met eos continue from it."""
         output: StepOutput = self._wrapped.read()
         self._groups -= 1
-        ids, finished = output.token_ids.copy(), output.finished.copy()
+        ids = output.token_ids.copy()
+        finished = output.finished.copy()
         ids[:, list(self._idle)] = self._eos
         met = ids == self._eos
         for row in np.flatnonzero(met.any(axis=0)).tolist():
@@ -113,5 +116,5 @@ class _IgnoreEosState(_Wrapper):
             self._idle.clear()
         return StepOutput(ids, finished)
 
-    def moved(self, rows: Any, target: int) -> "_IgnoreEosState":
-        return _IgnoreEosState(self._wrapped.moved(rows, target), self._eos)
+    def resized(self, rows: Any, target: int) -> "_IgnoreEosState":
+        return _IgnoreEosState(self._wrapped.resized(rows, target), self._eos)

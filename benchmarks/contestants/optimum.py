@@ -25,7 +25,10 @@ class OptimumBackend(Generator):
         model = load_checkpoint(Path(checkpoint)).model
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
+        if device == "cuda":
+            provider = "CUDAExecutionProvider"
+        else:
+            provider = "CPUExecutionProvider"
         self._scratch = tempfile.TemporaryDirectory(prefix="txport-optimum-")
         source, exported = (Path(self._scratch.name, name) for name in ("model", "onnx"))
         hugging_face_model(model).save_pretrained(source)

@@ -20,7 +20,8 @@ class TorchBackend(Backend):
     """
 
     def __init__(self, config: Config, device: str) -> None:
-        self.config, self.device = config, device
+        self.config = config
+        self.device = device
         self._task: Task | None = None
         self._batches: list[tuple[list[int], Tensor, Tensor]] = []
         self._results: list[Tensor] = []
@@ -33,7 +34,8 @@ class TorchBackend(Backend):
         """Make tensors of the ids, in batches of `setting["rows"]` for a text; use `setting["threads"]` threads."""
         if "threads" in setting:
             torch.set_num_threads(int(setting["threads"]))
-        self._task, self._batches = task, []
+        self._task = task
+        self._batches = []
         for indices in task.batches(int(setting.get("rows", "1"))):
             ids, lengths = padded([task.sources[index] for index in indices], self.config.pad_id)
             batch = torch.tensor(ids, device=self.device), torch.tensor(lengths, device=self.device)
@@ -48,7 +50,7 @@ class TorchBackend(Backend):
             torch.cuda.synchronize()
 
     def ids(self) -> list[list[int]]:
-        """Ids of the last call, in the order of the sentences."""
+        """Return ids of the last call, in the order of the sentences."""
         assert self._task is not None
         answers: list[list[int]] = [[] for _ in self._task.sources]
         for (indices, _, _), result in zip(self._batches, self._results, strict=True):
@@ -87,7 +89,8 @@ class PyTorchBackend(TorchBackend):
         config = self.config
         batch = len(ids)
         memory = model.encode(ids, lengths)
-        cross, caches = model.cross_key_values(memory), model.new_caches(batch, task.target)
+        cross = model.cross_key_values(memory)
+        caches = model.new_caches(batch, task.target)
         tokens = torch.full((batch,), config.bos_id, device=self.device)
         positions = torch.zeros_like(tokens)
         finished = torch.zeros_like(tokens, dtype=torch.bool)

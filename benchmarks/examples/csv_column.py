@@ -20,11 +20,12 @@ def windows(rows: Iterator[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Add a column with translations to a CSV file.")
     parser.add_argument("bundle")
     parser.add_argument("source")
     parser.add_argument("target")
-    parser.add_argument("--column", required=True, help="The column to translate.")
+    parser.add_argument("--column", required=True, help="Name of the column to translate.")
     arguments = parser.parse_args()
 
     translator = Translator(arguments.bundle, workers=0)
@@ -34,7 +35,7 @@ def main() -> None:
         if arguments.column not in (reader.fieldnames or []):
             parser.error(f"{arguments.source} has no column {arguments.column!r}, only {reader.fieldnames}")
         with open(arguments.target, "w", newline="", encoding="utf-8") as target:
-            writer = csv.DictWriter(target, [*reader.fieldnames, new], lineterminator="\n")
+            writer = csv.DictWriter(target, [*(reader.fieldnames or []), new], lineterminator="\n")
             writer.writeheader()
             for rows in windows(reader):
                 results = translator.translate([" ".join(row[arguments.column].split()) for row in rows])

@@ -31,14 +31,14 @@ def describe(nvml: Nvml | None) -> Machine:
 
 
 def power_mode() -> str | None:
-    """The power mode of a Jetson, such as "MAXN" or "15W"; None elsewhere."""
+    """Return the power mode of a Jetson, such as "MAXN" or "15W"; None elsewhere."""
     if (tool := shutil.which("nvpmodel")) is None:
         return None
     return parse_power_mode(subprocess.run([tool, "-q"], capture_output=True, text=True, timeout=30).stdout)
 
 
 def parse_power_mode(text: str) -> str | None:
-    """The name in the output of `nvpmodel -q`: "NV Power Mode: MAXN" above the mode's number."""
+    """Return the name in the output of `nvpmodel -q`: "NV Power Mode: MAXN" above the mode's number."""
     for line in text.splitlines():
         name, colon, mode = line.partition(":")
         if colon and name.strip().lower().endswith("power mode"):
@@ -47,7 +47,9 @@ def parse_power_mode(text: str) -> str | None:
 
 
 def _processor() -> str:
-    processors, board = Path("/proc/cpuinfo"), Path("/proc/device-tree/model")  # the latter of ARM boards
+    # the latter of ARM boards
+    processors = Path("/proc/cpuinfo")
+    board = Path("/proc/device-tree/model")
     if processors.exists() and (name := re.search(r"^model name\s*: (.*)", processors.read_text(), re.MULTILINE)):
         return name[1].strip()
     return (board.exists() and board.read_text(errors="replace").strip("\0 \n")) or platform.processor() or "unknown"

@@ -1,6 +1,6 @@
 """NVIDIA's management library through `nvidia-ml-py`: name and memory of the GPU that CUDA uses.
 
-Always optional. In a container, processes may have other numbers than the driver knows them by: their memory is then
+Always optional. In a container, process ids may differ from those of the driver: their memory is then
 not known. Jetsons have no such library.
 """
 
@@ -11,7 +11,7 @@ from txport.runtime.device.gpu import pci_bus_id
 
 try:
     import pynvml
-except ImportError:  # a report then says nothing about the GPU
+except ImportError:  # a report then contains nothing about the GPU
     pynvml = None
 
 
@@ -35,17 +35,19 @@ class Nvml:
         return GpuFacts(_text(name), _text(driver), total)
 
     def process_bytes(self, pid: int) -> int | None:
-        """GPU memory of a process; None if it has none or the driver does not say."""
+        """Return the GPU memory of a process, or None if it has none or the driver does not report it."""
         try:
             running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except pynvml.NVMLError:
             return None
         used = [each.usedGpuMemory for each in running if each.pid == pid and each.usedGpuMemory is not None]
-        return int(sum(used)) if used else None
+        if used:
+            return int(sum(used))
+        return None
 
 
 def open_nvml() -> Nvml | None:
-    """The GPU that CUDA calls device 0; None without a GPU, its driver or the library."""
+    """Return the GPU that CUDA calls device 0; None without a GPU, its driver or the library."""
     if pynvml is None or (bus := pci_bus_id()) is None:
         return None
     try:
@@ -56,4 +58,6 @@ def open_nvml() -> Nvml | None:
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode()
+    return value

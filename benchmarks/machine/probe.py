@@ -53,9 +53,10 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
 
 
 def fastest(call: Callable[[], object]) -> float:
-    """Seconds of the fastest call within about `SECONDS`, after one that is not timed."""
+    """Return seconds of the fastest call within about `SECONDS`, after one that is not timed."""
     call()
-    best, end = float("inf"), time.perf_counter() + SECONDS
+    best = float("inf")
+    end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:
         start = time.perf_counter()
         call()
@@ -78,7 +79,7 @@ def _peak(library: str, kind: str, side: int, seconds: float) -> Peak:
 
 
 def _bandwidth(size: int, threads: int) -> float:
-    """Bytes a second, of about `size` bytes."""
+    """Return bytes a second, of about `size` bytes."""
     columns = 1024
     matrix = np.ones((max(threads, size // (4 * columns)), columns), np.float32)
     vector = np.ones(columns, np.float32)
@@ -92,7 +93,7 @@ def _bandwidth(size: int, threads: int) -> float:
 
 
 def _onnxruntime(kind: str, threads: int) -> float:
-    """Seconds of ONNX Runtime's own product, of float32 or of uint8 and int8."""
+    """Return seconds of ONNX Runtime's own product, of float32 or of uint8 and int8."""
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
@@ -145,12 +146,16 @@ def on_gpu(sizes: list[int]) -> Probed:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sizes", type=int, nargs="+", help="Bytes of the arrays to read.")
+    parser.add_argument("sizes", type=int, nargs="+", help="Size of the arrays in bytes.")
     parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
-    probed = on_gpu(options.sizes) if options.device == "cuda" else on_cpu(options.sizes, options.threads)
+    if options.device == "cuda":
+        probed = on_gpu(options.sizes)
+    else:
+        probed = on_cpu(options.sizes, options.threads)
     print(json.dumps(encode(probed)))
 
 

@@ -49,7 +49,7 @@ class Cost:
 
 
 def read_shape(bundle: Path, manifest: Manifest) -> Shape:
-    """The shape of a bundle's model.
+    """Return the shape of a bundle's model.
 
     Raises:
         InputError: its config.json is damaged.
@@ -62,7 +62,7 @@ def read_shape(bundle: Path, manifest: Manifest) -> Shape:
 
 
 def encoder_cost(shape: Shape, rows: int, source: float, width: int) -> Cost:
-    """The encoder on `rows` sentences of `source` tokens, weights of `width` bytes."""
+    """Return the encoder on `rows` sentences of `source` tokens, weights of `width` bytes."""
     attention = 4 * shape.encoder_layers * rows * source**2 * shape.d_model
     operations = 2 * shape.encoder_weights * rows * source + attention
     return Cost(shape.encoder_weights * width, operations)
@@ -92,7 +92,10 @@ def roofline(
     if peak is None or not machine.bandwidth:
         return None
     width = _BYTES[precision]
-    cache = 2 if precision in ("float16", "bfloat16") else 4
+    if precision in ("float16", "bfloat16"):
+        cache = 2
+    else:
+        cache = 4
     encoder = encoder_cost(shape, rows, source, width)
     # The mean step: costs that grow with the tokens made grow linearly.
     step = step_cost(shape, rows * beam, source, (steps - 1) / 2, width, cache)

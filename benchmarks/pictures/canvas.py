@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 MARGIN = 12.0
 FONT = "DejaVu Sans, Verdana, sans-serif"
-INK, LINE = "#222222", "#bbbbbb"
+INK = "#222222"
+LINE = "#bbbbbb"
 
 Point = tuple[float, float]
 # XML 1.0, section 2.2: characters that no document may hold, however they are written.
@@ -74,7 +75,8 @@ class Canvas:
         """Draw it, and grow to hold it."""
         if isinstance(mark, Rectangle):
             self.rectangles.append(mark)
-            right, bottom = mark.x + mark.width, mark.y + mark.height
+            right = mark.x + mark.width
+            bottom = mark.y + mark.height
         elif isinstance(mark, Line):
             self.lines.append(mark)
             right, bottom = (max(values) for values in zip(*mark.points, strict=True))
@@ -85,12 +87,15 @@ class Canvas:
         self.width, self.height = max(self.width, right + MARGIN), max(self.height, bottom + MARGIN)
 
     def svg(self, label: str) -> str:
-        """The whole picture; `label` says in words what it shows."""
+        """Return the whole picture; `label` is its description in words."""
         size = f'width="{_number(self.width)}" height="{_number(self.height)}"'
         box = f'viewBox="0 0 {_number(self.width)} {_number(self.height)}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} role="img" aria-label="{_escape(label)}"'
-        # The colours that most marks have are said once.
-        colour = self.rectangles[0].colour if self.rectangles else INK
+        # The most frequent colours are set once.
+        if self.rectangles:
+            colour = self.rectangles[0].colour
+        else:
+            colour = INK
         rectangles = "\n".join(_rectangle(each, colour) for each in self.rectangles)
         body = [
             f'{head} font-family="{FONT}">',
@@ -103,7 +108,7 @@ class Canvas:
         return "\n".join(body) + "\n"
 
     def page(self, label: str) -> str:
-        """An HTML page of the picture alone, complete in itself."""
+        """Return an HTML page of the picture alone, complete in itself."""
         style = "body{margin:1em}rect:hover,polyline:hover{stroke:#d55e00;stroke-opacity:1}"
         head = f'<meta charset="utf-8"><title>{_escape(label)}</title><style>{style}</style>'
         return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{self.svg(label)}</body></html>\n'
@@ -117,28 +122,46 @@ def text_width(text: str, size: float) -> float:
 
 def _rectangle(each: Rectangle, colour: str) -> str:
     place = f'x="{_number(each.x)}" y="{_number(each.y)}" width="{_number(each.width)}" height="{_number(each.height)}"'
-    fill = "" if each.colour == colour else f' fill="{each.colour}"'
-    opacity = "" if each.opacity == 1 else f' fill-opacity="{_number(each.opacity)}"'
+    if each.colour == colour:
+        fill = ""
+    else:
+        fill = f' fill="{each.colour}"'
+    if each.opacity == 1:
+        opacity = ""
+    else:
+        opacity = f' fill-opacity="{_number(each.opacity)}"'
     return _element("rect", place + fill + opacity, each.title)
 
 
 def _line(each: Line) -> str:
     points = " ".join(f"{_number(x)},{_number(y)}" for x, y in each.points)
     stroke = f'stroke="{each.colour}" stroke-width="{_number(each.width)}" fill="none"'
-    opacity = "" if each.opacity == 1 else f' stroke-opacity="{_number(each.opacity)}"'
+    if each.opacity == 1:
+        opacity = ""
+    else:
+        opacity = f' stroke-opacity="{_number(each.opacity)}"'
     return _element("polyline", f'points="{points}" {stroke}{opacity}', each.title)
 
 
 def _text(each: Text) -> str:
-    turned = f' transform="rotate(-90 {_number(each.x)} {_number(each.y)})"' if each.turned else ""
+    if each.turned:
+        turned = f' transform="rotate(-90 {_number(each.x)} {_number(each.y)})"'
+    else:
+        turned = ""
     look = f'font-size="{_number(each.size)}" text-anchor="{each.anchor}" fill="{each.colour}"'
-    bold = ' font-weight="bold"' if each.bold else ""
+    if each.bold:
+        bold = ' font-weight="bold"'
+    else:
+        bold = ""
     place = f'x="{_number(each.x)}" y="{_number(each.y)}"'
     return f"<text {place} {look}{bold}{turned}>{_escape(each.text)}</text>"
 
 
 def _element(name: str, attributes: str, title: str) -> str:
-    inside = f"><title>{_escape(title)}</title></{name}>" if title else "/>"
+    if title:
+        inside = f"><title>{_escape(title)}</title></{name}>"
+    else:
+        inside = "/>"
     return f"<{name} {attributes}{inside}"
 
 
@@ -147,5 +170,5 @@ def _escape(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """A number with at most four decimals, and no more characters than that needs."""
+    """Return a number with at most four decimals, and no more characters than that needs."""
     return f"{value:.4f}".rstrip("0").rstrip(".")

@@ -25,7 +25,8 @@ def checkpoint_maps(
     checkpoint = load_checkpoint(directory)
     if checkpoint.tokenizer.kind == "none":
         raise CheckpointError(f"{directory} has no tokenizer: there is no text to draw")
-    model, config = checkpoint.model, checkpoint.config
+    model = checkpoint.model
+    config = checkpoint.config
     tokenizer = open_tokenizer(directory, checkpoint.tokenizer, config.vocabularies)
     engine = TorchEngine(model)
     asked = Call.of(tokenizer, engine.limits, options.changed({"strict": True})).needed(text, "the text")

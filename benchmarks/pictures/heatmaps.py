@@ -30,7 +30,7 @@ def draw_heatmaps(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[in
 
 
 def heading(canvas: Canvas, text: str) -> float:
-    """Write it below what is there; returns where to go on."""
+    """Write it below the present content; return the next position."""
     canvas.add(Text(MARGIN, canvas.height + 14, text, 13, bold=True))
     return canvas.height - 4
 
@@ -60,8 +60,12 @@ def _legend(canvas: Canvas) -> None:
 
 def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int]) -> None:
     single = len(layers) * len(heads) == 1 and max(len(each.queries), len(each.keys)) <= FEW
-    side = LARGE if single else SMALL
-    top, left = heading(canvas, TITLES[each.kind]), MARGIN + _longest(each.queries) + 6
+    if single:
+        side = LARGE
+    else:
+        side = SMALL
+    top = heading(canvas, TITLES[each.kind])
+    left = MARGIN + _longest(each.queries) + 6
     width = max(side * len(each.keys), text_width(panel_title(9, 9), LABEL)) + GAP
     height = side * len(each.queries) + GAP + LABEL
     for row, layer in enumerate(layers):

@@ -14,7 +14,7 @@ FAINT = "#999999"
 
 
 def draw_links(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int], word: str) -> Canvas:
-    """A panel for each layer and head; arguments as of `draw_heatmaps`, and a word that every map has."""
+    """Return a panel for each layer and head; arguments as of `draw_heatmaps`, and a word that every map has."""
     canvas = Canvas()
     for each in maps:
         _grid(canvas, each, layers or range(each.weights.shape[0]), heads or range(each.weights.shape[1]), word)
@@ -22,12 +22,15 @@ def draw_links(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int],
 
 
 def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int], word: str) -> None:
-    chosen, top = each.find(word), heading(canvas, TITLES[each.kind])
+    chosen = each.find(word)
+    top = heading(canvas, TITLES[each.kind])
     left, right = (max(text_width(label, SIZE) for label in labels) for labels in (each.queries, each.keys))
-    width, height = left + LINK + right + GAP, ROW * max(len(each.queries), len(each.keys)) + GAP
+    width = left + LINK + right + GAP
+    height = ROW * max(len(each.queries), len(each.keys)) + GAP
     for row, layer in enumerate(layers):
         for column, head in enumerate(heads):
-            x, y = MARGIN + left + column * width, top + row * height + SIZE
+            x = MARGIN + left + column * width
+            y = top + row * height + SIZE
             canvas.add(Text(x + LINK / 2, y, panel_title(layer, head), SIZE, "middle"))
             canvas.add(Line([(x - left, y + 5), (x + LINK + right, y + 5)], LINE))
             _panel(canvas, each, layer, head, chosen, x, y + 8)

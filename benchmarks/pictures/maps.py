@@ -58,7 +58,7 @@ class Map:
 
 
 def read_maps(model: Path, text: str, target: str | None, options: Options) -> list[Map]:
-    """Every kind of attention, in the order of `KINDS`.
+    """Return every kind of attention, in the order of `KINDS`.
 
     Args:
         model: a bundle of `tx-export --with-attention`, which needs no PyTorch, or a checkpoint.
@@ -86,7 +86,7 @@ def read_maps(model: Path, text: str, target: str | None, options: Options) -> l
 
 
 def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, options: Options) -> list[Map]:
-    """The kinds of `maps`, with labels and the characters of each token.
+    """Return the kinds of `maps`, with labels and the characters of each token.
 
     Args:
         maps: of the whole sentence.
@@ -97,7 +97,8 @@ def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, 
     """
     _, spans, around = tokenizer.locate_source(text, options.source_language, options.target_language)
     source = [(0, 0)] * len(maps.source_ids)
-    first, after = len(around.source_prefix), len(source) - len(around.source_suffix)
+    first = len(around.source_prefix)
+    after = len(source) - len(around.source_suffix)
     source[first:after] = [stripped(span, text) for span in spans]
     made = tokenizer.decode(maps.target_ids)
     target = [stripped(span, made) for span in tokenizer.target_spans(maps.target_ids)]

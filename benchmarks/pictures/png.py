@@ -17,7 +17,7 @@ _log = logging.getLogger("txport")
 
 
 def png(canvas: Canvas) -> bytes:
-    """The file's bytes. Characters that matplotlib's font lacks become boxes, with a warning."""
+    """Return the file's bytes. Characters that matplotlib's font lacks become boxes, with a warning."""
     figure = Figure(figsize=(canvas.width / _INCH, canvas.height / _INCH))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, canvas.width)
@@ -46,7 +46,8 @@ def png(canvas: Canvas) -> bytes:
             parse_math=False,
             zorder=3,
         )
-    file, dpi = io.BytesIO(), min(DPI, MOST * _INCH / max(canvas.width, canvas.height))
+    file = io.BytesIO()
+    dpi = min(DPI, MOST * _INCH / max(canvas.width, canvas.height))
     with warnings.catch_warnings(record=True) as found, matplotlib.rc_context({"font.family": "DejaVu Sans"}):
         warnings.simplefilter("always")
         figure.savefig(file, format="png", dpi=dpi, facecolor="white")

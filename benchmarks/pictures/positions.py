@@ -8,7 +8,8 @@ from txport.runtime.engine import Float32
 from txport.runtime.errors import InputError
 
 LENGTH = 100
-SINE, COSINE = "#0072B2", "#009E73"
+SINE = "#0072B2"
+COSINE = "#009E73"
 WIDTH = 600.0  # of a panel
 HALF = 40.0  # half the height of one
 STEP = 20  # positions between two ticks
@@ -29,7 +30,8 @@ def draw_positions(d_model: int) -> Canvas:
     """
     if d_model < 2 or d_model % 2 or d_model > 1 << 16:
         raise InputError(f"a model's width is even, 2 to {1 << 16}: --positions {d_model} is not one")
-    canvas, table = Canvas(), sinusoids(LENGTH, d_model)
+    canvas = Canvas()
+    table = sinusoids(LENGTH, d_model)
     for pair in sorted({d_model // 2 * eighth // 8 for eighth in (1, 2, 3)}):
         _panel(canvas, table, pair)
     canvas.add(Text(MARGIN + 30 + WIDTH / 2, canvas.height + 4, "position", 10, "middle"))
@@ -37,9 +39,11 @@ def draw_positions(d_model: int) -> Canvas:
 
 
 def _panel(canvas: Canvas, table: Float32, pair: int) -> None:
-    d_model, first = table.shape[1], 2 * pair
+    d_model = table.shape[1]
+    first = 2 * pair
     wavelength = 2 * math.pi * 10000 ** (first / d_model)
-    left, top = MARGIN + 30, canvas.height + 12
+    left = MARGIN + 30
+    top = canvas.height + 12
     canvas.add(Text(left, top, f"dimension {first}: sine", 11, colour=SINE))
     canvas.add(Text(left + 130, top, f"dimension {first + 1}: cosine", 11, colour=COSINE))
     canvas.add(Text(left + WIDTH, top, f"of {d_model}; repeats after {wavelength:,.1f} positions", 10, "end"))

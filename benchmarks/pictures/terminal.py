@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-COLUMNS, CHARACTER, LINE, MARGIN, BAR = 100, 8.0, 19, 16, 30
+COLUMNS = 100
+CHARACTER = 8.0
+LINE = 19
+MARGIN = 16
+BAR = 30
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 DOTS = ("#ff5f57", "#febc2e", "#28c840")
 
@@ -52,7 +56,10 @@ def draw(lines: Sequence[tuple[str, bool]]) -> str:
     parts += [f'<circle cx="{MARGIN + 4 + 18 * i}" cy="16" r="5.5" fill="{color}"/>' for i, color in enumerate(DOTS)]
     for row, (line, is_input) in enumerate(lines):
         color = "#8ab4f8" if is_input else "#e8ebef"
-        length = f' textLength="{len(line) * CHARACTER:.0f}" lengthAdjust="spacingAndGlyphs"' if line.strip() else ""
+        if line.strip():
+            length = f' textLength="{len(line) * CHARACTER:.0f}" lengthAdjust="spacingAndGlyphs"'
+        else:
+            length = ""
         y = BAR + LINE * (row + 1) - 5
         parts.append(f'<text x="{MARGIN}" y="{y}" fill="{color}" xml:space="preserve"{length}>{escape(line)}</text>')
     return "\n".join([*parts, "</svg>", ""])

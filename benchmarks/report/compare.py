@@ -59,23 +59,27 @@ class Comparison:
         """ "within noise", "slower" or "faster", of the second one."""
         if self.low <= 1 <= self.high:
             return "within noise"
-        return "slower" if self.ratio > 1 else "faster"
+        if self.ratio > 1:
+            return "slower"
+        return "faster"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of `tx-bench compare --json`."""
+        """Return the fields of `tx-bench compare --json`."""
         names = ("contestant", "workload", "ratio", "low", "high", "verdict")
         times = {"first_ms_per_token": self.first.middle, "second_ms_per_token": self.second.middle}
         return {name: getattr(self, name) for name in names} | times
 
 
 def read_figures(path: Path) -> FileFigures:
-    """The figures in a bench.json, or in the JSON of txport-bench.
+    """Return the figures in a bench.json, or in the JSON of txport-bench.
 
     Raises:
         InputError: the file is neither, of another version, or damaged.
     """
     value = read_figures_file(path, {BENCH_FORMAT: BENCH_FORMAT_VERSION, CPP_FORMAT: CPP_FORMAT_VERSION})
-    return _of_cpp(value, path) if value["format"] == CPP_FORMAT else _of_report(report_from(value, path))
+    if value["format"] == CPP_FORMAT:
+        return _of_cpp(value, path)
+    return _of_report(report_from(value, path))
 
 
 def _of_report(report: BenchReport) -> FileFigures:
@@ -91,8 +95,10 @@ def _of_report(report: BenchReport) -> FileFigures:
 def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
     """txport-bench has no rounds: the range is taken to reach as far below the median as its p90 is above it."""
     try:
-        sizes, times = value["workload"], value["figures"]["ms_per_token"]
-        middle, high = float(times["p50"]), float(times["p90"])
+        sizes = value["workload"]
+        times = value["figures"]["ms_per_token"]
+        middle = float(times["p50"])
+        high = float(times["p90"])
         name = fixed_name(int(sizes["batch"]), int(sizes["source"]), int(sizes["target"]))
         machine = f"{value['machine']['processor']}, {int(value['machine']['cores'])} cores"
     except (KeyError, TypeError, ValueError) as error:
@@ -110,9 +116,15 @@ def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
     alone = names[0] != names[1] and all(len(each) == 1 for each in names)
     comparisons = []
     for (contestant, workload), times in first.ranges.items():
-        other = next(iter(names[1])) if alone else contestant
+        if alone:
+            other = next(iter(names[1]))
+        else:
+            other = contestant
         if (other, workload) in second.ranges:
-            title = f"{contestant} -> {other}" if alone else contestant
+            if alone:
+                title = f"{contestant} -> {other}"
+            else:
+                title = contestant
             comparisons.append(Comparison(title, workload, times, second.ranges[other, workload]))
     if not comparisons:
         raise InputError("the two files have no contestant and workload in common: measure the same workloads in both")

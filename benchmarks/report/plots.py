@@ -11,14 +11,14 @@ from txport.benchmarks.report.schema import BenchReport, Machine, Measurement, W
 from txport.runtime.files import new_file
 
 FORMATS = ("png", "svg")
-# The palette of Okabe and Ito (2008), which everybody can tell apart, and three more; the bundle is the first one.
+# The palette of Okabe and Ito (2008), which is safe for colour-blind readers, and three more colours.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00", "#882255", "#999999")
 
 Value = Callable[[Measurement], float]
 
 
 def write_plots(report: BenchReport, directory: Path) -> list[Path]:
-    """Write those that the report has figures for; returns the files that were written."""
+    """Write the plots that the report has figures for; return the files."""
     figures = {
         "latency": _over_batch(report, "ms for a call", lambda x: x.call_ms.p50, lambda x: x.call_ms.p90),
         "throughput": _over_batch(report, "tokens a second", lambda x: x.tokens_per_second, None),
@@ -37,7 +37,10 @@ def save(figure: Figure, directory: Path, name: str) -> list[Path]:
         for kind in FORMATS:
             path = directory / f"{name}.{kind}"
             with new_file(path) as file:
-                metadata = {"Date": None} if kind == "svg" else {}
+                if kind == "svg":
+                    metadata = {"Date": None}
+                else:
+                    metadata = {}
                 figure.savefig(file, format=kind, dpi=150, metadata=metadata)
             paths.append(path)
     return paths
@@ -95,14 +98,15 @@ def _curves(
     value: Value,
     tail: Value | None,
 ) -> Figure | None:
-    """A curve for each contestant, over the numbers that come with the measurements."""
+    """Return a curve for each contestant, over the numbers that come with the measurements."""
     ticks = sorted({x for x, _ in rows})
     if len(ticks) < 2:
         return None
     figure, axes = _new_figure(title, x_label, y_label)
     for name, colour in _colours(report).items():
         points = sorted(((x, each) for x, each in rows if each.contestant == name), key=lambda point: point[0])
-        x, y = [x for x, _ in points], [value(each) for _, each in points]
+        x = [x for x, _ in points]
+        y = [value(each) for _, each in points]
         if points:
             axes.plot(x, y, marker="o", markersize=4, color=colour, label=name)
         if points and tail is not None:
@@ -149,7 +153,10 @@ def _bars(report: BenchReport) -> Figure | None:
 def _bar(axes: Axes, each: Measurement, y: float, height: float, colour: str, label: str | None) -> None:
     """Draw a bar from 1 on: to the right is slower than the bundle, to the left is faster."""
     low, middle, high = (each.ratio.p10, each.ratio.p50, each.ratio.p90) if each.ratio else (1.0, 1.0, 1.0)
-    spread = [[middle - low], [high - middle]] if each.ratio else None
+    if each.ratio:
+        spread = [[middle - low], [high - middle]]
+    else:
+        spread = None
     axes.barh(y, middle - 1, height, 1, color=colour, label=label, xerr=spread, error_kw={"lw": 0.8})
     differs = each.agreement is not None and each.agreement.identical < each.agreement.sentences
     note = f"  {middle:.2f}{' (other ids)' if differs else ''}"
@@ -162,7 +169,8 @@ def _roofline(report: BenchReport) -> Figure | None:
     points = [(each.contestant, each.roofline, each.call_ms.p50) for each in report.measurements if each.roofline]
     if not points or not machine.bandwidth or not machine.peaks:
         return None
-    small, large = machine.bandwidth[0].bytes >> 20, machine.bandwidth[-1].bytes >> 20
+    small = machine.bandwidth[0].bytes >> 20
+    large = machine.bandwidth[-1].bytes >> 20
     title = f"measured roofs: reading arrays of {small} MB (dotted) and {large} MB (solid)"
     figure, axes = _new_figure(title, "operations for each byte that must be read", "10⁹ operations a second")
     intensities = [line.operations / line.bytes for _, line, _ in points]

@@ -17,8 +17,11 @@ COLUMNS = 3  # a fourth column would not fit a narrow screen
 
 
 def markers(beams: bool) -> tuple[str, str]:
-    """The lines before and after a table in the README."""
-    command = "tx-bench --beam" if beams else "tx-bench"
+    """Return the lines before and after a table in the README."""
+    if beams:
+        command = "tx-bench --beam"
+    else:
+        command = "tx-bench"
     return f"<!-- figures of {command}: begin -->\n", f"<!-- figures of {command}: end -->\n"
 
 
@@ -26,7 +29,7 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
     """Return tables of milliseconds per token, at most `COLUMNS` workloads side by side, and how many sentences differ.
 
     Args:
-        reports: by the name of the model. A workload that only one contestant did is no comparison and is left out.
+        reports: by the name of the model. A workload of only one contestant is left out.
     """
     lines = []
     sizes = ""
@@ -45,14 +48,17 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
         f"{machine.processor}, {machine.cores} cores, {report.created[:10]}, load average {machine.load_average:.1f}"
     )
     texts = any(work.kind == "text" for report in reports.values() for work in report.workloads)
-    counted = "; for the text, all tokens of all sentences count" if texts else ""
+    if texts:
+        counted = "; for the text, all tokens of all sentences count"
+    else:
+        counted = ""
     return "\n".join([*lines, f"{facts}; {sizes}{counted}.", ""])
 
 
 def _table(
     model: str, works: Sequence[Workload], names: Sequence[str], rows: Mapping[tuple[str, str], Measurement]
 ) -> list[str]:
-    """Lines of one table, and an empty one."""
+    """Return lines of one table, and an empty one."""
     heads = [f"batch {work.batch}" if work.batch else f"{work.sentences} sentences" for work in works]
     lines = [f"| {model}, ms per token | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for name in names:
@@ -72,8 +78,9 @@ def _cell(each: Measurement | None) -> str:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="A model's name, and what tx-bench wrote of it.")
+    parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="Name of a model and its report of tx-bench.")
     parser.add_argument("--readme", type=Path, default=Path("benchmarks/README.md"))
     options = parser.parse_args()
     runs = {name: Path(run) for name, _, run in (each.partition("=") for each in options.runs)}

@@ -26,14 +26,14 @@ def check_output(path: Path) -> None:
 
 
 def header(form: str, version: int, command: Sequence[str], machine: Machine) -> dict[str, Any]:
-    """The fields that every report begins with; it is not yet complete."""
+    """Return the fields that every report begins with; it is not yet complete."""
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     facts = {"made_by": MadeBy("txport", VERSION), "created": created, "command": tuple(command), "machine": machine}
     return {"format": form, "format_version": version, "complete": False, **facts}
 
 
 def as_json(report: Any) -> str:
-    """A report (any dataclass) as indented JSON."""
+    """Return a report (any dataclass) as indented JSON."""
     return json.dumps(encode(report), indent=1, ensure_ascii=False)
 
 
@@ -62,7 +62,8 @@ def read_figures_file(path: Path, versions: Mapping[str, int]) -> dict[str, Any]
         InputError: it cannot be read, or is of another format or version.
     """
     value = read(path, "give a JSON file that tx-bench wrote", InputError)
-    form, version = str(value.get("format")), value.get("format_version")
+    form = str(value.get("format"))
+    version = value.get("format_version")
     if form not in versions:
         known = " or ".join(versions)
         raise InputError(f"{path} has the format {form[:40]!r}, not {known}: give a JSON file of such a program")

@@ -1,6 +1,6 @@
 """bench.json, field by field. `txport.benchmarks.report.report` writes and reads it; unknown fields are refused.
 
-Times are milliseconds unless a name says otherwise, sizes are bytes, and null stands for what was not measured.
+Times are milliseconds unless a name contains another unit, sizes are bytes, and null means not measured.
 """
 
 from dataclasses import dataclass
@@ -93,14 +93,15 @@ class BundleFacts:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One of those that are compared.
+    """One of the compared contestants.
 
     Attributes:
         name: in the tables; unique in the file.
         kind: what runs the model.
         precision: of its weights.
         device: where it ran, "cpu" or "cuda"; as requested if it was skipped.
-        threads: of each operator, as requested; 0 if not: then the settings of a measurement say what was best.
+        threads: requested threads of each operator, 0 if not requested: the settings of a measurement then contain the
+            best.
         engine: how the contestant describes itself, with versions; empty if it was skipped.
         bundle: null for a peer.
         load_ms: from the start of its process until it was ready.
@@ -148,13 +149,15 @@ class Workload:
 
 
 def fixed_name(batch: int, source: int, target: int, beam: int = 1) -> str:
-    """The name of a fixed workload, such as "8 x 32 -> 64, beam 4": sentences, source tokens, new tokens."""
+    """Return the name of a fixed workload, such as "8 x 32 -> 64, beam 4": sentences, source tokens, new tokens."""
     return f"{batch} x {source} -> {target}{of_beam(beam)}"
 
 
 def of_beam(beam: int) -> str:
     """End of the name of a workload with a beam."""
-    return f", beam {beam}" if beam > 1 else ""
+    if beam > 1:
+        return f", beam {beam}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ class Measurement:
 
     Attributes:
         contestant, workload: by name.
-        settings: the fastest of those that it tried (threads, batch size ...).
+        settings: the fastest settings that it tried (threads, batch size ...).
         calls: that were timed.
         warm_up_calls: before them, until three in a row took the same time within 5%.
         tokens: of one call.

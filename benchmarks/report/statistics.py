@@ -5,30 +5,33 @@ from collections.abc import Callable, Sequence
 
 from txport.benchmarks.report.schema import Percentiles, Ratio
 
-LEAST_WARM_UP = 3
-MOST_WARM_UP = 30
+MIN_WARM_UP = 3
+MAX_WARM_UP = 30
 STABLE = 0.05  # warm-up ends when three calls in a row differ by less
-LEAST_FOR_P99 = 100
+MIN_FOR_P99 = 100
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of `values` that at least this share of them does not exceed (nearest rank)."""
+    """Return the smallest of `values` that at least this share of them does not exceed (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
 
 def percentiles(values: Sequence[float]) -> Percentiles:
     """p50, p90 and, of 100 values or more, p99."""
-    p99 = percentile(values, 0.99) if len(values) >= LEAST_FOR_P99 else None
+    if len(values) >= MIN_FOR_P99:
+        p99 = percentile(values, 0.99)
+    else:
+        p99 = None
     return Percentiles(percentile(values, 0.5), percentile(values, 0.9), p99)
 
 
 def is_warm(times: Sequence[float]) -> bool:
-    """Whether the last three calls took the same time within 5%, or 30 calls were made."""
-    if len(times) < LEAST_WARM_UP:
+    """Return whether the last three calls took the same time within 5%, or 30 calls were made."""
+    if len(times) < MIN_WARM_UP:
         return False
-    last = times[-LEAST_WARM_UP:]
-    return max(last) <= min(last) * (1 + STABLE) or len(times) >= MOST_WARM_UP
+    last = times[-MIN_WARM_UP:]
+    return max(last) <= min(last) * (1 + STABLE) or len(times) >= MAX_WARM_UP
 
 
 def warm_up(call: Callable[[], float], most_seconds: float, best: float | None = None) -> list[float]:

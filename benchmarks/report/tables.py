@@ -11,7 +11,7 @@ from txport.runtime.console.words import plural
 
 Column = tuple[str, Callable[[Measurement], str]]
 _NONE = "-"
-# Fewer calls than these say little of a time.
+# Fewer calls than these give no reliable time.
 FEW_CALLS = 5
 WIDE = 170  # characters that a terminal needs for every column
 # What a narrow terminal shows; Markdown and wide terminals show all.
@@ -20,7 +20,7 @@ LEFT = ("", "workload", "settings")  # columns of text; the others are numbers
 
 
 def _number(value: float) -> str:
-    """A number with at least three significant digits."""
+    """Return a number with at least three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     decimals = next((digits for digits, least in ((0, 100), (1, 10), (2, 1)) if value >= least), 3)
@@ -28,18 +28,24 @@ def _number(value: float) -> str:
 
 
 def _optional(value: float | None, scale: float = 1.0) -> str:
-    return _NONE if value is None else _number(value * scale)
+    if value is None:
+        return _NONE
+    return _number(value * scale)
 
 
 def _middle(value: Percentiles | None) -> str:
-    return _NONE if value is None else _number(value.p50)
+    if value is None:
+        return _NONE
+    return _number(value.p50)
 
 
 def _ids(each: Measurement) -> str:
     same = each.agreement
     if same is None:
         return _NONE
-    return "identical" if same.identical == same.sentences else f"{same.identical} of {same.sentences}"
+    if same.identical == same.sentences:
+        return "identical"
+    return f"{same.identical} of {same.sentences}"
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -73,7 +79,8 @@ class Section:
 
 def sections(report: BenchReport) -> list[Section]:
     """One table for each workload that several did, and one for all that the first one did alone."""
-    tables, alone = [], []
+    tables = []
+    alone = []
     for workload in report.workloads:
         rows = [each for each in report.measurements if each.workload == workload.name]
         if len(rows) == 1 and len(report.workloads) > 1:
@@ -130,10 +137,16 @@ def facts(report: BenchReport) -> list[tuple[str, str]]:
 
 
 def _contestant(each: Contestant) -> str:
-    parts = [each.engine] if each.engine else []
+    if each.engine:
+        parts = [each.engine]
+    else:
+        parts = []
     if each.bundle is not None:
         size = f"{each.bundle.weights_bytes / 1e6:.1f} MB"
-        checked = "verified" if each.bundle.verified else "NOT verified"
+        if each.bundle.verified:
+            checked = "verified"
+        else:
+            checked = "NOT verified"
         parts.append(f"bundle {each.bundle.name}, {each.bundle.precision}, {size}, {checked}")
     if each.startup_ms is not None:
         parts.append(f"process to first token {each.startup_ms.p50:.0f} ms")
@@ -147,7 +160,7 @@ def _contestant(each: Contestant) -> str:
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Container[str] = LEFT) -> list[str]:
-    """The lines of one table in Markdown, with the columns `left` aligned to the left."""
+    """Return the lines of one table in Markdown, with the columns `left` aligned to the left."""
     lines = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]
     lines.insert(1, ["---" if head in left else "---:" for head in heads])
     return [f"| {' | '.join(line)} |" for line in lines]

@@ -17,7 +17,8 @@ from txport.runtime.errors import InputError, TxportError
 BATCHES = (1, 8, 32)
 SOURCE = 32
 TARGET = 64
-CURVE_BATCHES, CURVE_TARGETS = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256)
+CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CURVE_TARGETS = (16, 32, 64, 128, 256)
 # Fields of a config that do not affect what is computed.
 _TRAINING = ("dropout",)
 
@@ -106,16 +107,18 @@ def _curves(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, i
     if options.quick or options.batches or options.sources or options.targets:
         return []
     limits = manifest.limits
-    source, target = min(SOURCE, limits.source), min(TARGET, limits.target)
+    source = min(SOURCE, limits.source)
+    target = min(TARGET, limits.target)
     over_batches = [(batch, source, target) for batch in CURVE_BATCHES if batch * options.beam <= limits.batch]
     return [*over_batches, *((1, source, each) for each in CURVE_TARGETS if each <= limits.target and each != target)]
 
 
 def _texts(options: BenchOptions, manifest: Manifest) -> list[Work]:
-    """The text of the options, else that of the checkpoint, else the bundle's self-check."""
+    """Return the text of the options, else that of the checkpoint, else the bundle's self-check."""
     if options.lines == 0:
         return []
-    file, checkpoint = options.text, _checkpoint(options)
+    file = options.text
+    checkpoint = _checkpoint(options)
     if file is None and checkpoint is not None and manifest.tokenizer.source:
         sentences = checkpoint / "sentences.txt"
         if sentences.is_file() and sentences.stat().st_size:
@@ -145,11 +148,11 @@ def _plans(
 
 
 def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name: str) -> list[ContestantPlan]:
-    """A bundle and, where the fused engine is chosen for it, what ONNX Runtime runs best of it."""
+    """Return a bundle and, where the fused engine is chosen for it, what ONNX Runtime runs best of it."""
     plans = [bundle_plan(bundle, manifest, options.place, name)]
     try:
         choice = choose(manifest, options.device, options.engine, options.lowering, bundle)
-    except TxportError:  # the bundle's own process says it
+    except TxportError:  # reported by the process of the bundle
         return plans
     if choice.engine == FUSED and choice.fallback is not None:
         beside = replace(options.place, engine=choice.fallback.engine)
@@ -168,7 +171,9 @@ def _checkpoint(options: BenchOptions) -> Path | None:
     if options.checkpoint is not None:
         return options.checkpoint
     beside = options.bundle.resolve().parent / "checkpoint"
-    return beside if (beside / "config.json").is_file() else None
+    if (beside / "config.json").is_file():
+        return beside
+    return None
 
 
 def _check_checkpoint(bundle: Path, checkpoint: Path) -> None:

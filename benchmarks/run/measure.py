@@ -20,7 +20,7 @@ def measurement(
     rows: int,
     gpu_memory_bytes: int | None,
 ) -> Measurement:
-    """The figures of a contestant on a workload; it has at least one round.
+    """Return the figures of a contestant on a workload; it has at least one round.
 
     Args:
         contestant, work: what was measured.
@@ -31,11 +31,14 @@ def measurement(
         rows: of a full batch of a text, for the roofline.
         gpu_memory_bytes: of its process.
     """
-    own, workload = times[contestant.name], work.workload
+    own = times[contestant.name]
+    workload = work.workload
     durations = own.all()
-    call, calls = percentiles(durations), len(durations)
+    call = percentiles(durations)
+    calls = len(durations)
     tokens, steps = _tokens(work, own)
-    per, seconds = steps or tokens, sum(durations) / 1e3
+    per = steps or tokens
+    seconds = sum(durations) / 1e3
     # The least work that a text can be: full batches of equal sentences.
     rows = min(rows, workload.sentences) if workload.kind == "text" else workload.sentences
     least_steps = max(1, tokens // rows) if workload.kind == "text" else workload.target
@@ -64,7 +67,7 @@ def measurement(
 
 
 def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
-    """Tokens of a call, and the steps of its longest row."""
+    """Return tokens of a call, and the steps of its longest row."""
     if work.workload.kind == "text":
         return max(1, sum(map(len, times.ids))), None
     lengths = [len(row) for row in times.ids] or [work.task.target] * len(work.task.sources)
@@ -72,7 +75,7 @@ def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
 
 
 def agreement(ids: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> Agreement | None:
-    """Number of sentences with exactly the ids of the reference; None if either does not report its ids."""
+    """Return the number of sentences with exactly the ids of the reference; None if either does not report its ids."""
     if not ids or not reference:
         return None
     return Agreement(sum(a == b for a, b in zip(ids, reference, strict=True)), len(reference))

@@ -49,7 +49,7 @@ class ContestantPlan:
     Attributes:
         contestant: its description in the report.
         description: keywords for its backend; peers also receive the `device` on which the bundle really runs.
-        settings: those that it tries.
+        settings: the settings that it tries.
         python: another interpreter; None for this one.
         environment: added to the environment of its process.
         prepare: a module to run before, with its arguments.
@@ -64,8 +64,9 @@ class ContestantPlan:
 
 
 def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> ContestantPlan:
-    """A bundle by the Python runtime."""
-    precision, size = manifest.precision.weights, manifest.files[WEIGHTS].bytes
+    """Return a bundle by the Python runtime."""
+    precision = manifest.precision.weights
+    size = manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
     built = [BuildRecord.load(directory).build_seconds for directory in directories(own_engines(manifest))]
     contestant = Contestant(
@@ -89,7 +90,7 @@ def _bundle_settings(place: Place) -> Settings:
 
 
 def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> ContestantPlan:
-    """The same bundle by txport-bench.
+    """Return the same bundle by txport-bench.
 
     Raises:
         InputError: there is no such program.
@@ -111,7 +112,7 @@ def peer_plans(
     compute_types: Sequence[str],
     pythons: Mapping[str, str],
 ) -> list[ContestantPlan]:
-    """The peers by name, all from one checkpoint; `scratch` is for converted models."""
+    """Return the peers by name, all from one checkpoint; `scratch` is for converted models."""
     plans = []
     for name in names:
         python = pythons.get(name)

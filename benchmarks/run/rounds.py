@@ -66,15 +66,15 @@ class Times:
     failed: str | None = None
 
     def all(self, part: str = "call") -> list[float]:
-        """Milliseconds of all calls of a part."""
+        """Return milliseconds of all calls of a part."""
         return [time for turn in self.rounds for time in turn.get(part, [])]
 
     def medians(self) -> list[float]:
-        """The median call of each round, milliseconds."""
+        """Return the median call of each round, milliseconds."""
         return [percentile(turn["call"], 0.5) for turn in self.rounds]
 
     def enough(self, budget: Budget) -> bool:
-        """Whether the budget is used up."""
+        """Return whether the budget is used up."""
         spent = sum(sum(times) for turn in self.rounds for times in turn.values())
         return len(self.all()) >= budget.calls or spent >= 1e3 * budget.seconds
 
@@ -83,7 +83,7 @@ def run_rounds(runners: Sequence[Runner], task: Task, vocabulary: int) -> dict[s
     """Measure all on one task, in rounds; one whose few calls use up its time is done earlier.
 
     `Task.absent` is replaced by an id, of a target vocabulary of this size, that the first one does not make.
-    A contestant that fails leaves: `Times.failed` says why, and its results until then count.
+    A contestant that fails is removed: `Times.failed` contains the reason, and its earlier results count.
     """
     results = {runner.name: Times() for runner in runners}
 
@@ -113,20 +113,24 @@ def _absent(ids: Sequence[Sequence[int]], vocabulary: int, preferred: int) -> in
 
 def _start(runner: Runner, task: Task, times: Times) -> None:
     runner.process.ask(60, do="task", task=asdict(task))
-    best, most = None, min(WARM_UP_SECONDS, runner.budget.seconds / 2)
+    best = None
+    most = min(WARM_UP_SECONDS, runner.budget.seconds / 2)
     settings = runner.settings["fixed" if task.fixed else "text"]
     for setting in settings:
         reply = runner.process.ask(WARM_LIMIT, do="warm", setting=dict(setting), seconds=most, best=best)
         median = percentile(reply["times"][-3:], 0.5)
         if best is None or median < best:
-            best, times.setting = median, setting
-            times.warm_up_calls, times.ids = len(reply["times"]), reply["ids"]
+            best = median
+            times.setting = setting
+            times.warm_up_calls = len(reply["times"])
+            times.ids = reply["ids"]
     if times.setting != settings[-1]:
         runner.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=most, best=None)
 
 
 def _turn(runner: Runner, times: Times) -> None:
-    calls, seconds = math.ceil(runner.budget.calls / ROUNDS), runner.budget.seconds / ROUNDS
+    calls = math.ceil(runner.budget.calls / ROUNDS)
+    seconds = runner.budget.seconds / ROUNDS
     reply = runner.process.ask(TURN_LIMIT + seconds, do="turn", calls=calls, seconds=seconds)
     times.rounds.append(reply["times"])
 

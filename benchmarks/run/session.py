@@ -62,7 +62,7 @@ class Session:
         """Load and measure everything; `self.report` holds the results until then if this raises.
 
         Raises:
-            InputError: the bundle itself cannot be loaded; the message says why.
+            InputError: the bundle itself cannot be loaded; the message contains the reason.
             EngineError: it failed later.
         """
         try:
@@ -81,20 +81,25 @@ class Session:
 
     def _reference(self) -> str:
         """The contestant whose ids are right, if it is there: PyTorch, or Hugging Face, which has beams too."""
-        right = "huggingface" if self._options.beam > 1 else "pytorch"
+        if self._options.beam > 1:
+            right = "huggingface"
+        else:
+            right = "pytorch"
         found = [each.name for each in self.report.contestants if each.kind == right and not each.skipped]
         return (found or [self.report.contestants[0].name])[0]
 
     def _probe(self) -> None:
         if self._options.roofline:
             self._stages.stage("bandwidth and peak of this machine")
-            machine, device = self.report.machine, self.report.contestants[0].device
+            machine = self.report.machine
+            device = self.report.contestants[0].device
             probed = probe(device, int(self._options.place.width), machine.memory_bytes)
             self._change(machine=replace(machine, bandwidth=probed.bandwidth, peaks=probed.peaks))
 
     def _loaded(self, plan: ContestantPlan) -> Contestant:
         """Load a contestant and describe it for the report, with the reason if it failed."""
-        contestant, first = plan.contestant, not self.report.contestants
+        contestant = plan.contestant
+        first = not self.report.contestants
         self._stages.stage(f"load {contestant.name}")
         process: WorkerProcess | None = None
         try:
@@ -112,7 +117,8 @@ class Session:
                 return replace(contestant, startup_ms=percentiles(reply["startup_ms"]))
             if contestant.kind == "bundle":
                 self._stages.stage(f"start-up of {contestant.name}")
-                source, repeats = self._job.shared[0].task.sources[0], min(REPEATS, self._options.calls)
+                source = self._job.shared[0].task.sources[0]
+                repeats = min(REPEATS, self._options.calls)
                 return replace(contestant, startup_ms=startup(plan.description, source, repeats))
             return contestant
         except ContestantFailed as failure:
@@ -125,14 +131,19 @@ class Session:
     def _measure(self, work: Work, runners: Sequence[Runner]) -> None:
         self._stages.stage(f"measure {work.workload.name}")
         times = run_rounds(runners, work.task, self._manifest.model.target_vocabulary)
-        first, rows = runners[0].name, self._manifest.limits.batch
+        first = runners[0].name
+        rows = self._manifest.limits.batch
         reference = self.report.reference or first
-        reference = reference if reference in times else first
+        if reference not in times:
+            reference = first
         measurements = []
         for runner in runners:
             if times[runner.name].rounds:
                 contestant = next(each for each in self.report.contestants if each.name == runner.name)
-                gpu = self._nvml.process_bytes(runner.process.pid) if self._nvml else None
+                if self._nvml:
+                    gpu = self._nvml.process_bytes(runner.process.pid)
+                else:
+                    gpu = None
                 arguments = (contestant, work, times, first, reference, self._shape, self.report.machine, rows, gpu)
                 measurements.append(measurement(*arguments))
             if (reason := times[runner.name].failed) is not None:
@@ -144,15 +155,22 @@ class Session:
         self._save(complete=False)
 
     def _runners(self, alone: bool = False) -> list[Runner]:
-        """The contestants that are loaded, or the bundle alone, with their budgets."""
+        """Return the contestants that are loaded, or the bundle alone, with their budgets."""
         runners = []
         for each in self.report.contestants[: 1 if alone else None]:
             if each.name in self._processes:
-                options, ours = self._options, each.kind == "bundle"
-                seconds = options.seconds if ours else options.peer_seconds
+                options = self._options
+                ours = each.kind == "bundle"
+                if ours:
+                    seconds = options.seconds
+                else:
+                    seconds = options.peer_seconds
                 budget = Budget(options.calls, min(seconds, CURVE_SECONDS) if alone else seconds)
                 # Threads of the host do not matter on a device.
-                settings = ANY if ours and each.device != "cpu" else self._settings[each.name]
+                if ours and each.device != "cpu":
+                    settings = ANY
+                else:
+                    settings = self._settings[each.name]
                 runners.append(Runner(each.name, self._processes[each.name], settings, budget))
         return runners
 

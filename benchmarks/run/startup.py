@@ -24,7 +24,7 @@ print(time.time())
 
 
 def startup(description: dict[str, Any], source: Sequence[int], repeats: int) -> Percentiles:
-    """Milliseconds, of `repeats` processes one after the other; the files are in the system's cache by then.
+    """Return milliseconds, of `repeats` processes one after the other; the files are in the system's cache by then.
 
     Args:
         description: keywords of the Translator.

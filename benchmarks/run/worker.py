@@ -35,7 +35,10 @@ class Worker:
         """Load the contestant; replies with the times of its start if it measures them itself."""
         module, name = BACKENDS[kind]
         self._backend = getattr(importlib.import_module(module), name)(**description)
-        startups = self._backend.startup_ms if isinstance(self._backend, SelfTimed) else []
+        if isinstance(self._backend, SelfTimed):
+            startups = self._backend.startup_ms
+        else:
+            startups = []
         return {"engine": self._backend.engine, "device": self._backend.device, "startup_ms": startups}
 
     def task(self, task: Json) -> Json:
@@ -79,7 +82,10 @@ class Worker:
     def memory(self) -> Json:
         """Peak resident bytes since the task was taken."""
         backend = self._backend
-        peak = backend.peak_resident_bytes if isinstance(backend, SelfTimed) else process_memory("VmHWM")
+        if isinstance(backend, SelfTimed):
+            peak = backend.peak_resident_bytes
+        else:
+            peak = process_memory("VmHWM")
         return {"peak_resident_bytes": peak}
 
     def _ready(self) -> tuple[Backend, Task]:
@@ -94,7 +100,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answer until the requests end. Errors are answered too: only the other end knows what they mean."""
+    """Answer until the requests end. Errors are sent as answers and handled by the other process."""
     worker = Worker()
     for line in requests:
         request = json.loads(line)
@@ -107,6 +113,7 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 
 
 def main() -> None:
+    """Run the command."""
     end_with_parent()
     # What libraries print must not mix with the replies.
     replies = os.fdopen(os.dup(1), "w")

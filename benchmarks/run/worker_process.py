@@ -20,7 +20,7 @@ _CHUNK = 1 << 16
 
 
 class ContestantFailed(Exception):
-    """A contestant that cannot go on; the message is a sentence for the report."""
+    """A contestant that cannot continue; the message is a sentence for the report."""
 
 
 class WorkerProcess:
@@ -52,7 +52,7 @@ class WorkerProcess:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it can take another request."""
+        """Return whether it can take another request."""
         return not self._lost and self._process.poll() is None
 
     def ask(self, within: float, /, **request: Any) -> dict[str, Any]:
@@ -103,7 +103,10 @@ class WorkerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         code = self._process.returncode
-        how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+        if code is not None and code < 0:
+            how = f"by signal {-code}"
+        else:
+            how = f"with exit code {code}"
         lines = self._log.read_bytes().decode(errors="replace").strip().splitlines()
         return _one_line(f"its process ended {how}" + (f": {lines[-1]}" if lines else ""))
 
@@ -120,7 +123,7 @@ class WorkerProcess:
 
 
 def package_path(scratch: Path) -> str:
-    """A folder in which `txport` is this installation's packages, for interpreters without it."""
+    """Return a folder in which `txport` is this installation's packages, for interpreters without it."""
     link = scratch / "path" / "txport"
     link.parent.mkdir(exist_ok=True)
     if not link.is_symlink():

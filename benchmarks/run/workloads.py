@@ -11,7 +11,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
 from txport.runtime.text.affixes import affixes
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, length_limit, quiet
+from txport.runtime.text.requests import Call, ignore_warnings, length_limit
 from txport.runtime.text.tokenizer import open_tokenizer
 
 
@@ -59,7 +59,8 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, b
         InputError: the file cannot be used, or the bundle has no tokenizer.
     """
     if file is not None:
-        name, sources = file.name, _encode(bundle, manifest, first_sentences(file, lines))
+        name = file.name
+        sources = _encode(bundle, manifest, first_sentences(file, lines))
     else:
         name = "the bundle's self-check"
         sources = [list(case.source_ids) for case in load_golden(bundle).cases if case.source][:lines]
@@ -74,7 +75,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, b
 
 
 def first_sentences(file: Path, lines: int) -> list[str]:
-    """The first `lines` lines that are not blank.
+    """Return the first `lines` lines that are not blank.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or has no such line.
@@ -87,6 +88,6 @@ def first_sentences(file: Path, lines: int) -> list[str]:
 
 def _encode(bundle: Path, manifest: Manifest, sentences: list[str]) -> list[list[int]]:
     tokenizer = open_tokenizer(bundle, manifest.tokenizer, manifest.vocabularies)
-    call = Call.of(tokenizer, manifest.limits, warn=quiet)
+    call = Call.of(tokenizer, manifest.limits, warn=ignore_warnings)
     found = [call.sentence(text, f"sentence {number}") for number, text in enumerate(sentences, 1)]
     return [list(sentence.request.source_ids) for sentence in found if sentence is not None]

@@ -29,8 +29,8 @@ def seconds(engine: OrtEngine, requests: list[Request]) -> float:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--beam", default=4, show_default=True)
 @click.option("--batch", "batches", multiple=True, default=(1, 8), show_default=True)
-@click.option("--source", default=32, show_default=True, help="Tokens of a sentence.")
-@click.option("--target", default=64, show_default=True, help="Most tokens of an answer.")
+@click.option("--source", default=32, show_default=True, help="Source tokens per sentence.")
+@click.option("--target", default=64, show_default=True, help="Maximum number of target tokens.")
 @click.option("--rounds", default=9, show_default=True)
 def main(bundle: Path, beam: int, batches: tuple[int, ...], source: int, target: int, rounds: int) -> None:
     """Compare the two ways to search a BUNDLE that was exported with --with-beams."""

@@ -41,7 +41,7 @@ def neighbours(count: int) -> Iterator[None]:
 
 
 def compare(bundle: Path, *, batch: int, tokens: int, rounds: int, warm_up: int) -> tuple[list[float], list[float]]:
-    """Milliseconds a token of each round: one thread, and the default."""
+    """Return milliseconds a token of each round: one thread, and the default."""
     manifest = Manifest.load(bundle)
     random = np.random.default_rng(0)
     engines = [NativeEngine(bundle, manifest, threads) for threads in (1, 0)]
@@ -62,11 +62,13 @@ def compare(bundle: Path, *, batch: int, tokens: int, rounds: int, warm_up: int)
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--neighbours", "counts", default="0,1,2,4", show_default=True, help="Busy processes beside it.")
+@click.option(
+    "--neighbours", "counts", default="0,1,2,4", show_default=True, help="Number of busy processes in the background."
+)
 @click.option("--batch", default="1,8,32", show_default=True, help="Batch sizes.")
-@click.option("--tokens", default=64, show_default=True, help="Most tokens to make.")
+@click.option("--tokens", default=64, show_default=True, help="Maximum number of target tokens.")
 @click.option("--rounds", default=100, show_default=True)
-@click.option("--warm-up", default=30, show_default=True, help="Rounds that are not counted.")
+@click.option("--warm-up", default=30, show_default=True, help="Number of warm-up rounds.")
 def main(bundle: Path, counts: str, batch: str, tokens: int, rounds: int, warm_up: int) -> None:
     """Print ms/token of both and the default's share of one thread's time: 1.0 or less, whatever runs beside it."""
     click.echo("neighbours  batch  1 thread   p90  default   p90  default / 1 thread")

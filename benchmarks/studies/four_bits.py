@@ -17,7 +17,7 @@ PANEL = 16
 
 
 def panels_left(weight: np.ndarray, inputs: np.ndarray) -> float:
-    """The mean share of panels to be read whole: float32 `[vocabulary, d]` weights, `[n, d]` inputs."""
+    """Return the mean share of panels to be read whole: float32 `[vocabulary, d]` weights, `[n, d]` inputs."""
     scale = np.abs(weight).max(axis=1) / 127
     whole = np.rint(weight / scale[:, None])
     upper = 17 * np.rint(whole / 17)
@@ -33,7 +33,7 @@ def panels_left(weight: np.ndarray, inputs: np.ndarray) -> float:
 
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("--tokens", default=200, show_default=True, help="Inputs of the projection.")
+@click.option("--tokens", default=200, show_default=True, help="Number of inputs of the projection.")
 def main(checkpoint: Path, tokens: int) -> None:
     """Count the panels of a CHECKPOINT's projection."""
     model = load_checkpoint(checkpoint).model.eval()

@@ -31,7 +31,8 @@ def constant(graph: ir.Graph, before: ir.Node, value: np.ndarray) -> ir.Value:
     """Add a constant to a graph; its name is that of the node that reads it."""
     result = ir.Value(name=f"{before.name}.fault.{len(graph.initializers)}")
     result.const_value = ir.tensor(value, name=result.name)
-    result.shape, result.dtype = ir.Shape(value.shape), result.const_value.dtype
+    result.shape = ir.Shape(value.shape)
+    result.dtype = result.const_value.dtype
     graph.register_initializer(result)
     return result
 
@@ -91,24 +92,30 @@ def large_epsilon(graph: ir.Graph, node: ir.Node) -> None:
 
 def exact_gelu(graph: ir.Graph, node: ir.Node) -> None:
     """GELU by erf instead of tanh, or the reverse."""
-    by_tanh = node.attributes["approximate"].as_string() == "tanh" if "approximate" in node.attributes else False
+    if "approximate" in node.attributes:
+        by_tanh = node.attributes["approximate"].as_string() == "tanh"
+    else:
+        by_tanh = False
     node.attributes["approximate"] = ir.AttrString("approximate", "none" if by_tanh else "tanh")
 
 
 def _is_mask(node: ir.Node) -> bool:
-    """Whether a node of the encoder adds the mask of padding, or gives it to the decoder."""
+    """Return whether a node of the encoder adds the mask of padding, or gives it to the decoder."""
     return node.outputs[0].name == "cross_bias" or (_is_masking(node) and node.inputs[1].name == "cross_bias")  # type: ignore[union-attr]
 
 
 def _is_self_mask(node: ir.Node) -> bool:
-    """Whether a node of the step adds the mask of self-attention."""
+    """Return whether a node of the step adds the mask of self-attention."""
     producer = node.inputs[1].producer() if _is_masking(node) else None  # type: ignore[union-attr]
     return producer is not None and producer.op_type == "Where"
 
 
 def _is_masking(node: ir.Node) -> bool:
-    """Whether a node adds a mask to the scores of attention."""
-    scores = node.inputs[0].producer() if node.op_type == "Add" and node.inputs[0] is not None else None
+    """Return whether a node adds a mask to the scores of attention."""
+    if node.op_type == "Add" and node.inputs[0] is not None:
+        scores = node.inputs[0].producer()
+    else:
+        scores = None
     reader = next(iter(node.outputs[0].uses()), None)
     return scores is not None and scores.op_type == "MatMul" and reader is not None and reader.node.op_type == "Softmax"
 
@@ -145,13 +152,14 @@ def refusals(planted: Planted, kind: str) -> Iterator[tuple[str, list[str]]]:
 @click.command()
 @click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--fp16", "float16", is_flag=True, help="A bundle in float16.")
-@click.option("--sentences", type=int, default=200, show_default=True, help="To verify on.")
+@click.option("--sentences", type=int, default=200, show_default=True, help="Number of sentences to verify.")
 def main(checkpoints: tuple[Path, ...], float16: bool, sentences: int) -> None:
     """Plant faults in the graphs of bundles of CHECKPOINTS and print at how many places each kind is refused."""
     counts = {kind: [0, 0] for kind in FAULTS}
     for checkpoint in checkpoints:
         with tempfile.TemporaryDirectory() as scratch:
-            bundle, copy = Path(scratch) / "bundle", Path(scratch) / "copy"
+            bundle = Path(scratch) / "bundle"
+            copy = Path(scratch) / "copy"
             options = ExportOptions(float16=float16, lowerings=("ort", "scatter"), verify=False)
             export_bundle(checkpoint, bundle, options)
             copy.mkdir()

@@ -21,19 +21,21 @@ WARM_UP = 2
 
 
 def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArray[np.float64]:
-    """Milliseconds a token, `[3, rounds]`: bare step, loop, and the encoder, which the loop runs once."""
+    """Return milliseconds a token, `[3, rounds]`: bare step, loop, and the encoder, which the loop runs once."""
     manifest = Manifest.load(bundle)
     engine = OrtEngine(bundle, manifest)
     ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)
     request = Request([*ids.tolist(), manifest.tokens.eos], max_length=tokens, min_length=0)
     made = len(decode_all(engine, [request])[0].ids)
-    source_ids, lengths = np.array([request.source_ids]), np.array([source])
+    source_ids = np.array([request.source_ids])
+    lengths = np.array([source])
     memory = engine.encode(source_ids, lengths)
 
     def bare() -> None:
         state = engine.allocate(1, source, tokens)
         state.place([0], memory, [0], [tokens])
-        session, binding = engine.step_session, state.binding
+        session = engine.step_session
+        binding = state.binding
         for _ in range(made):
             session.run_with_iobinding(binding)
 
@@ -43,7 +45,7 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArr
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--tokens", default=64, show_default=True, help="Most tokens to make.")
+@click.option("--tokens", default=64, show_default=True, help="Maximum number of target tokens.")
 @click.option("--source", default=32, show_default=True, help="Source tokens, eos included.")
 @click.option("--rounds", default=30, show_default=True)
 def main(bundle: Path, tokens: int, source: int, rounds: int) -> None:

@@ -19,7 +19,7 @@ print(*map(process_memory, ("VmRSS", "VmHWM", "RssAnon")))
 
 
 def resident(bundle: Path) -> tuple[int, int, int]:
-    """Bytes resident after one sentence, the peak, and the resident bytes that are not mapped from files."""
+    """Return bytes resident after one sentence, the peak, and the resident bytes that are not mapped from files."""
     command = [sys.executable, "-c", _PROCESS, str(bundle)]
     values = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     now, peak, anonymous = map(int, values)

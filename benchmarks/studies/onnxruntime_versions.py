@@ -45,7 +45,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def available() -> list[str]:
-    """The versions for this Python: the newest of each minor version, and `NEIGHBOURS`."""
+    """Return the versions for this Python: the newest of each minor version, and `NEIGHBOURS`."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", "onnxruntime"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = sorted(map(numbers, re.findall(r"\d+\.\d+\.\d+(?=,|$)", listed.split("versions:")[1].splitlines()[0])))
@@ -55,7 +55,7 @@ def available() -> list[str]:
 
 
 def installed(version: str, folder: Path) -> Path:
-    """The folder of a version, which is installed there if it is not yet."""
+    """Return the folder of a version, which is installed there if it is not yet."""
     where = folder / version
     if not (where / "onnxruntime").exists():
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
@@ -77,7 +77,7 @@ def verdicts(version: str, bundle: Path, folder: Path) -> dict[str, str]:
 @click.command()
 @click.argument("bundles", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("build/onnxruntime"), show_default=True)
-@click.option("--version", "versions", multiple=True, help="This one only.  [default: each minor version]")
+@click.option("--version", "versions", multiple=True, help="Version to test. [default: every minor version]")
 def main(bundles: tuple[Path, ...], folder: Path, versions: tuple[str, ...]) -> None:
     """Print a table of the verdicts on BUNDLES; exit with 1 if an answer is wrong."""
     bad = False
@@ -91,7 +91,9 @@ def main(bundles: tuple[Path, ...], folder: Path, versions: tuple[str, ...]) -> 
 
 
 def _short(verdict: str) -> str:
-    return verdict.partition(":")[0] if verdict.startswith("refused") else verdict
+    if verdict.startswith("refused"):
+        return verdict.partition(":")[0]
+    return verdict
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ class Planted:
         self._answers: list[Answer] = list(
             answers(loaded.model, self._sample.sources, self._sample.limits, self._sample.prefix)
         )
-        reference, errors = RoundedReference(loaded.model, weights), LogitErrors()
+        reference = RoundedReference(loaded.model, weights)
+        errors = LogitErrors()
         self._expected: dict[int, list[float]] = {}
         for answer in self._answers:
             for row, logits in enumerate(reference.logits(answer.batch)):
@@ -80,7 +81,8 @@ class Planted:
         self._model = loaded.model
         self._rounding = Rounding(weights, errors.sizes, allowance(weights, loaded.config))
         self._examination = Examination(loaded.model, reference, self._sample, self._rounding.allowance)
-        self.heads, self.width = loaded.config.heads, loaded.config.d_model
+        self.heads = loaded.config.heads
+        self.width = loaded.config.d_model
 
     def weights_report(self) -> WeightsReport:
         """Compare the weights as they are."""
@@ -99,16 +101,16 @@ class Planted:
             return check.finish(Errors(), self._rounding, self._expected, self._examination)
 
     def tensors(self) -> Mapping[str, ir.ExternalTensor]:
-        """The float weights of the graphs that run, by graph and name."""
+        """Return the float weights of the graphs that run, by graph and name."""
         return {name: each for name, each in _tensors(self._directory).items() if each.dtype == ir.DataType.FLOAT}
 
     def graph(self, name: str) -> ir.Model:
-        """A graph of the bundle, as it is run."""
+        """Return a graph of the bundle, as it is run."""
         return ir.load(self._directory / "onnx" / f"{name}.onnx")
 
     @contextmanager
     def changed_graph(self, name: str, number: int, change: Callable[[ir.Graph, ir.Node], None]) -> Iterator[None]:
-        """A graph with a fault at one of its nodes, for the time being.
+        """Yield a graph with a fault at one of its nodes, for the time being.
 
         Args:
             name: of the graph.
@@ -116,7 +118,8 @@ class Planted:
             change: plants the fault.
         """
         file = self._directory / "onnx" / f"{name}.onnx"
-        before, model = file.read_bytes(), self.graph(name)
+        before = file.read_bytes()
+        model = self.graph(name)
         change(model.graph, list(model.graph)[number])
         ir.save(model, file)
         yield
@@ -144,7 +147,7 @@ class Planted:
 
 
 def _tensors(directory: Path) -> dict[str, ir.ExternalTensor]:
-    """The weights of a bundle's graphs, by graph and name."""
+    """Return the weights of a bundle's graphs, by graph and name."""
     models = {name: ir.load(directory / "onnx" / f"{name}.onnx") for name in GRAPHS}
     return {
         f"{graph}:{name}": value.const_value
@@ -161,7 +164,7 @@ def _overwrite(file: Path, offset: int | None, values: Array) -> None:
 
 
 def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """A weight of any matrix that is off by so many times the largest one."""
+    """Return a weight of any matrix that is off by so many times the largest one."""
     matrices = {name: each for name, each in planted.tensors().items() if len(each.shape) == 2 and "pos" not in name}
     name = random.choice(sorted(matrices))
     array = matrices[name].numpy().copy()
@@ -170,7 +173,7 @@ def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array
 
 
 def swapped_heads(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """The queries of two heads exchanged, or a share of them."""
+    """Return the queries of two heads exchanged, or a share of them."""
     packed = {name: each for name, each in planted.tensors().items() if 3 * planted.width in each.shape[:2]}
     packed = {name: each for name, each in packed.items() if len(each.shape) == 2}
     name = random.choice(sorted(packed))
@@ -198,7 +201,7 @@ def one_position(planted: Planted, random: Random, size: float) -> dict[str, Arr
 
 
 def overflow(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """A feed-forward layer with so many times its inner values, which its outer weights take back."""
+    """Return a feed-forward layer with so many times its inner values, which its outer weights take back."""
     tensors = planted.tensors()
     layers = sorted(name for name in tensors if "decoder" in name and "feed_forward.inner.weight" in name)
     inner = random.choice(layers)
@@ -217,12 +220,13 @@ KINDS: dict[str, Callable[[Planted, Random, float], dict[str, Array]]] = {
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--fp16", "float16", is_flag=True, help="A bundle in float16.")
-@click.option("--sentences", type=int, default=200, show_default=True, help="To verify on.")
+@click.option("--sentences", type=int, default=200, show_default=True, help="Number of sentences to verify.")
 @click.option("--each", type=int, default=20, show_default=True, help="Faults of each kind and size.")
 def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
     """Plant faults in a bundle of CHECKPOINT and print how many of each kind and size are refused."""
     with tempfile.TemporaryDirectory() as scratch:
-        bundle, copy = Path(scratch) / "bundle", Path(scratch) / "copy"
+        bundle = Path(scratch) / "bundle"
+        copy = Path(scratch) / "copy"
         export_bundle(checkpoint, bundle, ExportOptions(float16=float16, lowerings=("ort",), verify=False))
         copy.mkdir()
         planted = Planted(checkpoint, bundle, sentences, copy)
@@ -232,7 +236,8 @@ def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
         for kind, plant in KINDS.items():
             for size in SIZES[kind] if float16 or kind != "overflow" else ():
                 random = np.random.default_rng(0)
-                by_sentences, refused = 0, 0
+                by_sentences = 0
+                refused = 0
                 for _ in range(each):
                     with planted.fault(plant(planted, random, size)):
                         differs = bool(planted.report().failures)

@@ -30,7 +30,8 @@ SIZES: dict[str, Any] = {
     "scale_embedding": True,
     "activation_function": "swish",
 }
-EOS, UNK = 0, 1
+EOS = 0
+UNK = 1
 LENGTH = 24
 SLOPE = 2.0
 STEPS = 40
@@ -57,7 +58,8 @@ def fit_end(model: Any, sources: torch.Tensor) -> None:
         model: with random weights.
         sources: int64 `[sentences, tokens]`, ending with the end of sequence.
     """
-    pad, rows = model.config.pad_token_id, model.get_decoder().embed_tokens.weight
+    pad = model.config.pad_token_id
+    rows = model.get_decoder().embed_tokens.weight
     with torch.no_grad():
         encoded = model.get_encoder()(sources)
         fed = torch.full((len(sources), 1), pad)
@@ -65,7 +67,8 @@ def fit_end(model: Any, sources: torch.Tensor) -> None:
             states = model.get_decoder()(fed, encoder_hidden_states=encoded.last_hidden_state).last_hidden_state
             fed = torch.cat([fed, 2 + (states[:, -1:] @ rows[2:pad].T).argmax(-1)], 1)
         wanted = (states @ rows[2:pad].T).max(-1).values + SLOPE * (torch.arange(STEPS) - LENGTH)
-        samples, values = states.flatten(0, 1).double(), wanted.flatten().double()
+        samples = states.flatten(0, 1).double()
+        values = wanted.flatten().double()
         square = samples.T @ samples + 1e-2 * len(samples) * torch.eye(samples.shape[1], dtype=torch.float64)
         rows[EOS] = torch.linalg.solve(square, samples.T @ values).float()
 

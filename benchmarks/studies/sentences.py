@@ -49,7 +49,10 @@ def pysbd_cases(directory: Path) -> Iterator[Case]:
         for node in ast.walk(tree):
             named = isinstance(node, ast.Assign) and "CASES" in getattr(node.targets[0], "id", "")
             for item in getattr(node.value, "elts", []) if named else []:  # type: ignore[attr-defined]
-                parts = item.args if isinstance(item, ast.Call) else item.elts
+                if isinstance(item, ast.Call):
+                    parts = item.args
+                else:
+                    parts = item.elts
                 text, sentences = (ast.literal_eval(part) for part in parts[:2])
                 yield Case("pysbd", language, text, sentences)
 
@@ -102,13 +105,14 @@ def share(text: str, bundle: Path) -> float:
 @click.command()
 @click.argument("pysbd_clone", type=click.Path(path_type=Path))
 @click.argument("sentencex_clone", type=click.Path(path_type=Path))
-@click.option("--wrong", help="Print the cases of this language that txport has wrong.")
-@click.option("--bundle", type=BUNDLE, help="Print what share of the time splitting takes of translating with it.")
+@click.option("--wrong", help="Print the failing cases of this language.")
+@click.option("--bundle", type=BUNDLE, help="Print the share of splitting in the time of a translation.")
 def main(pysbd_clone: Path, sentencex_clone: Path, wrong: str | None, bundle: Path | None) -> None:
     """Print how many cases each way has right, by whose tests they are and by language, and microseconds a case."""
     warnings.simplefilter("ignore")  # pysbd's regular expressions
     cases = [*pysbd_cases(pysbd_clone), *sentencex_cases(sentencex_clone)]
-    right, seconds = Counter[tuple[str, str, str]](), Counter[str]()
+    right = Counter[tuple[str, str, str]]()
+    seconds = Counter[str]()
     for case in cases:
         for name, way in WAYS.items():
             start = time.perf_counter()

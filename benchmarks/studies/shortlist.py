@@ -54,10 +54,10 @@ def seconds(engine: NativeEngine, requests: list[Request], clock: Callable[[], f
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--batch", "batches", multiple=True, default=(1, 8, 32), show_default=True)
-@click.option("--frequent", default=1000, show_default=True, help="Words of all lists.")
-@click.option("--candidates", default=130, show_default=True, help="Words of the list for each source word.")
-@click.option("--source", default=32, show_default=True, help="Tokens of a sentence.")
-@click.option("--target", default=64, show_default=True, help="Most tokens of an answer.")
+@click.option("--frequent", default=1000, show_default=True, help="Number of words in every list.")
+@click.option("--candidates", default=130, show_default=True, help="Number of candidates per source word.")
+@click.option("--source", default=32, show_default=True, help="Source tokens per sentence.")
+@click.option("--target", default=64, show_default=True, help="Maximum number of target tokens.")
 @click.option("--threads", multiple=True, default=(1, 2), show_default=True)
 @click.option("--rounds", default=7, show_default=True)
 def main(
@@ -68,11 +68,15 @@ def main(
     manifest = Manifest.load(bundle)
     for count in threads:
         engine = NativeEngine(bundle, manifest, count)
-        clock = time.process_time if count == 1 else time.perf_counter
+        if count == 1:
+            clock = time.process_time
+        else:
+            clock = time.perf_counter
         for batch in batches:
             listed = requests_of(manifest, batch, source, target, frequent, candidates)
             lists = [request.words for request in listed if request.words is not None]
-            union, mean = np.unique(np.concatenate(lists)).size, np.mean([words.size for words in lists])
+            union = np.unique(np.concatenate(lists)).size
+            mean = np.mean([words.size for words in lists])
             whole = [Request(request.source_ids, target) for request in listed]
             times = [
                 (seconds(engine, whole, clock), seconds(engine, listed, clock)) for _ in range(rounds + 1)

@@ -42,7 +42,7 @@ class Version:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def call(self) -> tuple[float, list[list[int]]]:
-        """Seconds of one call, and the ids."""
+        """Return seconds of one call, and the ids."""
         assert self._process.stdin is not None and self._process.stdout is not None
         line = ""
         with contextlib.suppress(BrokenPipeError):
@@ -63,10 +63,10 @@ class Version:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--engine", default="auto", show_default=True)
 @click.option("--batch", "batches", multiple=True, type=int, default=(1, 32), show_default=True)
-@click.option("--source", default=32, show_default=True, help="Tokens of a sentence.")
-@click.option("--target", default=64, show_default=True, help="Most tokens of an answer.")
+@click.option("--source", default=32, show_default=True, help="Source tokens per sentence.")
+@click.option("--target", default=64, show_default=True, help="Maximum number of target tokens.")
 @click.option("--rounds", default=15, show_default=True)
-@click.option("--clock", is_flag=True, help="Times of the clock, with a thread a core.")
+@click.option("--clock", is_flag=True, help="Measure wall-clock time with one thread per core.")
 def main(
     python: str, bundle: Path, engine: str, batches: tuple[int, ...], source: int, target: int, rounds: int, clock: bool
 ) -> None:

@@ -37,7 +37,7 @@ class BuildOptions:
         ampere_plus: for every GPU of compute capability 8.0 or more.
         version_compatible: for later versions of the same major version as well.
         optimization_level: 0 to 5.
-        workspace: the most bytes of device memory for temporaries; None for the library's own bound.
+        workspace: maximum number of bytes of device memory for temporaries; None for the library's own bound.
         inspect: open the finished engine and read its layers' types, which needs the GPU that it is built for.
     """
 
@@ -76,7 +76,9 @@ class EngineBuilder:
     @property
     def timing_cache(self) -> bytes:
         """The measurements of all builds, for a later run; empty if the library makes none."""
-        return b"" if self._cache is None else bytes(memoryview(self._cache.serialize()))
+        if self._cache is None:
+            return b""
+        return bytes(memoryview(self._cache.serialize()))
 
     def build(self, graph: Graph, file: str, profiles: Sequence[Profile], target: int | None = None) -> EngineFile:
         """Build one engine.
@@ -89,7 +91,7 @@ class EngineBuilder:
 
         Raises:
             BundleError: the graph contains more than tx-export writes, or the library cannot parse or build it.
-            CheckFailed: the engine would not compute what the graph says.
+            CheckFailed: the engine would compute something else than the graph.
             EngineError: the library cannot build here.
         """
         islands = {n for island in self.manifest.precision.islands if island.graph == graph.name for n in island.nodes}
@@ -123,7 +125,8 @@ class EngineBuilder:
         return EngineFile(cast(EngineRole, graph.role), file, path.stat().st_size, sha256(path), tuple(profiles))
 
     def _config(self, builder: Any, network: Any, half: bool, file: str) -> Any:
-        trt, options = self.tensorrt.module, self.options
+        trt = self.tensorrt.module
+        options = self.options
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         config.builder_optimization_level = options.optimization_level
@@ -139,7 +142,7 @@ class EngineBuilder:
         return config
 
     def _set_timing_cache(self, config: Any) -> None:
-        """One object for all engines: 8.6 refuses, with an internal error, to go on with what it serialized itself."""
+        """One object for all engines, since 8.6 fails with an internal error on its own serialized cache."""
         if self._cache is None:
             self._cache = config.create_timing_cache(self.known)
         if self._cache is None or not config.set_timing_cache(self._cache, False):
@@ -162,7 +165,7 @@ class EngineBuilder:
             return
         fault = f"the engine of {file} does not read {precision} in {len(wrong)} products: {', '.join(wrong[:3])}"
         if self.tensorrt.strongly_typed:
-            raise CheckFailed(f"{fault}, though its graph says so")
+            raise CheckFailed(f"{fault}, although its graph requires it")
         _log.warning("%s; %s chose so", fault, self.tensorrt.library)
 
 
@@ -191,7 +194,10 @@ def parse_graph(
         parsed = parser.parse(model, str(path))
     if not parsed:
         reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        reason = " ".join(reasons[0].split())[:300] if reasons else tensorrt.why()
+        if reasons:
+            reason = " ".join(reasons[0].split())[:300]
+        else:
+            reason = tensorrt.why()
         raise BundleError(f"{tensorrt.library} does not parse {path}: {reason}")
     return network, parser
 

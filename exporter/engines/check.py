@@ -57,7 +57,7 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
 def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: BuildRecord) -> None:
     """Answer the cases in every bucket, always with more sentences than rows, so that rows refill.
 
-    Those of beam search answer greedily, too, with the first of each sentence's beams.
+    Engines of beam search also search greedily, with the first of each sentence's beams.
 
     Args:
         engine: what answers.
@@ -83,9 +83,12 @@ def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: Bui
 
 def _check_bucket(engine: Engine, golden: Golden, prefix: list[int], rows: int, target: int) -> None:
     count = len(golden.cases)
-    order = [index % count for index in range(rows + count)] if count else []
+    if count:
+        order = [index % count for index in range(rows + count)]
+    else:
+        order = []
     for wrong in check(engine, golden, prefix, rows=rows, order=order, least=target):
         raise CheckFailed(
-            f"the engines do not give what the bundle's golden.json says: case {wrong.case} in a batch of "
+            f"the engines differ from the bundle's golden.json: case {wrong.case} in a batch of "
             f"{rows} with caches of {target} came out as {wrong.found[:20]} instead of {wrong.expected[:20]}"
         )

@@ -15,7 +15,9 @@ from txport.exporter.engines.network import kind_of, layers_of
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
 
-_DATA, _UPDATES = 0, 2  # inputs of a scatter layer
+# inputs of a scatter layer
+_DATA = 0
+_UPDATES = 2
 
 
 def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
@@ -61,7 +63,7 @@ def repeat_bias(network: Any, heads: int) -> None:
 
 
 def _readers(network: Any, name: str) -> Iterator[tuple[Any, int]]:
-    """The layers that read a tensor, and as which input."""
+    """Yield the layers that read a tensor, and as which input."""
     for layer in layers_of(network):
         for index in range(layer.num_inputs):
             tensor = layer.get_input(index)
@@ -77,7 +79,8 @@ def _reshaped(network: Any, tensor: Any, shape: tuple[int, ...]) -> Any:
 
 def _take_over(tensorrt: TensorRt, network: Any, old: Any, new: Any) -> None:
     """Let every reader of `old` read `new`, which also becomes the network's output of that name."""
-    name, kind = old.name, old.dtype
+    name = old.name
+    kind = old.dtype
     for layer, index in _readers(network, name):
         layer.set_input(index, new)
     outputs = {network.get_output(index).name for index in range(network.num_outputs)}

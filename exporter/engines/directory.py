@@ -55,7 +55,7 @@ class BuildPlan:
 
 
 def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...], ampere_plus: bool) -> TargetGpu:
-    """The GPU to build for.
+    """Return the GPU to build for.
 
     Raises:
         InputError: there is no GPU here and none is named, or one is named and the library is not TensorRT-RTX.
@@ -65,7 +65,10 @@ def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...]
             if isinstance(gpu, str):
                 raise InputError(f"{gpu}: name the GPU to build for, as --compute-capability 8.9")
             capabilities = (gpu.compute_capability,)
-        name = gpu.name if isinstance(gpu, Gpu) else None
+        if isinstance(gpu, Gpu):
+            name = gpu.name
+        else:
+            name = None
         return TargetGpu(name, capabilities, "same_compute_capability", None)
     if capabilities:
         raise InputError(f"{tensorrt.library} builds for the GPU of this machine: leave --compute-capability out")
@@ -107,7 +110,10 @@ def build_directory(
         if target.exists() and not force:
             raise InputError(f"{target} exists already: use it, or build it again with --force")
         cache = timing_cache or target / TIMING_CACHE
-        known = cache.read_bytes() if cache.is_file() else b""
+        if cache.is_file():
+            known = cache.read_bytes()
+        else:
+            known = b""
         with new_directory(target, replace=force, marker=NAME) as directory:
             measured = run_apart(partial(_build, plan, directory, known), timeout, progress)
         if timing_cache is not None and measured:
@@ -116,7 +122,7 @@ def build_directory(
 
 
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
-    """A readable name: the GPU, the library and a hash of all choices."""
+    """Return a readable name: the GPU, the library and a hash of all choices."""
     chosen = {
         "bundle": sources(plan, manifest),
         "gpu": encode(plan.gpu),
@@ -125,13 +131,19 @@ def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
     }
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
     gpus = "+".join("sm" + capability.replace(".", "") for capability in plan.gpu.compute_capabilities)
-    library = "trt_rtx" if plan.library == "tensorrt_rtx" else "trt"
+    if plan.library == "tensorrt_rtx":
+        library = "trt_rtx"
+    else:
+        library = "trt"
     return f"{gpus}-{library}{version}-{digest}"
 
 
 def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
     """SHA-256 of the bundle's files that the engines are built from, by name."""
-    beams = manifest.optional_graph("decoder_beams") if plan.buckets.beams else None
+    if plan.buckets.beams:
+        beams = manifest.optional_graph("decoder_beams")
+    else:
+        beams = None
     graphs = [manifest.encoder, *(manifest.step(name) for name in plan.lowerings), *([beams] if beams else [])]
     return {name: manifest.files[name].sha256 for name in [*(graph.file for graph in graphs), WEIGHTS]}
 
@@ -159,7 +171,8 @@ def _only_one(target: Path) -> Iterator[None]:
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
     """Write all engines and the record, try them, and return the timing cache; in the process that builds."""
-    tensorrt, manifest = find_tensorrt(plan.library), Manifest.load(plan.bundle)
+    tensorrt = find_tensorrt(plan.library)
+    manifest = Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
     record = _written(plan, builder)
     if measured := builder.timing_cache:
@@ -199,8 +212,9 @@ def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
 
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:
-    """The encoder, and the decoder step in the first lowering that the library builds."""
-    manifest, buckets = builder.manifest, plan.buckets
+    """Return the encoder, and the decoder step in the first lowering that the library builds."""
+    manifest = builder.manifest
+    buckets = plan.buckets
     encoder = builder.build(manifest.encoder, "encoder.plan", encoder_profiles(manifest, buckets))
     for lowering in plan.lowerings:
         try:
@@ -240,10 +254,12 @@ def _build_beams(builder: EngineBuilder, buckets: Buckets) -> Iterator[EngineFil
 
 
 def _cuda_runtime() -> str | None:
-    """The version of cuda-python's CUDA, if that is installed."""
+    """Return the version of cuda-python's CUDA, if that is installed."""
     try:
         from cuda.bindings import runtime
     except ImportError:
         return None
     error, version = runtime.cudaRuntimeGetVersion()
-    return None if int(error) else dotted(version)
+    if int(error):
+        return None
+    return dotted(version)

@@ -1,4 +1,4 @@
-"""Greedy search by the step of beam search: what a golden case says must come out of its engines as well."""
+"""Greedy search by the step of beam search, to compare its engines with golden cases."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from txport.runtime.engine import DecoderState, Engine, Memory, StepOutput
 
 
 class FirstBeams:
-    """An `Engine` each of whose rows is the first of so many beams; the others have finished from the start.
+    """An `Engine` each of whose rows is the first of several beams; the other beams are finished from the start.
 
     Args:
         engine: that has the step of beam search.
@@ -16,14 +16,15 @@ class FirstBeams:
     """
 
     def __init__(self, engine: Engine, beams: int) -> None:
-        self._engine, self._beams = engine, beams
+        self._engine = engine
+        self._beams = beams
         self.limits = replace(engine.limits, batch=engine.limits.batch // beams)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     def allocate(self, rows: int, source: int, target: int, **_outputs: object) -> "FirstRows":
-        """A state of so many sentences."""
+        """Return a state of this number of sentences."""
         beams = self._beams
         return FirstRows(self._engine.allocate(rows * beams, source, target, top=2 * beams, beams=beams), beams)
 
@@ -32,9 +33,11 @@ class FirstRows:
     """The part of a `DecoderState` that greedy search uses, of the first row of each sentence."""
 
     def __init__(self, state: DecoderState, beams: int) -> None:
-        self._state, self._beams = state, beams
+        self._state = state
+        self._beams = beams
         self.rows = state.rows // beams
-        self.source, self.target = state.source, state.target
+        self.source = state.source
+        self.target = state.target
         self.step = state.step
 
     def _first(self, rows: Sequence[int]) -> list[int]:
@@ -53,7 +56,7 @@ class FirstRows:
         """Replace tokens; see `DecoderState.override`."""
         self._state.override(self._first(rows), token_ids, finished)
 
-    def moved(self, rows: Sequence[int], target: int) -> "FirstRows":
-        """Move sentences; see `DecoderState.moved`."""
+    def resized(self, rows: Sequence[int], target: int) -> "FirstRows":
+        """Move sentences; see `DecoderState.resized`."""
         whole = [first + beam for first in self._first(rows) for beam in range(self._beams)]
-        return FirstRows(self._state.moved(whole, target), self._beams)
+        return FirstRows(self._state.resized(whole, target), self._beams)

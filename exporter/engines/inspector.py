@@ -30,13 +30,13 @@ _PROFILE = re.compile(r" \[profile \d+\]$")
 
 
 def engine_layers(tensorrt: TensorRt, engine: Any) -> list[dict[str, Any]]:
-    """The inspector's description of each layer; the engine must be built with detailed profiling verbosity."""
+    """Return the inspector's description of each layer; the engine must be built with detailed profiling verbosity."""
     formats = tensorrt.module.LayerInformationFormat
     return parse_layers(engine.create_engine_inspector().get_engine_information(formats.JSON), str(tensorrt.library))
 
 
 def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
-    """The layers of the inspector's JSON.
+    """Return the layers of the inspector's JSON.
 
     Raises:
         CheckFailed: it lists names only.
@@ -48,7 +48,7 @@ def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
 
 
 def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
-    """Number of layers that compute in each floating type.
+    """Return the number of layers that compute in each floating type.
 
     A layer computes in a type if its outputs and at least one input have that type: a layer that reads float16 and
     writes float32 (or the reverse) converts.
@@ -62,13 +62,14 @@ def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def wrong_products(layers: list[dict[str, Any]], precision: str, islands: set[str]) -> list[str]:
-    """Names of the products with weights that read nothing in `precision`, though no island is in them.
+    """Return names of the products with weights that read nothing in `precision`, though no island is in them.
 
     What reads some of its inputs in `precision` may read and write sums in float32 besides, as parts of a product do.
     """
     wrong = []
     for layer in layers:
-        name, kind = _PROFILE.sub("", str(layer.get("Name", ""))), str(layer.get("LayerType", ""))
+        name = _PROFILE.sub("", str(layer.get("Name", "")))
+        kind = str(layer.get("LayerType", ""))
         nodes = {*name.split(" + "), *_NODE.findall(str(layer.get("Metadata", "")))}
         is_product = _PRODUCTS.search(kind) or any(node.endswith("/Gemm") for node in nodes)
         if not is_product or kind.startswith(_MOVES) or _FUSED.search(f"{name} {kind}"):
@@ -84,7 +85,9 @@ def _computes_in(layer: dict[str, Any]) -> str | None:
         return None
     written = _types_of(layer, "Outputs")
     both = written & _types_of(layer, "Inputs")
-    return next(iter(both)) if len(both) == 1 and len(written) == 1 else None
+    if len(both) == 1 and len(written) == 1:
+        return next(iter(both))
+    return None
 
 
 def _types_of(layer: dict[str, Any], side: str) -> set[str]:

@@ -23,19 +23,19 @@ _IN_FLOAT32 = re.compile(r"/RMSNormalization(_\d+)?$")
 
 
 def layers_of(network: Any) -> Iterator[Any]:
-    """The layers of a network, in order."""
+    """Yield the layers of a network, in order."""
     return (network.get_layer(index) for index in range(network.num_layers))
 
 
 def kind_of(layer: Any) -> str:
-    """A layer's type, as in `LayerType`."""
+    """Return a layer's type, as in `LayerType`."""
     return str(layer.type).rpartition(".")[2]
 
 
 def let_attention_decompose(tensorrt: TensorRt, network: Any) -> None:
     """Let the library compute an Attention by its parts where it has no kernel of that shape.
 
-    Else the build fails for fewer than 4 heads, and for heads whose width is no multiple of 8 (TensorRT-RTX 1.7).
+    Else the build fails for fewer than 4 heads, and for heads whose width is not a multiple of 8 (TensorRT-RTX 1.7).
     """
     for layer in layers_of(network):
         if kind_of(layer) == "ATTENTION_INPUT":
@@ -96,7 +96,7 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
 
 
 def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, str]]:
-    """Each layer that computes in floating point, and the type of its output."""
+    """Yield each layer that computes in floating point, and the type of its output."""
     for layer in layers_of(network):
         if kind_of(layer) in _MOVES:
             continue
@@ -107,5 +107,5 @@ def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, st
 
 
 def is_island(layer: str, islands: set[str]) -> bool:
-    """Whether a layer comes from one of these nodes; the parser adds numbers where a node becomes several layers."""
+    """Return whether a layer comes from one of these nodes. The parser numbers the layers of a node."""
     return layer in islands or re.sub(r"_\d+$", "", layer) in islands

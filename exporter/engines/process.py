@@ -13,7 +13,7 @@ from txport.runtime.system import end_with_parent
 
 T = TypeVar("T")
 _POLL = 0.2  # seconds between checks of the time that is left
-_FAULTS = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL")  # of which faulthandler says where they were
+_FAULTS = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL")  # faulthandler prints a traceback for them
 
 
 def run_apart(
@@ -61,7 +61,7 @@ def run_apart(
 def _listen(
     receiver: Connection, deadline: float | None, progress: Callable[[str, float], None]
 ) -> tuple[str, Any] | None:
-    """The answer, or None if the process ended without one or the deadline passed."""
+    """Return the answer, or None if the process ended without one or the deadline passed."""
     while deadline is None or time.monotonic() < deadline:
         if not receiver.poll(_POLL):
             continue

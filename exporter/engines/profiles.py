@@ -35,13 +35,16 @@ class Buckets:
 def choose_buckets(
     manifest: Manifest, max_batch: int | None, batches: Sequence[int] | None, targets: Sequence[int] | None
 ) -> Buckets:
-    """The sizes in the arguments; by default powers of two for caches and 1, 8, 32 ... for batches.
+    """Return the sizes in the arguments; by default powers of two for caches and 1, 8, 32 ... for batches.
 
     Raises:
         InputError: a bucket is larger than the bundle's graphs take, or not positive.
     """
     limits = manifest.limits
-    most = limits.batch if max_batch is None else max_batch
+    if max_batch is None:
+        most = limits.batch
+    else:
+        most = max_batch
     if not 1 <= most <= limits.batch:
         raise InputError(f"the maximum batch {most} is not between 1 and {limits.batch}, the bundle's maximum")
     chosen = batches or [*(size for size in _BATCHES if size < most), most]
@@ -54,7 +57,7 @@ def choose_buckets(
 
 
 def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Sequence[int] | None) -> tuple[int, ...]:
-    """The numbers of beams to build for: by default the model's own, if bundle, library and batch allow it.
+    """Return the numbers of beams to build for: by default the model's own, if bundle, library and batch allow it.
 
     Args:
         manifest: the bundle's.
@@ -69,7 +72,9 @@ def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Seque
     has_graph = manifest.optional_graph("decoder_beams") is not None
     if asked is None:
         own = manifest.generation.beam or 1
-        return (own,) if 2 <= own <= most and has_graph and tensorrt.has_cache_layers else ()
+        if 2 <= own <= most and has_graph and tensorrt.has_cache_layers:
+            return (own,)
+        return ()
     wanted = tuple(sorted({beams for beams in asked if beams > 1}))
     if wanted and not has_graph:
         raise BundleError("the bundle has no step of beam search: export it again with --with-beams, or omit --beams")
@@ -102,14 +107,16 @@ def beam_profiles(manifest: Manifest, buckets: Buckets, beams: int, target: int)
 
 
 def fixed_sizes(profile: Profile, target: int | None) -> dict[str, int]:
-    """The dimensions that an engine's graph has as numbers: the cache length, if it is one, and beams."""
+    """Return the dimensions that an engine's graph has as numbers: the cache length, if it is one, and beams."""
     if target is None:
         return {}
-    return {"target": target} if profile.beams is None else {"beam": profile.beams, "slots": profile.beams * target}
+    if profile.beams is None:
+        return {"target": target}
+    return {"beam": profile.beams, "slots": profile.beams * target}
 
 
 def shapes(tensor: Tensor, profile: Profile) -> tuple[list[int], list[int], list[int]]:
-    """The smallest, the optimal and the largest shape of an input in a profile."""
+    """Return the smallest, the optimal and the largest shape of an input in a profile."""
     sizes = {"batch": profile.batch, "source": profile.source, "target": profile.target}
     if profile.beams is not None and profile.target is not None:
         sizes |= {name: _exactly(size) for name, size in fixed_sizes(profile, profile.target.max).items()}

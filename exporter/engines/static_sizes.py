@@ -16,7 +16,7 @@ _FIXED32 = 5
 
 
 def with_size(model: bytes, dimension: str, size: int) -> bytes:
-    """The model with every dimension of this name as a number.
+    """Return the model with every dimension of this name as a number.
 
     Args:
         model: the bytes of an ONNX file whose weights are external.
@@ -29,7 +29,9 @@ def with_size(model: bytes, dimension: str, size: int) -> bytes:
 def _rewritten(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, replacement: bytes) -> bytes:
     if not path:
         named = any(number == _DIM_PARAM and value == name for number, value, _ in _fields(message))
-        return replacement if named else message
+        if named:
+            return replacement
+        return message
     parts = []
     for number, value, whole in _fields(message):
         if number in path[0] and value is not None:
@@ -45,12 +47,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | None, bytes]]:
     while at < len(message):
         start = at
         key, at = _read_varint(message, at)
-        kind, value = key & 7, None
+        kind = key & 7
+        value = None
         if kind == _VARINT:
             _, at = _read_varint(message, at)
         elif kind == _BYTES:
             length, at = _read_varint(message, at)
-            value, at = message[at : at + length], at + length
+            value = message[at : at + length]
+            at = at + length
         else:
             at += {_FIXED64: 8, _FIXED32: 4}[kind]
         yield key >> 3, value, message[start:at]

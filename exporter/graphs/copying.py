@@ -2,7 +2,7 @@
 
 TensorRT 8.6 has no such scatter. Every source position gets the weight of all positions with its id, by a product with
 a matrix of equalities, and with it the probability that its id has in the mixture. Positions of one id then hold one
-value, so that a plain ScatterElements puts them in the place of the vocabulary's own. Shapes: b batch, t target (1 in
+value, so that a plain ScatterElements writes them over those of the vocabulary. Shapes: b batch, t target (1 in
 a step), s source, d d_model, v vocabulary, n = b * t.
 """
 
@@ -41,7 +41,7 @@ def write_mixture(
 
     Args:
         w: of the graph.
-        lowering: knows how b and t are one dimension.
+        lowering: merges b and t into one dimension.
         mechanism: what is written.
         sizes: of the model.
         logits: `[n, v]`.
@@ -101,6 +101,11 @@ def _average_attention(
         key = w.op("Transpose", w.op("Gather", key, head, axis=1), perm=[0, 2, 1])
         scores = w.op("Add", w.op("MatMul", lowering.by_sentence(query, sizes.head_dim), key), bias)
         weights = w.op("Softmax", scores, axis=-1)
-        total = weights if total is None else w.op("Add", total, weights)
+        if total is None:
+            total = weights
+        else:
+            total = w.op("Add", total, weights)
     assert total is not None
-    return total if len(mechanism.heads) == 1 else w.op("Mul", total, 1 / len(mechanism.heads))
+    if len(mechanism.heads) == 1:
+        return total
+    return w.op("Mul", total, 1 / len(mechanism.heads))

@@ -33,7 +33,8 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder_step(sizes, "float32"), lowering.opset, tensors)
-    positions, finished = w.inputs["positions"], w.inputs["finished"]
+    positions = w.inputs["positions"]
+    finished = w.inputs["finished"]
     read = write_embedding(w, model.target_embedding, length, w.inputs["token_ids"], positions)
     layers = Decoder(w, model, lowering(w, sizes), length)
     logits, caches = layers.write(read, positions, layers.key_values("self"))
@@ -90,15 +91,19 @@ class Decoder:
         self._pre_norm = model.config.norm == "pre"
 
     def key_values(self, kind: str) -> list[KeyValue]:
-        """The inputs of a kind, "self" or "cross", of each layer."""
+        """Return the inputs of a kind, "self" or "cross", of each layer."""
         names = ([f"{kind}_key_{layer}", f"{kind}_value_{layer}"] for layer in range(self._sizes.decoder_layers))
         return [(self._w.inputs[key], self._w.inputs[value]) for key, value in names]
 
     def write(self, read: ir.Value, positions: ir.Value, caches: Sequence[KeyValue]) -> tuple[ir.Value, list[KeyValue]]:
         """Embeddings `[n, d]` at positions `[n]` -> logits `[n, v]`, logarithms if the model copies, and the caches."""
-        w, model = self._w, self._model
+        w = self._w
+        model = self._model
         x, written, attentions = self._layers(read, positions, caches)
-        norm = foldable(model.decoder_norm) if self._folds_last else None
+        if self._folds_last:
+            norm = foldable(model.decoder_norm)
+        else:
+            norm = None
         logits = w.linear(x, w.tensors.linear(model.projection, norm=norm), "projection")
         if model.copying is not None:
             logits = write_mixture(w, self.lowering, model.copying, self._sizes, logits, x, read, attentions)
@@ -106,7 +111,7 @@ class Decoder:
 
     @property
     def _folds_last(self) -> bool:
-        """Whether the projection does the work of the last norm; what copies reads the same state as it does."""
+        """True if the projection includes the last norm; copying reads the same state."""
         config = self._model.config
         return self._pre_norm and not config.tie_projection and not config.copies
 
@@ -118,7 +123,8 @@ class Decoder:
         Pre-norm is written as post-norm is, a sublayer and then an addition with a norm, by pairing each addition
         with the norm of the sublayer that follows; so both can use one fused operator.
         """
-        w, lowering = self._w, self.lowering
+        w = self._w
+        lowering = self.lowering
         layers: list[DecoderLayer] = list(self._model.decoder)  # type: ignore[arg-type]
         norms = iter(self._norms(layers))
         residual = y = x
@@ -130,7 +136,8 @@ class Decoder:
         attentions = {}
         parts = zip(layers, self.key_values("cross"), caches, self._biases(), strict=True)
         for index, (layer, cross, cache, bias) in enumerate(parts):
-            own, folded = layer.self_attention, self._folded(layer)
+            own = layer.self_attention
+            folded = self._folded(layer)
             with w.module(f"layers.{index}"):
                 packed = w.tensors.linear(own.query, own.key, own.value, norm=folded[0], scale=query_scale(own))
                 qkv = rotation.turned(w.linear(y, packed, "self_qkv"), [-1])
@@ -158,7 +165,7 @@ class Decoder:
         return write_relative_positions(self._w, relative, self._length, self.lowering.distances)
 
     def _norms(self, layers: Sequence[DecoderLayer]) -> Iterator[tuple[nn.Module, str]]:
-        """Every norm that is left to write, in order, and its name."""
+        """Yield every norm that is left to write, in order, and its name."""
         for index, layer in enumerate(layers):
             for norm, kind in zip(_norms(layer), ("self", "cross", "feed_forward"), strict=True):
                 yield remaining(norm) if self._pre_norm else norm, f"layers.{index}.{kind}_norm"

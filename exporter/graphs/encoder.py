@@ -31,7 +31,7 @@ _HEADS_FIRST = [0, 2, 1, 3]  # [b, s, h, k] -> [b, h, s, k], and back
 
 
 def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """The encoder, for sources of up to `length` tokens: cross keys, cross values and the mask."""
+    """Return the encoder, for sources of up to `length` tokens: cross keys, cross values and the mask."""
     sizes = model.config.sizes
     w = Writer(interface.encoder(sizes, "float32"), OPSET, tensors)
     states = _write_states(w, model, length)
@@ -46,12 +46,15 @@ def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
         for part in w.ops("Split", 2, projected, axis=-1, num_outputs=2):
             heads = w.op("Reshape", part, [0, 0, sizes.heads, sizes.head_dim])
             cross.append(w.op("Transpose", heads, perm=_HEADS_FIRST))
-    ids = [w.op("Unsqueeze", w.inputs["input_ids"], [1, 3])] if model.config.copies else []
+    if model.config.copies:
+        ids = [w.op("Unsqueeze", w.inputs["input_ids"], [1, 3])]
+    else:
+        ids = []
     return w.model([*cross, states.bias, *ids])
 
 
 def write_encoder_attention(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """The encoder's output and the weights of its self-attention, for sources of up to `length` tokens."""
+    """Return the encoder's output and the weights of its self-attention, for sources of up to `length` tokens."""
     w = Writer(interface.encoder_attention(model.config.sizes, "float32"), OPSET, tensors)
     states = _write_states(w, model, length)
     memory = write_norm(w, states.x, model.encoder_norm, "norm")
@@ -129,7 +132,8 @@ def _write_layer(
     w: Writer, name: str, x: ir.Value, scores: _Scores, layer: EncoderLayer, config: Config
 ) -> tuple[ir.Value, ir.Value]:
     """x `[b, s, d]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
-    first, second = layer.attention_residual.norm, layer.feed_forward_residual.norm
+    first = layer.attention_residual.norm
+    second = layer.feed_forward_residual.norm
 
     def feed_forward(y: ir.Value, norm: SharedNorm | None) -> ir.Value:
         return write_feed_forward(w, y, layer.feed_forward, norm, config.activation, w.linear_of_rows)

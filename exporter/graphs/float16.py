@@ -16,7 +16,8 @@ from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.runtime.bundle.interface import MASKED, MASKED_HALF
 
-HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
+HALF = ir.DataType.FLOAT16
+SINGLE = ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
 
 # These only move values: their inputs are rounded already.
@@ -58,7 +59,8 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         model: a float32 graph in topological order, whose values all have their dtype set.
         islands: names of nodes that stay in float32, with the weights that only they read.
     """
-    graph, masks = model.graph, _masks(model.graph)
+    graph = model.graph
+    masks = _masks(model.graph)
     variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     for graph_input in graph.inputs:
         if graph_input.dtype == SINGLE:
@@ -82,7 +84,8 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         wanted = SINGLE if graph_output.name in SINGLE_OUTPUTS else HALF
         if graph_output.dtype in (HALF, SINGLE) and graph_output.dtype != wanted:
             # It keeps its name, and what computes it another one.
-            name, graph_output.name = str(graph_output.name), f"{graph_output.name}.{_NAMES[graph_output.dtype]}"
+            name = str(graph_output.name)
+            graph_output.name = f"{graph_output.name}.{_NAMES[graph_output.dtype]}"
             cast = _cast(graph_output, wanted, name)
             graph.append(cast)
             graph.outputs[index] = cast.outputs[0]
@@ -133,7 +136,10 @@ def fold_biases(graph: ir.Graph) -> None:
     """
     for norm in graph:
         index = _BIAS.get(norm.op_type)
-        product = norm.inputs[0].producer() if index is not None and norm.inputs[0] is not None else None
+        if index is not None and norm.inputs[0] is not None:
+            product = norm.inputs[0].producer()
+        else:
+            product = None
         if index is None or product is None or product.op_type != "Gemm" or len(product.inputs) < 3:
             continue
         if len(product.outputs[0].uses()) == 1 and not product.outputs[0].is_graph_output():
@@ -152,7 +158,8 @@ def _widen_weights(graph: ir.Graph) -> None:
 
 def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     users = list(output.uses())
-    name, is_output = output.name, output.is_graph_output()
+    name = output.name
+    is_output = output.is_graph_output()
     output.dtype = SINGLE
     if node.op_type in MOVES and not is_output:
         return
@@ -171,7 +178,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
 
 
 def _variant(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The same value in another precision: a converted weight, or the output of a Cast."""
+    """Return the same value in another precision: a converted weight, or the output of a Cast."""
     if value.const_value is not None and value.producer() is None:
         return _initializer(graph, value, dtype)
     cast = _cast(value, dtype, f"{value.name}.{_NAMES[dtype]}")
@@ -217,7 +224,7 @@ def _masks(graph: ir.Graph) -> set[ir.Value]:
         # Relative positions are added to a mask, and scores, which come from a product, are not passed on.
         sums = not any(value is not None and _is_product(value) for value in node.inputs)
         moves = node.op_type in ("Add", "Gather", "Unsqueeze", "Where") and sums
-        if masks or moves and any(value in found for value in node.inputs):
+        if masks or (moves and any(value in found for value in node.inputs)):
             found.update(node.outputs)
     return found
 
@@ -228,7 +235,7 @@ def _is_product(value: ir.Value) -> bool:
 
 
 def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
-    """A mask that was cast from float16 for an island, with `MASKED` in it: scores may be larger there."""
+    """Return a mask that was cast from float16 for an island, with `MASKED` in it: scores may be larger there."""
     producer = cast.producer()
     assert producer is not None
     values = [

@@ -71,12 +71,12 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """Whether a product gives one number, as the gate of copying: rounding its inputs would cost more."""
+    """Return whether a product gives one number, as the gate of copying: rounding its inputs would cost more."""
     return (node.name or "").startswith("copying.")
 
 
 def _is_lookup(node: ir.Node) -> bool:
-    """Whether a node looks up tokens, which an embedding does first; positions stay as they are."""
+    """Return whether a node looks up token embeddings, not positions."""
     return node.name == "embedding/Gather" and _is_matrix(node.inputs[0])
 
 
@@ -86,8 +86,11 @@ def normalised(model: ir.Model) -> list[str]:
 
 
 def _normalises(node: ir.Node) -> bool:
-    """Whether it gives rows of one size: it is a LayerNorm, or RMSNorm, or the last of the parts of an RMSNorm."""
-    first = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    """Return whether its rows have one scale: LayerNorm, RMSNorm, or the last part of an RMSNorm."""
+    if node.inputs and node.inputs[0] is not None:
+        first = node.inputs[0].producer()
+    else:
+        first = None
     parts = node.op_type == "Mul" and in_norm(node) and first is not None and first.op_type == "Div"
     return node.op_type in _NORMS or parts
 
@@ -112,7 +115,8 @@ class _Conversion:
     """The graph being converted, and the values added to it so far."""
 
     def __init__(self, model: ir.Model, largest: Mapping[str, float]) -> None:
-        self._graph, self._largest = model.graph, largest
+        self._graph = model.graph
+        self._largest = largest
         self._weights: dict[tuple[str, bool], tuple[ir.Value, ir.Value]] = {}
         self._rounded: dict[str, _Rows] = {}
         self._count = 0  # for names
@@ -120,7 +124,8 @@ class _Conversion:
         model.opset_imports[CONTRIB] = 1
 
     def matmul(self, node: ir.Node) -> None:
-        x, weight = node.inputs[0], node.inputs[1]
+        x = node.inputs[0]
+        weight = node.inputs[1]
         assert x is not None and weight is not None
         transposed = node.op_type == "Gemm" and node.attributes["transB"].as_int() == 1
         rows = self._activation(x, node)
@@ -134,7 +139,8 @@ class _Conversion:
         self._remove(node)
 
     def gather(self, node: ir.Node) -> None:
-        table, ids = node.inputs[0], node.inputs[1]
+        table = node.inputs[0]
+        ids = node.inputs[1]
         assert table is not None
         ints, scales = self._weight(table, _Columns(0, 1), rows_first=True, transposed=True)
         rows = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
@@ -162,7 +168,10 @@ class _Conversion:
         assert x.name is not None
         if x.name not in self._rounded:
             producer = x.producer()
-            kind = producer.op_type if producer is not None else ""
+            if producer is not None:
+                kind = producer.op_type
+            else:
+                kind = ""
             if producer is not None and _normalises(producer):
                 self._rounded[x.name] = self._by_one_scale(x, node)
             elif kind == "Relu":
@@ -200,7 +209,7 @@ class _Conversion:
     def _linear(
         self, node: ir.Node, rows: _Rows, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
     ) -> ir.Value:
-        """The product and what follows it: each row's factor, unless all have one, and the bias."""
+        """Return the product and what follows it: each row's factor, unless all have one, and the bias."""
         later = rows.factor is not None or rows_first  # the product's own bias would be multiplied too
         product = self._product(node, rows, ints, scales, None if later else bias, rows_first)
         if rows.factor is not None:
@@ -242,7 +251,8 @@ class _Conversion:
 
     def _constant(self, name: str, array: npt.NDArray[np.generic] | np.generic) -> ir.Value:
         if name not in self._graph.initializers:
-            shape, tensor = ir.Shape(np.shape(array)), ir.tensor(np.asarray(array), name=name)
+            shape = ir.Shape(np.shape(array))
+            tensor = ir.tensor(np.asarray(array), name=name)
             value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
             self._graph.initializers[name] = value
         return self._graph.initializers[name]
@@ -266,13 +276,13 @@ class _Conversion:
 
     @staticmethod
     def _replace(old: ir.Value, new: ir.Value) -> None:
-        """Put a value, under its name, in the place of another one."""
+        """Replace a value by another one under the same name."""
         new.shape = old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         old.name, new.name = None, old.name or new.name  # an output that nothing reads has no name
 
     def _remove(self, node: ir.Node) -> None:
-        """Remove a node, after those that alone have read it and are not read any more."""
+        """Remove a node, after nodes that only it needs and that are unused."""
         for reader, _ in list(node.outputs[0].uses()):
             self._remove(reader)
         self._graph.remove(node, safe=True)
@@ -289,7 +299,9 @@ class _Columns(NamedTuple):
         return np.split(array, self.parts)[self.part]
 
     def name(self, value: ir.Value) -> str:
-        return f"{value.name}" if self.parts == 1 else f"{value.name}.{self.part}"
+        if self.parts == 1:
+            return f"{value.name}"
+        return f"{value.name}.{self.part}"
 
 
 def _is_read(value: ir.Value) -> bool:
@@ -309,7 +321,7 @@ def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
 
 
 def _chunks(node: ir.Node) -> Sequence[ir.Value]:
-    """The equal parts that the columns of a node's output are split into at once, or that output whole.
+    """Return the equal parts that the columns of a node's output are split into at once, or that output whole.
 
     A product with some of the columns costs its share; splitting what comes out of a whole one would copy it.
     """
@@ -317,12 +329,16 @@ def _chunks(node: ir.Node) -> Sequence[ir.Value]:
     if reader is None or reader.op_type != "Split" or len(reader.inputs) > 1:
         return node.outputs[:1]
     rank = len(node.outputs[0].shape or ())
-    return reader.outputs if reader.attributes["axis"].as_int() in (-1, rank - 1) else node.outputs[:1]
+    if reader.attributes["axis"].as_int() in (-1, rank - 1):
+        return reader.outputs
+    return node.outputs[:1]
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
     uses = list(node.outputs[0].uses())
-    return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
+    if len(uses) == 1 and not node.outputs[0].is_graph_output():
+        return uses[0].node
+    return None
 
 
 def _array(value: ir.Value) -> Float32:

@@ -21,7 +21,7 @@ def write_positions(w: Writer, ids: ir.Value, dimension: str) -> ir.Value:
     """int64 `[length]`, 0 and on, for ids `[b, length]` of a named dimension."""
     # Not Shape's start and end: TensorRT 8.6 reads neither, and its parser crashes on what it makes of them.
     positions = w.op("Range", 0, w.op("Gather", w.op("Shape", ids), 1), 1)
-    # ONNX Runtime fuses only what it knows to be of one shape.
+    # ONNX Runtime fuses only values of a known shape.
     positions.shape = ir.Shape([dimension])
     return positions
 
@@ -59,7 +59,7 @@ def write_relative_positions(
 
 
 class Rotation:
-    """Rotary positions of a stack's tokens; a model that has others is left as it is.
+    """Rotary positions of a stack's tokens; other models are unchanged.
 
     Args:
         w: of the graph.
@@ -71,7 +71,8 @@ class Rotation:
 
     def __init__(self, w: Writer, config: Config, side: Side, length: int, positions: ir.Value) -> None:
         self._w = w
-        self._heads, self._head_dim = side.heads, side.head_dim
+        self._heads = side.heads
+        self._head_dim = side.head_dim
         self._tables: list[ir.Value] = []
         if config.positions != "rotary":
             return

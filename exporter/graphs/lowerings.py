@@ -1,6 +1,6 @@
 """The ways to write the decoder's layers in ONNX, behind one set of methods.
 
-`decoder.Decoder` is the one source; runtimes differ in how a cache is written, which operators compute attention, and
+`decoder.Decoder` is written once. Runtimes differ in how a cache is written, which operators compute attention, and
 how a residual and its norm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache length.
 Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
 """
@@ -21,7 +21,7 @@ from txport.runtime.bundle.schema import ModelSizes
 # The key and value of each head, [b, h, s or c, k].
 KeyValue = tuple[ir.Value, ir.Value]
 # Ids of a block that is searched for the best one: fewer would not pay for the operators around it.
-LEAST_BLOCK = 16
+MIN_BLOCK = 16
 
 
 def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -71,7 +71,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
-        """A tensor with a row for each token, [n, width] -> [b, t, width]."""
+        """Return a tensor with a row for each token, [n, width] -> [b, t, width]."""
 
     @abstractmethod
     def for_each_token(self, x: ir.Value) -> ir.Value:
@@ -125,8 +125,8 @@ class Scatter(Lowering):
         return x
 
     def write(self, cache: KeyValue, new: KeyValue) -> KeyValue:
-        """A cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at each row's position."""
-        # ScatterElements wants an index for each element written. Adding zeros spreads the position over heads and
+        """Return a cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at each row's position."""
+        # ScatterElements needs one index per element. Adding zeros spreads the position over heads and
         # head_dim; Expand would need the batch size, and with it a Shape operator.
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
         index = self._w.op("Add", positions, np.zeros((1, self._heads, 1, self._head_dim), np.int64))
@@ -137,7 +137,10 @@ class Scatter(Lowering):
 
     def attend(self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value) -> ir.Value:
         """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
-        bias = mask if mask.dtype == FLOAT else self._w.op("Where", mask, 0.0, MASKED)
+        if mask.dtype == FLOAT:
+            bias = mask
+        else:
+            bias = self._w.op("Where", mask, 0.0, MASKED)
         return attend(self._w, query, self._w.op("Transpose", key, perm=[0, 1, 3, 2]), value, bias)[0]
 
     def _split_heads(self, x: ir.Value) -> ir.Value:
@@ -214,7 +217,10 @@ class Ort(Scatter):
     def add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
         if not isinstance(norm, nn.LayerNorm | RMSNorm):
             return super().add_norm(x, residual, norm, name)
-        kind = "SkipLayerNormalization" if isinstance(norm, nn.LayerNorm) else "SkipSimplifiedLayerNormalization"
+        if isinstance(norm, nn.LayerNorm):
+            kind = "SkipLayerNormalization"
+        else:
+            kind = "SkipSimplifiedLayerNormalization"
         with self._w.module(name):
             parameters = [self._w.weight(key, self._w.tensors.parameter(p)) for key, p in norm.named_parameters()]
             outputs = self._w.ops(kind, 4, x, residual, *parameters, domain=CONTRIB, epsilon=norm.eps)
@@ -228,7 +234,7 @@ class Ort(Scatter):
         they are long gone (ONNX Runtime before 1.31, microsoft/onnxruntime#32120).
         """
         width = _block(vocabulary)
-        if width < LEAST_BLOCK:
+        if width < MIN_BLOCK:
             return super().best(logits, vocabulary)
         w = self._w
         blocks = w.op("Reshape", logits, [-1, vocabulary // width, width])
@@ -255,12 +261,12 @@ class OrtCuda(Ort):
 
 
 class Beams(Lowering):
-    """One token for each hypothesis of a sentence: m beams are queries over what all of them have in common.
+    """One token for each hypothesis of a sentence: m beams are queries over shared keys and values.
 
     Cross-attention reads a sentence's keys and values once. A cache has a slot for each beam at each position; what a
-    beam makes stays in its slot for ever, and `self_ancestors` say which slots a hypothesis continues. So a search that
-    goes on with other hypotheses moves those flags and no cache. Only standard operators; those of opset 18 would write
-    a cache one number at a time.
+    beam makes stays in its slot for ever, and `self_ancestors` are the slots that a hypothesis continues. So a search
+    that continues with other hypotheses moves those flags but not the cache. Only standard operators; opset 18 would
+    write a cache one number at a time.
     """
 
     name = "standard"
@@ -276,7 +282,7 @@ class Beams(Lowering):
         return self._by_row(context), cache
 
     def _written(self, cache: ir.Value, new: ir.Value) -> ir.Value:
-        """A cache [b, h, c * m, k] with what its beams have made, [b, h, m, k], from the first one's slot on."""
+        """Return a cache [b, h, c * m, k] with what its beams have made, [b, h, m, k], from the first one's slot on."""
         return self._w.op("TensorScatter", cache, new, self._w.inputs["first_slots"], axis=2)
 
     def distances(self) -> ir.Value:
@@ -308,7 +314,7 @@ class Beams(Lowering):
 
 
 def _block(vocabulary: int) -> int:
-    """The largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
+    """Return the largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 

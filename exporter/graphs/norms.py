@@ -15,7 +15,7 @@ RMS_OPSET = 23
 
 
 def write_norm(w: Writer, x: ir.Value, norm: nn.Module, name: str) -> ir.Value:
-    """A norm of `txport.models.norms` over `[..., d]`, as the module `name`."""
+    """Return a norm of `txport.models.norms` over `[..., d]`, as the module `name`."""
     if isinstance(norm, NoNorm):
         return x
     with w.module(name):
@@ -33,27 +33,31 @@ def _rms_norm(w: Writer, x: ir.Value, norm: RMSNorm) -> ir.Value:
     weight = w.weight("weight", w.tensors.parameter(norm.weight))
     if w.opset >= RMS_OPSET:
         return w.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
-    # ONNX Runtime makes one operator of these parts: with x * x or Reciprocal it would not know the pattern.
+    # ONNX Runtime fuses this pattern into one operator; it would not match with x * x or Reciprocal.
     square = w.op("ReduceMean", w.op("Pow", x, 2.0), [-1], keepdims=1)
     root = w.op("Sqrt", w.op("Add", square, norm.eps))
     return w.op("Mul", w.op("Div", x, root), weight)
 
 
 def foldable(norm: nn.Module) -> SharedNorm | None:
-    """The norm if linear layers that read it can do its work, else None."""
-    return norm if isinstance(norm, SharedNorm) else None
+    """Return the norm if linear layers that read it can do its work, else None."""
+    if isinstance(norm, SharedNorm):
+        return norm
+    return None
 
 
 def remaining(norm: nn.Module) -> nn.Module:
-    """The norm that is left to write where linear layers may do its work."""
-    return NoNorm() if foldable(norm) else norm
+    """Return the norm that is left to write where linear layers may do its work."""
+    if foldable(norm):
+        return NoNorm()
+    return norm
 
 
 def in_norm(node: ir.Node) -> bool:
-    """Whether a node of a graph is of the module of a norm."""
+    """Return whether a node of a graph is of the module of a norm."""
     return module_of(node).endswith("norm")
 
 
 def module_of(node: ir.Node) -> str:
-    """The module that a node of a graph is of; "" for those of the graph itself."""
+    """Return the module that a node of a graph is of; "" for those of the graph itself."""
     return (node.name or "").rpartition("/")[0]

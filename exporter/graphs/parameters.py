@@ -1,6 +1,6 @@
 """The table of parameters: where the graphs' file of weights has each tensor of the model, found by what it holds.
 
-A graph has a parameter as it is, transposed, or as one of several that were packed into one matrix; in float32, in
+A graph contains a parameter unchanged, transposed, or packed with others into one matrix; in float32, in
 float16, or in int8 with scales. All of these are views with strides, so an engine without graphs needs no second copy.
 What a graph has inline, since it is small, is added to the end of the file.
 """
@@ -64,7 +64,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
 
 
 def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
-    """Every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name.
+    """Yield every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name.
 
     Args:
         model: a checkpoint's.
@@ -92,7 +92,7 @@ def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Fl
 
 
 def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
-    """A table of tokens that is the target's, and stored as that is, stands there once."""
+    """Yield a table of tokens that is the target's, and stored as that is, stands there once."""
     target = found["target_embedding.tokens.weight"]
     for name, parameter in found.items():
         same = name in ("source_embedding.tokens.weight", "projection.weight")
@@ -100,7 +100,7 @@ def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
             yield parameter
 
 
-class _Place(NamedTuple):
+class _View(NamedTuple):
     """A view of the file: offset in bytes, strides in elements."""
 
     offset: int
@@ -128,7 +128,7 @@ class _Weights:
                     self._stored.setdefault((_DTYPES[tensor.dtype], math.prod(shape)), {})[tensor.offset] = shape
 
     def find(self, name: str, values: Float32, added: "_Added") -> Parameter:
-        """The most exact form in which these graphs have a tensor; what they lack is added."""
+        """Return the most exact form in which these graphs have a tensor; what they lack is added."""
         if (place := self._place(values)) is not None:
             return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
         with np.errstate(over="ignore"):  # what overflows is in float32
@@ -143,8 +143,8 @@ class _Weights:
         place = added.place(name, values)
         return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
 
-    def _place(self, values: Array) -> _Place | None:
-        """A view of what is stored that equals `values`."""
+    def _place(self, values: Array) -> _View | None:
+        """Return a view of what is stored that equals `values`."""
         matrix = values.reshape(len(values), -1)
         rows, columns = matrix.shape
         for parts in range(1, _PACKED + 1):
@@ -153,20 +153,22 @@ class _Weights:
                     if shape == (parts * rows, *values.shape[1:]):
                         start = offset + part * values.nbytes
                         if self._has(start, matrix, columns):
-                            return _Place(start, (columns, 1)[-values.ndim :])
+                            return _View(start, (columns, 1)[-values.ndim :])
                     if shape == (columns, parts * rows):  # transposed
                         start = offset + part * rows * values.itemsize
                         if self._has(start, matrix.T, parts * rows):
-                            return _Place(start, (1, parts * rows))
+                            return _View(start, (1, parts * rows))
         return None
 
     def _has(self, offset: int, matrix: Array, stride: int) -> bool:
-        """Whether the rows of `matrix` stand there, `stride` numbers apart; read, since a mapped file counts as memory.
+        """Return whether the rows of `matrix` are stored there with this stride; read, since mapped files count as
+        memory.
 
         The first row decides nearly always.
         """
         rows, columns = matrix.shape
-        begin, end = 0, 1
+        begin = 0
+        end = 1
         while begin < rows:
             count = (end - begin - 1) * stride + columns
             start = offset + begin * stride * matrix.itemsize
@@ -175,7 +177,8 @@ class _Weights:
             stored: Array = np.ndarray((end - begin, columns), matrix.dtype, read, 0, strides)
             if not np.array_equal(stored, matrix[begin:end]):
                 return False
-            begin, end = end, min(rows, end + max(1, _BLOCK // stride))
+            begin = end
+            end = min(rows, end + max(1, _BLOCK // stride))
         return True
 
 
@@ -190,7 +193,7 @@ class _Added:
         self._output = output
         self._offsets: dict[bytes, int] = {}
 
-    def place(self, name: str, values: Float32) -> _Place:
+    def place(self, name: str, values: Float32) -> _View:
         """Place of a tensor from now on; a large matrix would be a second copy, and our mistake."""
         missing = f"no graph has {name}, of {values.size} elements, in the file of weights"
         assert values.ndim == 1 or values.size < INLINE, missing
@@ -199,4 +202,4 @@ class _Added:
             self._output.write(b"\0" * (-self._output.tell() % ALIGNMENT))
             self._offsets[data] = self._output.tell()
             self._output.write(data)
-        return _Place(self._offsets[data], (values.shape[1], 1) if values.ndim == 2 else (1,))
+        return _View(self._offsets[data], (values.shape[1], 1) if values.ndim == 2 else (1,))

@@ -14,10 +14,10 @@ Values = Mapping[str, Array]
 
 
 def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
-    """A session for a graph file; if not `fused`, every operator is computed as it is written."""
+    """Return a session for a graph file; if not `fused`, every operator is computed as it is written."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # What is measured here is no time: threads that spin would only take cores that others need.
+    # No times are measured: spinning threads would only occupy cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     avoid_overflow(options)
     if not fused:
@@ -26,7 +26,7 @@ def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool =
 
 
 def outputs_of(runner: onnxruntime.InferenceSession, feed: Values) -> dict[str, Array]:
-    """All outputs of a session by name."""
+    """Return all outputs of a session by name."""
     names = [value.name for value in runner.get_outputs()]
     return dict(zip(names, runner.run(names, dict(feed)), strict=True))
 
@@ -52,7 +52,8 @@ class TeacherForced:
     """
 
     def __init__(self, encoder: onnxruntime.InferenceSession, step: onnxruntime.InferenceSession) -> None:
-        self._encoder, self._step = encoder, step
+        self._encoder = encoder
+        self._step = step
 
     def encode(self, source_ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> tuple[Values, Values]:
         """Inputs and outputs of the encoder on int64 ids `[b, s]` of these lengths `[b]`."""

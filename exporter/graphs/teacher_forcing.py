@@ -1,6 +1,6 @@
 """The decoder over whole translations: what a model attends to, and how it scores a given translation.
 
-It reads whole sentences in parallel and has the weights of the step, so that the step stays as it is: that is fused and
+It reads whole sentences in parallel and shares the weights of the step. The step is unchanged, since it is fused and
 captured, and has no weights of attention to give. Shapes: b batch, h heads, k head_dim, d d_model, s source, t target,
 v vocabulary.
 """
@@ -27,7 +27,8 @@ def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder(sizes, "float32"), OPSET, tensors)
-    ids, lengths = w.inputs["target_ids"], w.inputs["target_lengths"]
+    ids = w.inputs["target_ids"]
+    lengths = w.inputs["target_lengths"]
     positions = write_positions(w, ids, "target")
     row = w.op("Unsqueeze", positions, [0])
     # A step reads what the one before it made, and the first one bos.
@@ -63,11 +64,12 @@ class Parallel(Lowering):
         super().__init__(writer, sizes)
         self.self_weights: list[ir.Value] = []
         self.cross_weights: list[ir.Value] = []
-        self._positions, self._causal = positions, causal
+        self._positions = positions
+        self._causal = causal
         self._length = writer.op("Shape", writer.inputs["target_ids"], start=1, end=2)
 
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
-        """Packed projections [b * t, 3d] -> context [b * t, d]; the cache stays as it is."""
+        """Packed projections [b * t, 3d] -> context [b * t, d]; the cache does not change."""
         w = self._w
         if self._head_dim % 8:
             query, key, value = map(self._split_heads, w.ops("Split", 3, qkv, axis=1, num_outputs=3))
@@ -75,13 +77,17 @@ class Parallel(Lowering):
             # As one matrix, as int8 keeps it for ONNX Runtime's fused attention.
             packed = w.op("Transpose", self._by_sentence(qkv, 3, self._heads, self._head_dim), perm=[2, 0, 3, 1, 4])
             query, key, value = (w.op("Gather", packed, part, axis=0) for part in range(3))
-        mask = self._causal if bias is None else w.op("Add", bias, self._causal)
+        if bias is None:
+            mask = self._causal
+        else:
+            mask = w.op("Add", bias, self._causal)
         context, weights = attend(w, query, w.op("Transpose", key, perm=[0, 1, 3, 2]), value, mask)
         self.self_weights.append(weights)
         return self._merge_heads(context), cache
 
     def distances(self) -> ir.Value:
-        w, positions = self._w, self._positions
+        w = self._w
+        positions = self._positions
         before = w.op("Sub", w.op("Unsqueeze", positions, [0, 2]), w.op("Unsqueeze", positions, [0, 1]))
         return w.op("Max", before, 0)
 

@@ -41,13 +41,16 @@ class ModelTensors:
         self._tensors: dict[Hashable, ir.LazyTensor] = {}
 
     def parameter(self, parameter: Tensor, rows: int | None = None) -> ir.LazyTensor:
-        """A parameter or buffer as it is, or its first `rows` rows."""
+        """Return a parameter or buffer, or its first `rows` rows."""
         shape = parameter.shape if rows is None else (min(rows, len(parameter)), *parameter.shape[1:])
         return self._tensor((id(parameter), rows), shape, lambda: _array(parameter[:rows]))
 
     def relative(self, positions: RelativePositions, length: int) -> ir.LazyTensor:
-        """The table of relative positions for sequences of up to `length` tokens."""
-        rows = length if positions.causal else 2 * length - 1
+        """Return the table of relative positions for sequences of up to `length` tokens."""
+        if positions.causal:
+            rows = length
+        else:
+            rows = 2 * length - 1
         tables, _, heads = positions.weight.shape
         return self._tensor((id(positions), length), (rows, tables * heads), lambda: _array(positions.table(length)))
 
@@ -93,7 +96,7 @@ class ModelTensors:
 
 
 def query_scale(attention: Attention) -> float:
-    """The factor of queries, 1/sqrt(head_dim), which is folded into their projection."""
+    """Return the factor of queries, 1/sqrt(head_dim), which is folded into their projection."""
     return float((attention.query.out_features // attention.heads) ** -0.5)
 
 
@@ -103,7 +106,10 @@ def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Ten
         return linear.weight, linear.bias
     scale, shift = (value.double() for value in norm.affine())
     weight = linear.weight.double()
-    bias = weight @ shift if linear.bias is None else weight @ shift + linear.bias.double()
+    if linear.bias is None:
+        bias = weight @ shift
+    else:
+        bias = weight @ shift + linear.bias.double()
     return (weight * scale).float(), bias.float()
 
 

@@ -45,7 +45,8 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
                         stored[key] = (output.tell(), len(data))
                         output.write(data)
                 offset, length = stored[keys[tensor]]
-                shape, name = ir.Shape(tensor.shape), value.name or ""  # type: ignore[arg-type]
+                shape = ir.Shape(tensor.shape)  # type: ignore[arg-type]
+                name = value.name or ""
                 value.const_value = ir.ExternalTensor(
                     file.name, offset, length, tensor.dtype, shape=shape, name=name, base_dir=file.parent
                 )

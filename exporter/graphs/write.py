@@ -24,7 +24,7 @@ OPTIONAL = ATTENTION | BEAMS
 def write_all(
     model: Transformer, lowerings: Sequence[str], length: int, optional: Collection[str], *, half: bool = False
 ) -> dict[str, ir.Model]:
-    """The encoder and the decoder steps of `lowerings` by the names of their files.
+    """Return the encoder and the decoder steps of `lowerings` by the names of their files.
 
     Their weights are the model's, and computed when they are read: it must not change before.
 

@@ -91,7 +91,10 @@ class Writer:
         self._tape.op_multi_out(kind, operands, attributes, domain=domain, num_outputs=outputs, name=name)
         node = self._tape.nodes[-1]
         for index, output in enumerate(node.outputs):
-            output.name = name if outputs == 1 else f"{name}.{index}"
+            if outputs == 1:
+                output.name = name
+            else:
+                output.name = f"{name}.{index}"
             output.type = _type(node)
         return node.outputs
 
@@ -105,17 +108,19 @@ class Writer:
         """x `[..., inputs]` -> `[..., outputs]`."""
         with self.part(name):
             y = self.op("MatMul", x, self.weight("weight", layer.transposed))
-            return y if layer.bias is None else self.op("Add", y, self.weight("bias", layer.bias))
+            if layer.bias is None:
+                return y
+            return self.op("Add", y, self.weight("bias", layer.bias))
 
     def weight(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """A weight, under the name with which it was first asked for."""
+        """Return a weight, under the name with which it was first asked for."""
         if id(tensor) not in self._weights:
             value = self._initializer(self._name(f"{self._scope}.{name}".lstrip(".")), tensor)
             self._weights[id(tensor)] = value
         return self._weights[id(tensor)]
 
     def model(self, outputs: Sequence[ir.Value]) -> ir.Model:
-        """The graph, with its outputs in the order of the interface."""
+        """Return the graph, with its outputs in the order of the interface."""
         for value, tensor in zip(outputs, self._interface.outputs, strict=True):
             value.name = tensor.name
             value.dtype = _TYPES[tensor.dtype]
@@ -140,7 +145,9 @@ class Writer:
 
     def _name(self, name: str) -> str:
         self._names[name] = self._names.get(name, 0) + 1
-        return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
+        if self._names[name] == 1:
+            return name
+        return f"{name}_{self._names[name]}"
 
     def _value(self, operand: Operand) -> ir.Value | None:
         if operand is None or isinstance(operand, ir.Value):
@@ -148,10 +155,14 @@ class Writer:
         if isinstance(operand, ir.TensorProtocol):
             return self.weight("weight", operand)
         array = np.asarray(operand)
-        array = array.astype(np.float32) if array.dtype == np.float64 else array
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._weights:
-            name = "x".join(map(str, array.shape)) if array.size > 4 else ",".join(map(str, array.ravel().tolist()))
+            if array.size > 4:
+                name = "x".join(map(str, array.shape))
+            else:
+                name = ",".join(map(str, array.ravel().tolist()))
             self._weights[key] = self._initializer(self._name(f"constant.{name}"), ir.tensor(array))
         return self._weights[key]
 
@@ -165,4 +176,6 @@ def _type(node: ir.Node) -> ir.TypeProtocol | None:
     if node.op_type == "Cast":
         return ir.TensorType(ir.DataType(node.attributes["to"].as_int()))
     first = node.inputs[1 if node.op_type == "Where" else 0]
-    return None if first is None or first.dtype is None else ir.TensorType(first.dtype)
+    if first is None or first.dtype is None:
+        return None
+    return ir.TensorType(first.dtype)

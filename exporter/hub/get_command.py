@@ -21,21 +21,25 @@ from txport.runtime.system import Lock
 @click.argument("name")
 @click.option(
     "--source",
-    help="Where the model is, if not in the repository NAME: a directory, a .zip or .tar file, or another repository.",
+    help="Source of the model instead of the repository NAME: a directory, a .zip or .tar file, or another repository.",
 )
-@click.option("--offline", is_flag=True, help="Ask nothing of the network: use what an earlier call has fetched.")
-@click.option("--allow-pickle", is_flag=True, help="Take weights that are in files of PyTorch only (.bin).")
-@click.option("--force", is_flag=True, help="Replace the bundle that is kept, also by what is newer.")
+@click.option("--offline", is_flag=True, help="Do not use the network. Use files of earlier downloads.")
+@click.option(
+    "--allow-pickle",
+    is_flag=True,
+    help="Accept weights in PyTorch's pickle format (.bin).",
+)
+@click.option("--force", is_flag=True, help="Download again and replace the cached bundle.")
 def main(name: str, source: str | None, offline: bool, allow_pickle: bool, force: bool) -> None:
-    """Fetch the model NAME, export and verify it, and keep the bundle, which every command takes by NAME then.
+    """Download the model NAME, export and verify it, and cache the bundle.
 
-    NAME is that of a repository on the Hugging Face hub, OWNER/MODEL, and may say more: OWNER/MODEL@REVISION:PRECISION,
-    with a branch, tag or commit and with float32, float16 or int8. The repository holds a model that tx-import takes,
-    or a bundle. Nothing in it is run.
+    Every command accepts NAME as a bundle afterwards. NAME is a repository of the Hugging Face hub, OWNER/MODEL, or
+    OWNER/MODEL@REVISION:PRECISION with a branch, tag or commit, and float32, float16 or int8. The repository contains a
+    model that tx-import supports, or a bundle. No code of the repository is executed.
     """
     parsed = Name.parse(name)
     if parsed is None:
-        raise InputError(f"{name} is no name: give OWNER/MODEL, OWNER/MODEL@REVISION or OWNER/MODEL:int8")
+        raise InputError(f"{name} is not a model name: use OWNER/MODEL, OWNER/MODEL@REVISION or OWNER/MODEL:int8")
     target = parsed.directory
     make_directory(target.parent)
     with _alone(target.parent):

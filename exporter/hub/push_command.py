@@ -15,13 +15,12 @@ CARD = "README.md"
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE_DIRECTORY)
 @click.argument("repository")
-@click.option("--private", is_flag=True, help="Make a repository that others cannot see, if it is new.")
-@click.option("--revision", help="The branch to write. [default: main]")
+@click.option("--private", is_flag=True, help="Create the repository as private if it does not exist.")
+@click.option("--revision", help="Branch to upload to. [default: main]")
 def main(bundle: Path, repository: str, private: bool, revision: str | None) -> None:
     """Upload BUNDLE, a directory or a name, to REPOSITORY (OWNER/NAME), with its README.md as the model card.
 
-    Only files that the manifest lists are uploaded, each compared with its hash before. Log in with the command hf, or
-    set HF_TOKEN.
+    Only files of the manifest are uploaded, after a check of their hashes. Log in with the command hf, or set HF_TOKEN.
     """
     with needs("hub"):
         import huggingface_hub as hub

@@ -1,6 +1,6 @@
 """The ranges of the graphs' values on real sentences, and how far their logits are from PyTorch's.
 
-Both are measured on the reference's tokens, not on those that the graphs would choose.
+Both are measured on the reference's tokens, not on tokens of the graphs.
 """
 
 import math
@@ -44,7 +44,7 @@ class Calibration:
     bos: int
 
     def ranges(self, encoder: Path, step: Path) -> tuple[dict[str, float], dict[str, float]]:
-        """The largest magnitude of each value, by name, of an encoder's graph file and of a step's."""
+        """Return the largest magnitude of each value, by name, of an encoder's graph file and of a step's."""
         graphs = TeacherForced(*(session(with_all_outputs(file)) for file in (encoder, step)))
         of_encoder: dict[str, float] = {}
         of_step: dict[str, float] = {}

@@ -24,7 +24,8 @@ from txport.runtime.errors import CheckFailed
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.version import VERSION
 
-ENCODER, STEP = "encoder", "decoder_step.ort"
+ENCODER = "encoder"
+STEP = "decoder_step.ort"
 Module = tuple[str, str]  # graph and module within it
 # Batches of the calibration that modules are ranked on, each module alone.
 _RANKED_ON = 1
@@ -44,8 +45,10 @@ class Int8Search:
     def __init__(
         self, directory: Path, models: dict[str, ir.Model], manifest: Manifest, sample: Sample, calibration: Calibration
     ) -> None:
-        self._directory, self._manifest = directory, manifest
-        self._sample, self._calibration = sample, calibration
+        self._directory = directory
+        self._manifest = manifest
+        self._sample = sample
+        self._calibration = calibration
         self._files = write_graphs(directory / "onnx", models, VERSION)
         self._modules = {
             name: [(node.name or "", (name, module_of(node))) for node in convertible(model)]
@@ -53,11 +56,14 @@ class Int8Search:
         }
         ranges = calibration.ranges(self._files[ENCODER], self._files[STEP])
         self._largest = dict(zip((ENCODER, STEP), ranges, strict=True))
-        pytorch = self._translations(directory) if sample.references else []
+        if sample.references:
+            pytorch = self._translations(directory)
+        else:
+            pytorch = []
         self._references = References(sample.tokenizer, sample.references, pytorch)
 
     def choose(self, progress: Callable[[str], None]) -> list[Island]:
-        """The layers to keep in float32.
+        """Return the layers to keep in float32.
 
         Raises:
             CheckFailed: not even half of the modules in float32 make the rest good enough.
@@ -67,7 +73,8 @@ class Int8Search:
         if failure is None:
             return []
         progress("int8: searching for the layers that lose it")
-        ranked, count = self._ranked(), 1
+        ranked = self._ranked()
+        count = 1
         while 2 * count <= len(ranked):
             if self.quality(ranked[:count]).failure is None:
                 kept = {name: tuple(sorted(self._nodes(name, ranked[:count]))) for name in self._files}
@@ -88,11 +95,14 @@ class Int8Search:
         """Quality of int8 with these modules in float32."""
         kept_nodes = {name: self._nodes(name, kept) for name in self._files}
         changed = self._loss(self._calibration, kept_nodes).changed
-        translations = self._translations(self._directory / "int8") if self._sample.references else self._sample.sources
+        if self._sample.references:
+            translations = self._translations(self._directory / "int8")
+        else:
+            translations = self._sample.sources
         return self._references.quality(translations, changed)
 
     def _ranked(self) -> list[Module]:
-        """All modules, those first whose rounding alone changes the logits most."""
+        """Return all modules, those first whose rounding alone changes the logits most."""
         first = dataclasses.replace(self._calibration, answers=self._calibration.answers[:_RANKED_ON])
         modules = list(dict.fromkeys(module for nodes in self._modules.values() for _, module in nodes))
 
@@ -113,7 +123,7 @@ class Int8Search:
         }
 
     def _loss(self, calibration: Calibration, kept: dict[str, set[str]]) -> Loss:
-        """Write both graphs in int8 but for the nodes `kept`, and measure them."""
+        """Write both graphs in int8 except the nodes `kept`, and measure them."""
         models = {name: ir.load(file) for name, file in self._files.items()}
         for name, model in models.items():
             to_int8(model, self._largest[name], kept[name])

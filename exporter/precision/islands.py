@@ -18,7 +18,7 @@ from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.precision.calibration import Calibration, Loss, magnitude
-from txport.exporter.verification.quality import MOST_CHANGED
+from txport.exporter.verification.quality import MAX_CHANGED
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
 from txport.runtime.version import VERSION
@@ -26,13 +26,13 @@ from txport.runtime.version import VERSION
 # Half of float16's largest value: calibration sees some sentences, not all.
 OVERFLOW = 65504 / 2
 # Around the feed-forward layers of T5 some sentences reach far larger values than others: Hugging Face keeps their last
-# product (`wo`) in float32 whatever the sentences say. Here what calibration saw there counts so many times.
+# product (`wo`) in float32 for any sentences. Here the values of calibration are multiplied by this factor.
 GROWTH = 8
 # Loss of logit by another choice that counts as loss: a factor of 1.1 in probability. Nearer ties may break otherwise,
 # as long as they are not more than verification allows.
 REGRET = 0.1
 
-# The module that mixes what the model says with what it copies: probabilities, of which float16 holds few.
+# The module that mixes generated and copied probabilities, for which float16 is too coarse.
 MIXTURE = "copying"
 
 # The kind of graph whose modules an optional graph has.
@@ -106,7 +106,7 @@ def islands_of_attention(
 
 
 def mixture_nodes(model: ir.Model) -> set[str]:
-    """Nodes that copy, which compute in float32, but for the choice of a head: whole keys would be converted for it."""
+    """Return nodes of copying, which compute in float32, but not the choice of a head (conversion of whole keys)."""
     copying = [node for node in model.graph if module_of(node).split(".")[0] == MIXTURE]
     return {node.name or "" for node in copying if not any(map(_is_float_input, node.inputs))}
 
@@ -128,7 +128,7 @@ def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
 
 
 def island_nodes(islands: Sequence[Island], graph: str) -> set[str]:
-    """The nodes of one graph that stay in float32."""
+    """Return the nodes of one graph that stay in float32."""
     return {node for island in islands if island.graph == graph for node in island.nodes}
 
 
@@ -184,18 +184,18 @@ def _growing(model: ir.Model) -> set[str]:
 
 
 def _reads_cache(node: ir.Node) -> bool:
-    """Such a node stays float16: a Cast of whole caches at each step would cost more than the step."""
+    """Return whether a node must stay float16, since a Cast of whole caches would cost more than the step."""
     return any(value is not None and (value.name or "").startswith("self_") for value in node.inputs)
 
 
 def _scopes(model: ir.Model) -> list[str]:
-    """The modules of a graph, in order, that may become islands."""
+    """Return the modules of a graph, in order, that may become islands."""
     modules = dict.fromkeys(module_of(n) for n in model.graph if module_of(n) and not _reads_cache(n))
     return [module for module in modules if module.split(".")[0] != MIXTURE]
 
 
 def _within(name: str, model: ir.Model, scopes: Collection[Scope]) -> set[str]:
-    """Nodes of a graph in these (graph kind, module) pairs, except those that write a cache."""
+    """Return nodes of a graph in these (graph kind, module) pairs, except nodes that write a cache."""
     wanted = {scope for graph, scope in scopes if graph.split(".")[0] == name.split(".")[0]}
     return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}
 
@@ -214,7 +214,7 @@ def lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Sc
     chosen: list[Scope] = []
     current = measure(chosen)
     gains = dict.fromkeys(candidates, math.inf)
-    while gains and (current.changed > MOST_CHANGED or current.regret > REGRET):
+    while gains and (current.changed > MAX_CHANGED or current.regret > REGRET):
         trials: dict[Scope, Loss] = {}
         while (best := max(gains, key=gains.__getitem__)) not in trials:
             trials[best] = trial = measure([*chosen, best])

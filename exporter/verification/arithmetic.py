@@ -70,7 +70,7 @@ class RoundedReference:
 
     @torch.inference_mode()
     def random_logits(self, batch: Batch, seed: int) -> Logits:
-        """The same shape, float32, with the results of all operators rounded at random."""
+        """Return the same shape, float32, with the results of all operators rounded at random."""
         return self._logits(batch, self._random(seed))
 
     def _logits(self, batch: Batch, arithmetic: "_Arithmetic") -> Logits:
@@ -95,7 +95,9 @@ def allowance(weights: str, config: Config, *, sums_in_format: bool = False) -> 
     """
     if sums_in_format:
         return 2.0 * math.sqrt(max(config.d_model, config.ffn, config.decoder_ffn or 0))
-    return _FLOAT32 if weights == "float32" else 2.0
+    if weights == "float32":
+        return _FLOAT32
+    return 2.0
 
 
 class _Arithmetic(TorchFunctionMode):
@@ -188,14 +190,16 @@ class _Double(_Arithmetic):
         return result
 
     def _copy(self, weight: Tensor) -> Tensor:
-        """The weights as float64, until the next call."""
+        """Return the weights as float64, until the next call."""
         if self._memory.numel() < weight.numel():
             self._memory = torch.empty(weight.numel(), dtype=torch.float64)
         return self._memory[: weight.numel()].view_as(weight).copy_(weight)
 
 
 def _wide(value: Any) -> Any:
-    return value.double() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+    if isinstance(value, Tensor) and value.dtype == torch.float32:
+        return value.double()
+    return value
 
 
 class _RandomSingle(_Arithmetic):
@@ -233,10 +237,12 @@ class _Half(_Arithmetic):
             return self._attention(query, key, value, options["attn_mask"], options["is_causal"])
         rounded = [_to_half(each) if isinstance(each, nn.Parameter) else each for each in args]
         result = function(*rounded, **options)
-        return result if function in _MIXTURE else self.round(result)
+        if function in _MIXTURE:
+            return result
+        return self.round(result)
 
     def round(self, value: Any) -> Any:
-        """The result of an operator in float16, as float32; other values unchanged."""
+        """Return the result of an operator in float16, as float32; other values unchanged."""
         return _to_half(value)
 
     def output(self, logits: Tensor) -> Tensor:
@@ -250,7 +256,10 @@ class _Half(_Arithmetic):
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
         if mask is not None:  # or a bias with the mask in it
             bool_mask = mask.dtype == torch.bool
-            scores = scores.masked_fill(~mask, -math.inf) if bool_mask else self.round(scores + mask)
+            if bool_mask:
+                scores = scores.masked_fill(~mask, -math.inf)
+            else:
+                scores = self.round(scores + mask)
         context: Tensor = self.round(self.round(scores.softmax(dim=-1)) @ value)
         return context
 
@@ -308,7 +317,10 @@ class _Int8(_Arithmetic):
         if hasattr(x, "of_norm"):
             scale = x.abs().amax() * MARGIN / _LEVELS
         else:
-            levels = 2 * _LEVELS + 1 if hasattr(x, "of_relu") else _LEVELS
+            if hasattr(x, "of_relu"):
+                levels = 2 * _LEVELS + 1
+            else:
+                levels = _LEVELS
             scale = x.abs().amax(-1, keepdim=True) / levels
         return self.round(_in_steps(x, scale)) * scale
 

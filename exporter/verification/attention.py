@@ -50,7 +50,8 @@ def check_attention(
     """
     indices = list(itertools.islice(spread([len(source) for source in sample.sources]), SAMPLE))
     found = _Found(TeacherForcing(directory, manifest, engine, "cpu", 0))
-    sources, limits = [sample.sources[index] for index in indices], [sample.limits[index] for index in indices]
+    sources = [sample.sources[index] for index in indices]
+    limits = [sample.limits[index] for index in indices]
     for answer in answers(model, sources, limits, sample.prefix):
         found.add(answer.batch, *_maps(model, answer.batch))
     found.add_own(sample, indices, engine)
@@ -60,7 +61,8 @@ def check_attention(
 @torch.inference_mode()
 def _maps(model: Transformer, batch: Batch) -> tuple[AttentionMaps, torch.Tensor]:
     targets = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in batch.targets], batch_first=True)
-    source, lengths = torch.from_numpy(batch.source_ids), torch.from_numpy(batch.source_lengths)
+    source = torch.from_numpy(batch.source_ids)
+    lengths = torch.from_numpy(batch.source_lengths)
     maps = model.attention_maps(source, lengths, targets, torch.tensor([len(row) for row in batch.targets]))
     return maps, model.encode(source, lengths)
 
@@ -77,16 +79,21 @@ def check_beams(sample: Sample, directory: Path, manifest: Manifest, engine: Ort
     requests = [replace(request, search=search) for request in sample.requests(indices)]
     others = tuple(graph for graph in manifest.graphs if graph.role != "decoder_beams")
     plain = OrtEngine(directory, dataclasses.replace(manifest, graphs=others), manifest.lowerings[:1])
-    errors, identical = Errors(), 0
+    errors = Errors()
+    identical = 0
     for one, other in zip(decode_all(engine, requests), decode_all(plain, requests), strict=True):
-        ours, expected = one.hypotheses[0], other.hypotheses[0]
+        ours = one.hypotheses[0]
+        expected = other.hypotheses[0]
         identical += ours.ids == expected.ids
         errors.add(np.array([ours.score], np.float32), np.array([expected.score], np.float32))
     most = OWN[manifest.precision.weights]
     words = (
         f"scores of beam search differ from those by plain steps by {errors.mean:.2g} on average, more than {most:g}"
     )
-    failures = [words] if not errors.finite or errors.mean > most else []
+    if not errors.finite or errors.mean > most:
+        failures = [words]
+    else:
+        failures = []
     return BeamsReport(len(requests), identical, errors.largest, errors.mean, failures)
 
 
@@ -134,7 +141,7 @@ class _Found:
             self.own.add(reading.log_probabilities, np.array(made[row].scores, np.float32))
 
     def report(self, sentences: int, precision: str) -> AttentionReport:
-        """All that was found, judged."""
+        """Return all that was found, judged."""
         return AttentionReport(
             sentences=sentences,
             max_weight_error=self.weights.largest,

@@ -10,7 +10,8 @@ CARD = "README.md"
 
 def card(name: str, manifest: Manifest, report: VerificationReport | None) -> str:
     """Markdown for the bundle called `name`."""
-    model, limits = manifest.model, manifest.limits
+    model = manifest.model
+    limits = manifest.limits
     islands = sum(len(island.nodes) for island in manifest.precision.islands)
     return f"""# {name}
 

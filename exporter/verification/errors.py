@@ -83,8 +83,12 @@ class LogitErrors(Errors):
     @property
     def sizes(self) -> ErrorSizes:
         """Sizes of all finite errors that were added."""
-        tokens = np.zeros(1) if self._tokens is None else self._tokens / max(1, self._positions)
-        rms, token = math.sqrt(float(tokens.mean())), math.sqrt(float(tokens.max()))
+        if self._tokens is None:
+            tokens = np.zeros(1)
+        else:
+            tokens = self._tokens / max(1, self._positions)
+        rms = math.sqrt(float(tokens.mean()))
+        token = math.sqrt(float(tokens.max()))
         return ErrorSizes(rms, token, self._lead)
 
 

@@ -75,7 +75,8 @@ class LoweringCheck:
             answer: the batch, and what PyTorch computed for it.
             memory: of the bundle's encoder, which all lowerings share that do not encode by themselves.
         """
-        batch, logits = answer.batch, answer.logits
+        batch = answer.batch
+        logits = answer.logits
         if self.encodes:
             memory = self._engine.encode(batch.source_ids, batch.source_lengths)
         self._expected.update(zip(batch.indices, batch.targets, strict=True))
@@ -89,8 +90,9 @@ class LoweringCheck:
             ]
 
     def _lockstep(self, answer: Answer, memory: Memory) -> list[list[int]]:
-        """The ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
-        targets, logits = answer.batch.targets, answer.logits
+        """Return the ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
+        targets = answer.batch.targets
+        logits = answer.logits
         prefix = self._sample.prefix
         rows = range(len(targets))
         longest = max(map(len, targets))
@@ -99,7 +101,8 @@ class LoweringCheck:
         state.place(rows, memory, rows, [longest] * len(rows))
         for step in range(longest):
             state.step()
-            tokens, ours = state.read().token_ids[-1].copy(), state.logits()
+            tokens = state.read().token_ids[-1].copy()
+            ours = state.logits()
             if step < len(prefix):
                 tokens[:] = prefix[step]
                 state.override(rows, tokens.tolist(), [False] * len(ids))
@@ -121,7 +124,8 @@ class LoweringCheck:
             expected: their sizes at each position of each sentence.
             examination: of positions with larger errors.
         """
-        report, loop = self._report, self._runs["loop"]
+        report = self._report
+        loop = self._runs["loop"]
         report.sentences, report.loop_sentences = len(self._ids), len(loop)
         report.token_identical = sum(ids == self._expected[index] for index, ids in self._ids.items())
         # The lockstep run stops at a divergence.
@@ -129,10 +133,13 @@ class LoweringCheck:
         report.single_sentences = len(self._runs["alone"])
         report.batch_identical = self._count_as_loop("alone")
         report.padded_identical = self._count_as_loop("padded")
-        report.max_logit_error, report.mean_logit_error = self._logits.largest, self._logits.mean
-        report.finite, report.errors = self._logits.finite, self._logits.sizes
+        report.max_logit_error = self._logits.largest
+        report.mean_logit_error = self._logits.mean
+        report.finite = self._logits.finite
+        report.errors = self._logits.sizes
         if not self.encodes:
-            report.max_encoder_error, report.mean_encoder_error = encoder.largest, encoder.mean
+            report.max_encoder_error = encoder.largest
+            report.mean_encoder_error = encoder.mean
             report.finite = self._logits.finite and encoder.finite
         report.divergences = sorted(self._divergences, key=lambda divergence: -divergence.margin)[:LISTED]
         report.quality = self._quality()
@@ -145,7 +152,10 @@ class LoweringCheck:
         """Measure the loop's translations, or, where it ran some only, the tokens alone."""
         loop = self._runs["loop"]
         indices = sorted(loop)
-        references = self._sample.references if len(loop) == len(self._sample.sources) else []
+        if len(loop) == len(self._sample.sources):
+            references = self._sample.references
+        else:
+            references = []
         changed = sum(divergence.run == "batch" for divergence in self._divergences) / max(
             1, sum(map(len, self._ids.values()))
         )
@@ -157,8 +167,9 @@ class LoweringCheck:
         return sum(ids == self._runs["loop"][index] for index, ids in self._runs[run].items())
 
     def _plainly(self, indices: Sequence[int], padding: int) -> dict[int, list[int]]:
-        """The ids of these sentences in one plain batch, each with at least `padding` padding."""
-        engine, sample = self._engine, self._sample
+        """Return the ids of these sentences in one plain batch, each with at least `padding` padding."""
+        engine = self._engine
+        sample = self._sample
         ids, lengths = pad([sample.sources[index] for index in indices], engine.tokens.pad)
         width = min(ids.shape[1] + padding, engine.limits.source)
         ids = np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=engine.tokens.pad)

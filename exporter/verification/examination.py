@@ -20,7 +20,8 @@ from txport.exporter.verification.errors import centred_errors
 from txport.models.transformer import Transformer
 
 # Random roundings of a sentence: passes, and rows of each.
-PASSES, ROWS = 8, 8
+PASSES = 8
+ROWS = 8
 # An error at one position may be this many times larger than those of these roundings, times the factor for averages.
 # Measured: at most 1.6 times as large, in 40 sentences of one good bundle in each format, by two engines.
 SPREAD = 2.0
@@ -100,7 +101,7 @@ class Examination:
 
 
 def _sizes(ours: Logits, expected: Logits, suspects: Sequence[Suspect]) -> npt.NDArray[np.float64]:
-    """The error of each suspect, of the logits `[suspects, v]` at its step."""
+    """Return the error of each suspect, of the logits `[suspects, v]` at its step."""
     errors, ids = centred_errors(ours, expected)
     sizes: npt.NDArray[np.float64] = np.sqrt(np.square(errors).sum(axis=-1) / ids)
     for row, suspect in enumerate(suspects):

@@ -43,7 +43,8 @@ def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenRepo
     Raises:
         TxportError: the device or the bundle cannot be used.
     """
-    translator, golden = Translator(bundle, device, engine), load_golden(bundle)
+    translator = Translator(bundle, device, engine)
+    golden = load_golden(bundle)
     alone = check_translator(translator, golden)
     refilled = _refilled(translator, golden)
     words = [
@@ -61,7 +62,7 @@ def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenRepo
 
 
 def awaits_fused(manifest: Manifest) -> bool:
-    """Whether the fused engine, which is here, could run the bundle, had it been verified with it."""
+    """Return whether the fused engine, which is here, could run the bundle, had it been verified with it."""
     verification = manifest.verification
     if verification is None or FUSED in verification.engines:
         return False
@@ -80,7 +81,8 @@ def _with_fused(manifest: Manifest, verification: Verification) -> Manifest:
 
 def _refilled(translator: Translator, golden: Golden) -> list[Difference]:
     """Run the cases with few rows, so that each takes many sentences, in shuffled orders."""
-    prefix, order = translator.tokenizer.affixes().target_prefix, list(range(len(golden.cases)))
+    prefix = translator.tokenizer.affixes().target_prefix
+    order = list(range(len(golden.cases)))
     differences = []
     for seed in range(_ORDERS):
         random.Random(seed).shuffle(order)

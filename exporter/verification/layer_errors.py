@@ -25,7 +25,8 @@ from txport.runtime.errors import InputError
 from txport.runtime.golden import Case, load_golden
 
 # Cases, and steps of each.
-CASES, STEPS = 4, 12
+CASES = 4
+STEPS = 12
 # Scores of masked positions are as near to float16's number for them.
 _NEAR = 5000
 
@@ -113,7 +114,7 @@ def _copies(
 
 
 def _expected(exact: TeacherForced, cases: Sequence[Case], bos: int) -> tuple[list[Pair], list[Pair]]:
-    """Each run of the encoder and of the step by the reference, one case at a time."""
+    """Return each run of the encoder and of the step by the reference, one case at a time."""
     length = max([1, *(min(len(case.target_ids), STEPS) for case in cases)])
     encoder: list[Pair] = []
     step: list[Pair] = []
@@ -135,7 +136,8 @@ class _Sums:
         exact = expected.astype(np.float64)
         # What is masked may be infinite in float16; other values as low as that are faults.
         seen = ~((exact < MASKED / 2) | (np.abs(exact - MASKED_HALF) < _NEAR))  # NaN is seen
-        ours, exact = ours[seen], exact[seen]
+        ours = ours[seen]
+        exact = exact[seen]
         self.largest = max(self.largest, float(np.abs(exact).max(initial=0.0)))
         difference = np.abs(ours.astype(np.float64) - exact)
         # max() of Python would drop a NaN.
@@ -146,8 +148,14 @@ class _Sums:
     @property
     def figures(self) -> tuple[float, float, float]:
         """The largest magnitude, the error and the relative error, as in `LayerError`."""
-        relative = math.sqrt(self._differences / self._squares) if self._squares > 0 else math.inf
-        error = self.error if math.isfinite(self.error) else math.nan
+        if self._squares > 0:
+            relative = math.sqrt(self._differences / self._squares)
+        else:
+            relative = math.inf
+        if math.isfinite(self.error):
+            error = self.error
+        else:
+            error = math.nan
         return self.largest, error, relative if self._differences != 0 else 0.0
 
 
@@ -167,7 +175,7 @@ def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[Pair]) -> 
 
 
 def worst(errors: Sequence[LayerError], count: int) -> list[LayerError]:
-    """The values with the largest relative errors, those that are not finite before all others, in their order.
+    """Return the values with the largest relative errors, those that are not finite before all others, in their order.
 
     Operators that only move values repeat the error of what they move, and are left out.
     """

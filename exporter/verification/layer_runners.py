@@ -22,7 +22,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def runner_on(where: tuple[str, str], file: Path, graph: Graph, manifest: Manifest, shapes: Sequence[Shapes]) -> Runner:
-    """A function that runs `file` on a device; float inputs are rounded to the types that it takes.
+    """Return a function that runs `file` on a device; float inputs are rounded to the types that it takes.
 
     Args:
         where: device and engine: "cpu" or "cuda", "ort" or "trt".
@@ -86,5 +86,5 @@ def network_with_config(
 
 
 def _range_of(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The smallest, the first and the largest, size by size."""
+    """Return the smallest, the first and the largest, size by size."""
     return tuple(map(min, zip(*shapes, strict=True))), shapes[0], tuple(map(max, zip(*shapes, strict=True)))

@@ -12,7 +12,11 @@ MINUTES = 60.0  # after which something is wrong, or the machine too small for s
 # As `sentences`, `minutes`, `singles`, `text`, `references`, `ids` and `reference_ids` of a command.
 verification_options = flags(
     click.option(
-        "--sentences", type=click.IntRange(1), default=SENTENCES, show_default=True, help="Sentences to verify on."
+        "--sentences",
+        type=click.IntRange(1),
+        default=SENTENCES,
+        show_default=True,
+        help="Number of sentences to verify.",
     ),
     click.option(
         "--verify-minutes",
@@ -20,25 +24,33 @@ verification_options = flags(
         type=click.FloatRange(0, min_open=True),
         default=MINUTES,
         show_default=True,
-        help="It fails if comparing them takes longer.",
+        help="Time limit of the verification. It fails if the limit is exceeded.",
     ),
     click.option(
         "--singles",
         type=click.IntRange(1),
         default=SINGLES,
         show_default=True,
-        help="How many of them to decode alone as well.",
+        help="Number of sentences that are also decoded one at a time.",
     ),
     click.option(
-        "--text", type=click.Path(path_type=Path), help="Sentences to verify on. [default: the checkpoint's own]"
+        "--text",
+        type=click.Path(path_type=Path),
+        help="File of sentences to verify. [default: the checkpoint's sentences]",
     ),
-    click.option("--references", type=click.Path(path_type=Path), help="Translations of --text, to compare BLEU."),
+    click.option(
+        "--references",
+        type=click.Path(path_type=Path),
+        help="File of reference translations of --text, to compare BLEU.",
+    ),
     click.option(
         "--ids",
         type=click.Path(path_type=Path),
-        help="Sentences to verify on as source ids, one sentence a line, for a model without a tokenizer.",
+        help="File of sentences to verify as source ids, one sentence per line, for a model without a tokenizer.",
     ),
     click.option(
-        "--reference-ids", type=click.Path(path_type=Path), help="Translations of --ids as target ids, to compare BLEU."
+        "--reference-ids",
+        type=click.Path(path_type=Path),
+        help="File of reference translations of --ids as target ids, to compare BLEU.",
     ),
 )

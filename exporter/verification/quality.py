@@ -18,11 +18,11 @@ from sacrebleu.metrics.bleu import BLEU
 from txport.runtime.text.tokenizer import Tokenizer
 
 # BLEU that a bundle may lose against PyTorch, on the same sentences and references.
-MOST_LOST = 0.1
+MAX_LOST = 0.1
 # A loss that chance gives more often is none.
 CHANCE = 0.05
 # Share of tokens that may change where there are no references.
-MOST_CHANGED = 0.02
+MAX_CHANGED = 0.02
 # Random exchanges of approximate randomization.
 EXCHANGES = 1000
 # How close two BLEU are that differ by rounding alone.
@@ -70,9 +70,9 @@ class Quality:
         if self.lost is not None:
             if self.chance is None or self.chance >= CHANCE:
                 return None
-            return f"it costs {self.lost:.2f} BLEU, at most {MOST_LOST} is allowed (p = {self.chance:.3f})"
-        if self.changed > MOST_CHANGED:
-            return f"it changes {self.changed:.2%} of the tokens, at most {MOST_CHANGED:.0%} is allowed"
+            return f"it costs {self.lost:.2f} BLEU, at most {MAX_LOST} is allowed (p = {self.chance:.3f})"
+        if self.changed > MAX_CHANGED:
+            return f"it changes {self.changed:.2%} of the tokens, at most {MAX_CHANGED:.0%} is allowed"
         return None
 
 
@@ -95,8 +95,12 @@ class References:
         if not self._references:
             return Quality(len(targets), changed)
         counts = self.counts(self._texts(targets))
-        ours, pytorch = bleu_of(counts.sum(0)), bleu_of(self._pytorch.sum(0))
-        chance = chance_of(counts, self._pytorch) if pytorch - ours > MOST_LOST else None
+        ours = bleu_of(counts.sum(0))
+        pytorch = bleu_of(self._pytorch.sum(0))
+        if pytorch - ours > MAX_LOST:
+            chance = chance_of(counts, self._pytorch)
+        else:
+            chance = None
         return Quality(len(targets), changed, ours, pytorch, chance)
 
     def counts(self, texts: Sequence[str]) -> Counts:

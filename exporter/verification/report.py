@@ -109,7 +109,7 @@ class Rounding:
     allowance: float
 
     def ratio(self, errors: ErrorSizes) -> float:
-        """The average error of a bundle as a multiple of these."""
+        """Return the average error of a bundle as a multiple of these."""
         return _ratio(errors.rms, self.errors.rms)
 
 
@@ -296,7 +296,9 @@ def suspects(
 def _ratio(size: float, expected: float) -> float:
     if expected > 0:
         return size / expected
-    return 0.0 if size == 0 else math.inf
+    if size == 0:
+        return 0.0
+    return math.inf
 
 
 def judge(report: LoweringReport, rounding: Rounding, examine: Callable[[], list[Suspect]]) -> Iterable[str]:
@@ -321,7 +323,8 @@ def judge(report: LoweringReport, rounding: Rounding, examine: Callable[[], list
 
 def _too_large(errors: ErrorSizes, rounding: Rounding) -> Iterable[str]:
     for name, where in (("rms", "on average"), ("token", "for one token")):
-        ours, expected = getattr(errors, name), getattr(rounding.errors, name)
+        ours = getattr(errors, name)
+        expected = getattr(rounding.errors, name)
         if not ours <= rounding.allowance * expected:
             yield (
                 f"logits differ from PyTorch's by {ours:.2g} {where}, more than {rounding.allowance:.2g} times the "
@@ -334,7 +337,10 @@ def _describe(unexplained: Sequence[Suspect], rounding: Rounding) -> str:
     worst = max(unexplained, key=lambda each: each.excess)
     runs = Counter(run for run, _ in {(each.run, each.sentence) for each in unexplained})
     counts = ", ".join(f"{run}: {count}" for run, count in sorted(runs.items()))
-    what = "logits differ from PyTorch's" if worst.pair is None else "the chosen token is below PyTorch's"
+    if worst.pair is None:
+        what = "logits differ from PyTorch's"
+    else:
+        what = "the chosen token is below PyTorch's"
     return (
         f"{what} by {worst.size:.2g} at step {worst.step} of sentence {worst.sentence}, more than rounding to "
         f"{rounding.weights} explains there (sentences {counts})"

@@ -83,11 +83,13 @@ class Verifier:
             except BundleError as error:
                 refusal = str(error)
             report = self._compare(engines, precision, arithmetic)
-            report = report if refusal is None else report.with_refusal(FUSED, refusal)
+            if refusal is not None:
+                report = report.with_refusal(FUSED, refusal)
             if manifest.parameters is not None:
                 self.stages.stage("verify: weights")
                 longest = max(manifest.limits.source, manifest.limits.target)
-                model, file = self.checkpoint.model, files_of(directory) / WEIGHTS
+                model = self.checkpoint.model
+                file = files_of(directory) / WEIGHTS
                 report = report.with_weights(compare_weights(model, manifest.parameters, file, longest))
             engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
             if manifest.optional_graph("decoder_beams") is not None:

@@ -21,7 +21,7 @@ _HALF_STEP = 0.501
 # Numbers that are compared at once: a table of words may be larger than what else verification needs.
 _BLOCK = 1 << 20
 # Tensors that differ by a fault in the bundle; more are another state of the checkpoint.
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def compare_weights(model: Transformer, parameters: Parameters, file: File, longest: int) -> WeightsReport:
@@ -52,20 +52,21 @@ def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, chec
         checkpoint: names it in messages.
 
     Raises:
-        CheckFailed: more tensors than `MOST_NAMED` differ.
+        CheckFailed: more tensors than `MAX_NAMED` differ.
     """
-    parameters, longest = manifest.parameters, max(manifest.limits.source, manifest.limits.target)
+    parameters = manifest.parameters
+    longest = max(manifest.limits.source, manifest.limits.target)
     if parameters is None:
         return
     shapes = {name: array.shape for name, array in model_parameters(model, longest)}
     if any(shapes.get(parameter.name) != tuple(parameter.shape) for parameter in parameters.tensors):
         return
     report = compare_weights(model, parameters, files_of(bundle) / WEIGHTS, longest)
-    if (count := len(report.failures)) > MOST_NAMED:
-        names = [failure.partition(" weights of ")[2].partition(" ")[0] for failure in report.failures[:MOST_NAMED]]
+    if (count := len(report.failures)) > MAX_NAMED:
+        names = [failure.partition(" weights of ")[2].partition(" ")[0] for failure in report.failures[:MAX_NAMED]]
         raise CheckFailed(
             f"{bundle} has other weights than {checkpoint} ({count} of {report.tensors} tensors differ: "
-            f"{', '.join(names)} and {count - MOST_NAMED} more): it was exported from another state, export it again"
+            f"{', '.join(names)} and {count - MAX_NAMED} more): it was exported from another state, export it again"
         )
 
 
@@ -74,7 +75,8 @@ def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterat
     stored = _Stored(parameter, data)
     largest = float(np.abs(expected).max(initial=0))
     block = max(1, _BLOCK * len(expected) // max(1, expected.size))
-    count, first = 0, ""
+    count = 0
+    first = ""
     for row in range(0, len(expected), block):
         wanted = expected[row : row + block]
         found = stored.rows(row, row + block)
@@ -102,7 +104,9 @@ class _Stored:
     def rows(self, begin: int, end: int) -> Float32:
         """Some of its rows, as float32."""
         values: Float32 = self._values[begin:end].astype(np.float32)
-        return values if self._scales is None else values * self._scales[begin:end]
+        if self._scales is None:
+            return values
+        return values * self._scales[begin:end]
 
 
 def _allowed(parameter: Parameter, expected: Float32, largest: float) -> Array:

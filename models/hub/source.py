@@ -17,9 +17,11 @@ from txport.runtime.libraries import needs
 
 # The id of a repository.
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-# It says that a model is SMaLL-100, whose other files are as M2M100's; nobody runs it.
+# Its presence marks a model as SMaLL-100, whose other files equal M2M100's. It is not executed.
 SMALL100_MARK = "tokenization_small100.py"
-LEAST_UNPACKED, MOST_RATIO = 64 << 20, 16  # bytes, and times its own size, that an archive may unpack to
+# bytes, and times its own size, that an archive may unpack to
+MIN_UNPACKED = 64 << 20
+MAX_RATIO = 16
 # Files that importers read; those of bundles are named by their manifest.
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", SMALL100_MARK)
 
@@ -79,7 +81,7 @@ def _unpack(archive: Path, directory: Path) -> None:
 
 def _check_size(archive: Path, sizes: Iterable[int]) -> None:
     """Refuse an archive whose files are much larger than it: weights hardly shrink."""
-    most = max(LEAST_UNPACKED, MOST_RATIO * archive.stat().st_size)
+    most = max(MIN_UNPACKED, MAX_RATIO * archive.stat().st_size)
     total = 0
     for size in sizes:
         total += size
@@ -95,20 +97,22 @@ def _check_names(archive: Path, names: Sequence[str]) -> None:
 
 
 def _only_directory(directory: Path) -> Path:
-    """The one directory in an unpacked archive, or what it was unpacked into."""
+    """Return the one directory in an unpacked archive, or what it was unpacked into."""
     entries = list(directory.iterdir())
-    return entries[0] if len(entries) == 1 and entries[0].is_dir() else directory
+    if len(entries) == 1 and entries[0].is_dir():
+        return entries[0]
+    return directory
 
 
 def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles: bool = False) -> Path:
-    """The files of a repository that are needed of it; arguments and errors as of `open_source`."""
+    """Return the files of a repository that are needed of it; arguments and errors as of `open_source`."""
     with needs("import,export", otherwise="; for finished bundles 'txport[hub]' is enough"):
         import huggingface_hub as hub
         from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
         from huggingface_hub.errors import LocalEntryNotFoundError
         from huggingface_hub.utils.logging import set_verbosity_error
         from huggingface_hub.utils.tqdm import disable_progress_bars
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # what it says is in the one sentence below
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # its message is part of the sentence below
     if not sys.stderr.isatty():
         disable_progress_bars()
     offline = offline or HF_HUB_OFFLINE
@@ -124,12 +128,12 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
             ]
         else:
             allowed = list(_MODEL_FILES)
-            # Where weights are there in two forms, in the one that is no pickle.
+            # Prefer weights without pickle if there are two files.
             ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
             if not pickles:
                 _refuse_pickles(source, files)
         with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
-            filterwarnings("ignore", "Not enough free disk space")  # said for each file; the error says it once
+            filterwarnings("ignore", "Not enough free disk space")  # a warning for each file; the error is raised once
             fetched = hub.snapshot_download(
                 source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
             )
@@ -141,13 +145,13 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
     except Exception as error:  # of the network, of the hub, of the disk: each library has its own
         if offline and isinstance(error, LocalEntryNotFoundError):
             raise InputError(
-                f"{source} is no local file, and was not fetched at {revision} before, while huggingface_hub is offline"
+                f"{source} is not a local file, and is not cached at {revision}, while huggingface_hub is offline"
             ) from None
-        raise InputError(f"{source} is no local file, and {_reason(error, source, revision)}") from None
+        raise InputError(f"{source} is not a local file, and {_reason(error, source, revision)}") from None
 
 
 def _reason(error: Exception, source: str, revision: str) -> str:
-    """Why a repository was not fetched, and the way out."""
+    """Return the reason why a repository was not downloaded, and what to do."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):

@@ -44,14 +44,14 @@ class _Pair:
     transposed: bool
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Rows of what is added to the weight."""
+        """Return rows of what is added to the weight."""
         if self.transposed:
             return self.scale * (self.b @ self.a[:, start:stop]).T
         return self.scale * (self.b[start:stop] @ self.a)
 
 
 def describe_adapter(directory: Path) -> str:
-    """A sentence about a directory that holds an adapter alone.
+    """Return a sentence about a directory that holds an adapter alone.
 
     Raises:
         CheckpointError: its adapter_config.json is damaged.
@@ -98,9 +98,15 @@ def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[st
 
 
 def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The base's embeddings and projection by all their names, also where it ties them and stores one."""
-    prefix = "model." if any(name.startswith("model.") for name in theirs) else ""
-    text = "text_" if any(name.startswith("text_encoder.") for name in theirs) else ""
+    """Return the base's embeddings and projection by all their names, also where it ties them and stores one."""
+    if any(name.startswith("model.") for name in theirs):
+        prefix = "model."
+    else:
+        prefix = ""
+    if any(name.startswith("text_encoder.") for name in theirs):
+        text = "text_"
+    else:
+        text = ""
     shared = f"{prefix}shared.weight"
     encoder, decoder = (f"{prefix}{text}{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     head = "lm_head.weight"
@@ -118,7 +124,7 @@ def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tuple[dict[str, _Pair], dict[str, Stored]]:
-    """The pairs by their modules, and tensors that take the place of the base's."""
+    """Return the pairs by their modules, and tensors that take the place of the base's."""
     matrices: dict[str, dict[str, Tensor]] = {}
     replaced: dict[str, Stored] = {}
     embeddings: set[str] = set()
@@ -152,7 +158,7 @@ def _scale(module: str, pair: Mapping[str, Tensor], settings: Settings) -> float
 
 
 def _of_module(settings: Settings, module: str, patterns: str, default: str) -> float:
-    """A number of this module, by peft's patterns of names, else of all."""
+    """Return a number of this module, by peft's patterns of names, else of all."""
     table = settings.get(patterns, None) or {}
     if not isinstance(table, dict):
         raise CheckpointError(f"{settings.file}: {patterns} must be an object, not {table!r:.80}")
@@ -160,14 +166,17 @@ def _of_module(settings: Settings, module: str, patterns: str, default: str) -> 
         found = next((value for key, value in table.items() if re.match(rf"(.*\.)?({key})$", module)), None)
     except re.error as error:
         raise CheckpointError(f"{settings.file}: {patterns} has a pattern that cannot be read ({error})") from None
-    value = settings.get(default) if found is None else found
+    if found is None:
+        value = settings.get(default)
+    else:
+        value = found
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1 << 24:
         raise CheckpointError(f"{settings.file}: {default} must be a positive number, not {value!r:.80}")
     return value
 
 
 def _base_name(name: str, theirs: Mapping[str, Stored], file: Path) -> str:
-    """The base's name of a tensor: the model may have been saved without its head, and so without `model.`."""
+    """Return the base's name of a tensor: the model may have been saved without its head, and so without `model.`."""
     for each in (name, name.removeprefix("model."), f"model.{name}"):
         if each in theirs:
             return each
@@ -175,7 +184,10 @@ def _base_name(name: str, theirs: Mapping[str, Stored], file: Path) -> str:
 
 
 def _merged(base: Stored, pair: _Pair, name: str, file: Path) -> Stored:
-    shape = (pair.a.shape[1], pair.b.shape[0]) if pair.transposed else (pair.b.shape[0], pair.a.shape[1])
+    if pair.transposed:
+        shape = (pair.a.shape[1], pair.b.shape[0])
+    else:
+        shape = (pair.b.shape[0], pair.a.shape[1])
     if base.shape != shape:
         raise CheckpointError(f"{file}: its matrices are for {name} of shape {shape}, but the base's is {base.shape}")
 

@@ -51,12 +51,17 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
     """
     model = HuggingFaceModel(directory, options.adapter)
     kind = str(model.fields.get("model_type"))
-    embedding_norm, pre_norm = kind != "blenderbot", kind in ("mbart", "blenderbot")
+    embedding_norm = kind != "blenderbot"
+    pre_norm = kind in ("mbart", "blenderbot")
     both = {"normalize_embedding": (embedding_norm, None), "static_position_embeddings": (False, None)}
     model.refuse(_NEUTRAL.get(kind, _NEUTRAL["bart"]) | both)
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
     ours = model.config(**norms, unk_id=UNK, **model.embeddings())
-    plan, first = model.plan, OFFSET if embedding_norm else 0
+    plan = model.plan
+    if embedding_norm:
+        first = OFFSET
+    else:
+        first = 0
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         theirs = f"{model.prefix}{theirs}"
         plan.take(
@@ -102,7 +107,10 @@ def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
         return CODES["multi" if tokenizer.get("language_codes") == "multi" else "base"], False
     stated = tokenizer.get("tokenizer_class")
     # mBART starts the decoder from the target language, mBART-50 from eos and forces the language.
-    fifty = ours.bos_id == ours.eos_id if stated is None else "50" in str(stated)
+    if stated is None:
+        fifty = ours.bos_id == ours.eos_id
+    else:
+        fifty = "50" in str(stated)
     return f"{CODES['mbart']} {CODES['mbart50']}" if fifty else CODES["mbart"], fifty
 
 
@@ -110,14 +118,22 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     """mBART's; the decoder of the first one, and PLBart's, starts from the target language, fixed so by the import."""
     codes, fifty = _codes(model, ours)
     plbart = model.fields.get("model_type") == "plbart"
-    around = PYTHON if plbart else KEEPS_SPACES if fifty else MBART
+    if plbart:
+        around = PYTHON
+    elif fifty:
+        around = KEEPS_SPACES
+    else:
+        around = MBART
     tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes, around)
     if fifty:
         source, target = default_languages(model, options, tokenizer.languages, forced=True)
         languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
         return ours, described(tokenizer, ("source_language",), (ours.eos_id,), ("target_language",), languages)
     ours = _start(model, ours, options, tokenizer)
-    prefix = model.forced_start(ours.target_vocabulary) if options.target_language is None else ()
+    if options.target_language is None:
+        prefix = model.forced_start(ours.target_vocabulary)
+    else:
+        prefix = ()
     stated = read_json(model.directory / "tokenizer_config.json", optional=True)
     silent = codes == CODES["base"] and stated.get("src_lang") is None
     if silent and options.source_language is None:
@@ -139,4 +155,6 @@ def _start(model: HuggingFaceModel, ours: Config, options: ImportOptions, tokeni
     stated = model.generation("decoder_start_token_id") is not None
     name = options.target_language or (None if stated else stated_language(model.directory, "tgt_lang", languages))
     name = chosen_language(name, languages, "target", model.directory, required=not stated)
-    return ours if name is None else replace(ours, bos_id=languages[name])
+    if name is None:
+        return ours
+    return replace(ours, bos_id=languages[name])

@@ -92,7 +92,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
 
 
 def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
-    """The same with a tokenizer of the lists of tokens in --vocabulary; the model's own ids and affixes stay."""
+    """Return the same with a tokenizer of the lists of tokens in --vocabulary; the model's own ids and affixes stay."""
     assert options.vocabulary is not None
     config = imported.config
     lists = read_word_lists(options.vocabulary, (config.source_vocabulary, config.target_vocabulary))
@@ -140,14 +140,18 @@ def _detected(path: Path) -> str:
 
 
 def _from_file(file: Path) -> str:
-    value = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
+    if file.suffix == ".safetensors":
+        value = read_safetensors(file)
+    else:
+        value = read_pickle(file)
     keys: set[object] = set(value) if isinstance(value, dict) else set()
     if {"vocab", "opt"} <= keys:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
     with suppress(CheckpointError):  # it is said below, or by the importer
-        keys = set(state_dict_of(value, file)) if file.suffix != ".safetensors" else keys
+        if file.suffix != ".safetensors":
+            keys = set(state_dict_of(value, file))
     for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):
         if any(str(key).endswith(mark) for key in keys):
             return kind

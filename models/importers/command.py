@@ -19,24 +19,32 @@ KINDS = (
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to write.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Checkpoint directory to write.")
 @click.option("--from", "kind", type=click.Choice(KINDS), help="Format of SOURCE. [default: detected]")
-@click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer out: the model then takes and returns ids.")
-@click.option("--source-language", help="The default source language of the checkpoint.")
-@click.option("--target-language", help="The default target language of the checkpoint.")
+@click.option("--no-tokenizer", is_flag=True, help="Import without a tokenizer. The model then reads and returns ids.")
+@click.option("--source-language", help="Default source language of the checkpoint.")
+@click.option("--target-language", help="Default target language of the checkpoint.")
 @click.option(
     "--vocabulary",
     type=click.Path(path_type=Path),
-    help="The directory with dictionaries, lists of words or characters, or SentencePiece models. "
-    "[default: where SOURCE is]",
+    help="Directory of dictionaries, word lists, character lists or SentencePiece models. [default: the "
+    "directory of SOURCE]",
 )
-@click.option("--heads", type=click.IntRange(1), help="Attention heads, where SOURCE does not say it: annotated, d2l.")
+@click.option(
+    "--heads",
+    type=click.IntRange(1),
+    help="Number of attention heads, for formats that do not store it: annotated, d2l.",
+)
 @click.option(
     "--adapter",
     type=click.Path(path_type=Path),
-    help="A LoRA adapter that peft saved, to merge into SOURCE, a model of Hugging Face's.",
+    help="LoRA adapter of peft to merge into SOURCE, a Hugging Face model.",
 )
-@click.option("--allow-pickle", is_flag=True, help="Take weights of the hub that are in files of PyTorch only (.bin).")
+@click.option(
+    "--allow-pickle",
+    is_flag=True,
+    help="Accept weights in PyTorch's pickle format (.bin).",
+)
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(
     source: str,
@@ -51,10 +59,10 @@ def main(
     allow_pickle: bool,
     force: bool,
 ) -> None:
-    """Import SOURCE, a directory, a file or the id of a model on the Hugging Face hub, as a checkpoint for tx-export.
+    """Import SOURCE as a checkpoint for tx-export. SOURCE is a directory, a file or a model id of the Hugging Face hub.
 
-    Nothing in SOURCE is run. Anything that would change the model is refused. Where its own generation settings
-    differ from greedy search, standard error says so.
+    No code of SOURCE is executed. Settings that txport does not support are refused. If the generation settings of the
+    model differ from greedy search, a note is printed to standard error.
     """
     if Path(source).exists():
         check_kind(Path(source), "model")

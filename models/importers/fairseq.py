@@ -94,12 +94,15 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
         *generation_notes(generation),
     ]
     refuse_languages(options, file)
-    tokenizer = _tokenizer(file, task, ours, options) if options.tokenizer else TokenizerParts(ids_only(EOS))
+    if options.tokenizer:
+        tokenizer = _tokenizer(file, task, ours, options)
+    else:
+        tokenizer = TokenizerParts(ids_only(EOS))
     return Imported("fairseq", ours, plan, tokenizer, notes, generation)
 
 
 def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
-    """The settings of the model, and of the task."""
+    """Return the settings of the model, and of the task."""
     if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
         raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg")
     if value.get("args") is not None:
@@ -177,11 +180,13 @@ def _config(settings: Settings, plan: ImportPlan) -> Config:
 
 
 def _embeddings(plan: ImportPlan, settings: Settings) -> dict[str, Any]:
-    source, target = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    source = "encoder.embed_tokens.weight"
+    target = "decoder.embed_tokens.weight"
     names = ("decoder.output_projection.weight", "decoder.embed_out")
     head = next((name for name in names if plan.has(name)), target)
     fields = plan.embeddings(source, target, head)
-    share, tie = fields["share_embeddings"], fields["tie_projection"]
+    share = fields["share_embeddings"]
+    tie = fields["tie_projection"]
     for one, tied in (("share_all_embeddings", share and tie), ("share_decoder_input_output_embed", tie)):
         if settings.get(one, False) and not tied:
             raise CheckpointError(f"{plan.source}: {source}, {target} and {head} differ, although {one} is set")
@@ -218,7 +223,7 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: ImportOptions)
 
 
 def _dictionary(file: Path, rows: int) -> list[str | None]:
-    """The tokens of dict.<language>.txt by id: a token and its count on each line, after the special ones."""
+    """Return the tokens of dict.<language>.txt by id: a token and its count on each line, after the special ones."""
     try:
         lines = file.read_bytes().decode("utf-8").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError):

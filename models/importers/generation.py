@@ -124,33 +124,44 @@ class SettingReader:
         value = self._setting(name)
         if value is None:
             return None
-        fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
+        if kind is float:
+            fits = isinstance(value, int | float)
+        else:
+            fits = isinstance(value, kind)
         if not fits or (isinstance(value, bool) and kind is not bool):
             raise CheckpointError(f"{self._file}: {name} must be of type {kind.__name__}, not {value!r:.80}")
         if not abs(value) <= _LARGEST or not least <= value <= most:  # NaN as well
             raise CheckpointError(f"{self._file}: {name} must be a number that `generate` takes, not {value!r:.80}")
-        return None if value == nothing else kind(value)
+        if value == nothing:
+            return None
+        return kind(value)
 
 
 def id_list(value: Any, name: str, file: str) -> tuple[int, ...]:
-    """The ids of a setting; none where it is null.
+    """Return the ids of a setting; none where it is null.
 
     Raises:
         CheckpointError: it is no list of ids.
     """
-    ids = [] if value is None else value
+    if value is None:
+        ids = []
+    else:
+        ids = value
     if not isinstance(ids, list) or any(type(token) is not int or not 0 <= token <= _LARGEST for token in ids):
         raise CheckpointError(f"{file}: {name} must be a list of ids, not {value!r:.80}")
     return tuple(ids)
 
 
 def word_lists(value: Any, name: str, file: str) -> tuple[tuple[int, ...], ...]:
-    """The words of a setting, each of one id or more; none where it is null.
+    """Return the words of a setting, each of one id or more; none where it is null.
 
     Raises:
         CheckpointError: it is no list of such words.
     """
-    words = [] if value is None else value
+    if value is None:
+        words = []
+    else:
+        words = value
     if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
         raise CheckpointError(f"{file}: {name} must be a list of lists of ids, not {value!r:.80}")
     return tuple(id_list(word, name, file) for word in words)
@@ -163,8 +174,11 @@ def _early(value: Any, file: str) -> Any:
 
 
 def _one(value: Any, file: str) -> int | None:
-    """The one id of a setting that may be a list."""
-    ids = value if isinstance(value, list) else [value]
+    """Return the one id of a setting that may be a list."""
+    if isinstance(value, list):
+        ids = value
+    else:
+        ids = [value]
     if value is None or not ids:
         return None
     if len(ids) > 1 or type(ids[0]) is not int or not 0 <= ids[0] <= _LARGEST:
@@ -173,21 +187,23 @@ def _one(value: Any, file: str) -> int | None:
 
 
 def _least(read: SettingReader) -> int | None:
-    """Tokens before an end: `min_length` counts the decoder's first token, too."""
+    """Return tokens before an end: `min_length` counts the decoder's first token, too."""
     whole = read.of("min_length", int, 0, 0) or 0
     made = read.of("min_new_tokens", int, 0, 0) or 0
     return max(whole - 1, made) or None
 
 
 def _most(read: SettingReader) -> int | None:
-    """Tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
+    """Return tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
     made: int | None = read.of("max_new_tokens", int, None, 1)
     whole: int | None = read.of("max_length", int, None, 1)
-    return made if made is not None or whole is None else max(1, whole - 1)
+    if made is not None or whole is None:
+        return made
+    return max(1, whole - 1)
 
 
 def _shown(value: Any) -> str:
-    """A value that may be any JSON, as UTF-8 can hold it."""
+    """Return a value that may be any JSON, as UTF-8 can hold it."""
     return f"{value}"[:200].encode("utf-8", "replace").decode()
 
 

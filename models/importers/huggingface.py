@@ -45,7 +45,10 @@ class HuggingFaceModel(Settings):
         file = directory / "generation_config.json"
         stated = read_json(file, optional=True)
         self._generated_from_config = not file.is_file() or bool(stated.get("_from_model_config"))
-        self._generation = {**self.fields, **stated} if self._generated_from_config else stated
+        if self._generated_from_config:
+            self._generation = {**self.fields, **stated}
+        else:
+            self._generation = stated
         self.generation_file = str(file if file.is_file() else self.file)
         self.directory = directory
         tensors = read_directory(directory)
@@ -53,15 +56,18 @@ class HuggingFaceModel(Settings):
         if adapter is not None:
             tensors, self._untied = with_adapter(tensors, adapter)
         self.plan = ImportPlan(tensors, directory)
-        self.prefix = "model." if any(name.startswith("model.") for name in self.plan.theirs) else ""
+        if any(name.startswith("model.") for name in self.plan.theirs):
+            self.prefix = "model."
+        else:
+            self.prefix = ""
         self.notes: list[str] = []
 
     def generation(self, name: str) -> Any:
-        """A setting of generation, None if there is none."""
+        """Return a setting of generation, None if there is none."""
         return self._generation.get(name)
 
     def token(self, *names: str) -> int:
-        """The id of a special token, by the first of these names that there is; of several ends, the first.
+        """Return the id of a special token, by the first of these names that there is; of several ends, the first.
 
         A model has such ids also where its generation settings do not state them.
 
@@ -76,7 +82,7 @@ class HuggingFaceModel(Settings):
         return int(ids[0])
 
     def forced_start(self, vocabulary: int = LARGEST) -> tuple[int, ...]:
-        """The id that every answer is forced to begin with, if there is one.
+        """Return the id that every answer is forced to begin with, if there is one.
 
         Raises:
             CheckpointError: the setting is no id of the vocabulary, or there are several.
@@ -85,7 +91,10 @@ class HuggingFaceModel(Settings):
         # BART's old name for it, which `generate` reads in config.json only.
         if self._generated_from_config and self.generation("force_bos_token_to_be_generated") is True:
             value = self.token("bos_token_id")
-        listed = value if isinstance(value, list) or value is None else [value]
+        if isinstance(value, list) or value is None:
+            listed = value
+        else:
+            listed = [value]
         ids = id_list(listed, "forced_bos_token_id", self.generation_file)
         if len(ids) > 1 or any(token >= vocabulary for token in ids):
             raise CheckpointError(
@@ -94,7 +103,7 @@ class HuggingFaceModel(Settings):
         return ids
 
     def config_of(self, **fields: Any) -> Config:
-        """Our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
+        """Return our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
 
         Raises:
             CheckpointError: an id is missing, or no model of ours can have it.
@@ -107,14 +116,17 @@ class HuggingFaceModel(Settings):
         )
 
     def config(self, **fields: Any) -> Config:
-        """Our config: what all that descend from BART say alike, and `fields`.
+        """Return our config: what all that descend from BART say alike, and `fields`.
 
         Raises:
             CheckpointError: a field is missing, or no model of ours can have it.
         """
         heads, decoder_heads = (self.get(f"{side}_attention_heads", kind=int) for side in ("encoder", "decoder"))
         ffn, decoder_ffn = (self.get(f"{side}_ffn_dim", kind=int) for side in ("encoder", "decoder"))
-        width = "hidden_size" if "hidden_size" in self.fields and "d_model" not in self.fields else "d_model"
+        if "hidden_size" in self.fields and "d_model" not in self.fields:
+            width = "hidden_size"
+        else:
+            width = "d_model"
         stated = dict(
             d_model=self.get(width, kind=int),
             heads=heads,
@@ -134,9 +146,11 @@ class HuggingFaceModel(Settings):
         return self.config_of(**{**stated, **fields})
 
     def rate(self, name: str, default: float) -> float:
-        """A rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
+        """Return a rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
         value = self.fields.get(name, default)
-        return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
+        if isinstance(value, int | float) and 0 <= value < 1:
+            return float(value)
+        return default
 
     def layers(self, config: Config) -> None:
         """Map the layers."""
@@ -227,12 +241,13 @@ class HuggingFaceModel(Settings):
         return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
     def generation_settings(self, vocabulary: int) -> Generation:
-        """The settings of `generate` as a bundle keeps them, of which the user is told.
+        """Return the settings of `generate` as a bundle keeps them, of which the user is told.
 
         Raises:
             CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.
         """
-        file, banned = self.generation_file, set(self._banned())
+        file = self.generation_file
+        banned = set(self._banned())
         generation = generation_settings(self.generation, tuple(self._ends()[1:]), banned, file)
         check_vocabulary(generation, vocabulary, file)
         self.notes += generation_notes(generation)
@@ -240,4 +255,6 @@ class HuggingFaceModel(Settings):
 
     def _ends(self) -> list[int]:
         value = self.generation("eos_token_id")
-        return list(id_list(value, "eos_token_id", self.generation_file)) if isinstance(value, list) else [value]
+        if isinstance(value, list):
+            return list(id_list(value, "eos_token_id", self.generation_file))
+        return [value]

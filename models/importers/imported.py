@@ -42,7 +42,7 @@ class TokenizerParts:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def beginning_with(self, ids: tuple[int, ...]) -> "TokenizerParts":
-        """The same, for answers that are forced to begin with these ids."""
+        """Return the same, for answers that are forced to begin with these ids."""
         return replace(self, description=replace(self.description, target_prefix=ids))
 
 

@@ -53,7 +53,8 @@ def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str 
     )
     for (side, count, attentions, norms), stack in zip(sides, names.stacks, strict=True):
         for index in range(count):
-            ours, theirs = f"{side}.{index}", f"{prefix}{stack}.{index}"
+            ours = f"{side}.{index}"
+            theirs = f"{prefix}{stack}.{index}"
             for part, name in zip(attentions, names.attentions, strict=False):
                 _attention(plan, f"{ours}.{part}", f"{theirs}.{name}", config, names)
             for part, name in zip((*attentions, "feed_forward"), norms, strict=True):

@@ -99,7 +99,8 @@ def import_seamless(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _mapped(model: HuggingFaceModel, stacks: tuple[str, str], names: LayerNames, unk: int) -> Config:
-    plan, ours = model.plan, model.config(norm="pre", unk_id=unk, **model.embeddings(stacks=stacks))
+    plan = model.plan
+    ours = model.config(norm="pre", unk_id=unk, **model.embeddings(stacks=stacks))
     for side, mine, theirs in zip(("source", "target"), ("encoder", "decoder"), stacks, strict=True):
         table = offset_sinusoids(ours.max_positions, ours.d_model, ours.pad_id + 1)
         plan.put(f"{side}_embedding.positions", table)
@@ -124,7 +125,9 @@ def _codes(directory: Path) -> str:
     stated = read_json(directory / "tokenizer_config.json", optional=True)
     codes = CODES.get(str(stated.get("language_codes")), CODES["m2m100"])
     # NLLB's directories list their languages; these codes would be wrong for it.
-    return codes if (directory / "vocab.json").exists() else ""
+    if (directory / "vocab.json").exists():
+        return codes
+    return ""
 
 
 def _is_seamless(model: HuggingFaceModel) -> bool:
@@ -136,7 +139,12 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     if not options.tokenizer:
         return without_tokenizer(model, ours, options, CODES["m2m100"])
     stated = read_json(directory / "tokenizer_config.json", optional=True)
-    around = PYTHON if (directory / "vocab.json").is_file() else SEAMLESS if _is_seamless(model) else KEEPS_SPACES
+    if (directory / "vocab.json").is_file():
+        around = PYTHON
+    elif _is_seamless(model):
+        around = SEAMLESS
+    else:
+        around = KEEPS_SPACES
     tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory), around)
     source, target = default_languages(model, options, tokenizer.languages, forced=True)
     languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)

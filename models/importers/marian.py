@@ -72,11 +72,14 @@ def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
 
 
 def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[TokenizerParts, int]:
-    """The tokenizer, and the id of unknown pieces."""
+    """Return the tokenizer, and the id of unknown pieces."""
     separate = bool(read_json(directory / "tokenizer_config.json", optional=True).get("separate_vocabs", False))
     source_file = directory / "vocab.json"
     source = read_vocabulary(source_file, ours.source_vocabulary)
-    target = read_vocabulary(directory / "target_vocab.json", ours.target_vocabulary) if separate else source
+    if separate:
+        target = read_vocabulary(directory / "target_vocab.json", ours.target_vocabulary)
+    else:
+        target = source
     unk = source.get(_UNK)
     if unk is None or target.get(_UNK) != unk:
         raise CheckpointError(f"{source_file} has no {_UNK}, or another one than the target's: give --no-tokenizer")

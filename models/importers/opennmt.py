@@ -98,7 +98,7 @@ def import_opennmt(path: Path, options: ImportOptions) -> Imported:
 
 
 def _vocabularies(file: Path, vocab: Any) -> tuple[list[str], list[str], str]:
-    """The tokens of both sides by id, and the one that the decoder starts from."""
+    """Return the tokens of both sides by id, and the one that the decoder starts from."""
     if not isinstance(vocab, dict) or not all(isinstance(vocab.get(side), list) for side in ("src", "tgt")):
         raise CheckpointError(
             f"{file} keeps its vocabularies in the way of OpenNMT-py 2 or older: convert it with 3 first"

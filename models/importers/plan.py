@@ -38,12 +38,13 @@ class ImportPlan:
     """
 
     def __init__(self, theirs: Mapping[str, Stored], source: object) -> None:
-        self.theirs, self.source = theirs, source
+        self.theirs = theirs
+        self.source = source
         self.parts: dict[str, Part] = {}
         self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether the source has this tensor."""
+        """Return whether the source has this tensor."""
         return name in self.theirs
 
     def count(self, prefix: str, advice: str) -> int:
@@ -58,7 +59,7 @@ class ImportPlan:
         return len(numbers)
 
     def stored(self, name: str) -> Stored:
-        """A tensor of the source, which then counts as used.
+        """Return a tensor of the source, which then counts as used.
 
         Raises:
             CheckpointError: the source lacks it, or it is no float tensor.
@@ -74,12 +75,21 @@ class ImportPlan:
     def take(self, ours: str, theirs: str, first: int = 0, rows: int | None = None) -> None:
         """Our tensor is theirs, or `rows` rows of theirs from the row `first` on."""
         stored = self.stored(theirs)
-        available = stored.shape[0] if stored.shape else 1
-        stop = available if rows is None else first + rows
+        if stored.shape:
+            available = stored.shape[0]
+        else:
+            available = 1
+        if rows is None:
+            stop = available
+        else:
+            stop = first + rows
         if stop > available:
             raise CheckpointError(f"{self.source}: {theirs} has {available} rows, but {stop} are needed")
         shape = (stop - first, *stored.shape[1:])
-        dtype = stored.dtype if stored.dtype in _NAMES else torch.float32
+        if stored.dtype in _NAMES:
+            dtype = stored.dtype
+        else:
+            dtype = torch.float32
         assert dtype is not None
         self.parts[ours] = Part(shape, dtype, lambda i, j: stored.read(first + i, first + j), theirs)
 
@@ -134,7 +144,7 @@ class ImportPlan:
         self._used.update(names)
 
     def same(self, *names: str) -> bool:
-        """Whether those of these tensors that are there hold the same; they then count as used."""
+        """Return whether those of these tensors that are there hold the same; they then count as used."""
         there = [name for name in names if self.has(name)]
         alike = all(equal(self.theirs[there[0]], self.theirs[name]) for name in there[1:])
         if alike:

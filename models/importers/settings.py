@@ -22,10 +22,11 @@ class Settings:
     """
 
     def __init__(self, file: Path, fields: Mapping[str, Any]) -> None:
-        self.file, self.fields = file, fields
+        self.file = file
+        self.fields = fields
 
     def get(self, name: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
-        """A field.
+        """Return a field.
 
         Args:
             name: of the field.
@@ -45,7 +46,7 @@ class Settings:
         return value
 
     def same(self, first: str, second: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
-        """A field that our model has once for both sides; arguments and errors as for `get`.
+        """Return a field that our model has once for both sides; arguments and errors as for `get`.
 
         Raises:
             CheckpointError: the sides differ.
@@ -59,7 +60,7 @@ class Settings:
         return values[0]
 
     def activation(self, name: str, names: Mapping[str, str], default: Any = _REQUIRED) -> str:
-        """Our name of an activation, from a table of theirs.
+        """Return our name of an activation, from a table of theirs.
 
         Raises:
             CheckpointError: it is missing and has no default, or our model does not have it.
@@ -83,7 +84,7 @@ class Settings:
                 )
 
     def config(self, **fields: Any) -> Config:
-        """Our config with these fields.
+        """Return our config with these fields.
 
         Raises:
             CheckpointError: no model of ours can have them.
@@ -116,7 +117,7 @@ def flat_settings(file: Path, value: object) -> Settings:
 
 
 def read_json(file: Path, *, optional: bool = False, advice: str = "or give the directory that holds it") -> Any:
-    """A JSON file that holds an object; empty if it is missing and `optional`.
+    """Return a JSON file that holds an object; empty if it is missing and `optional`.
 
     Raises:
         CheckpointError: it is missing, with `advice`, or is not JSON.

@@ -39,7 +39,8 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
 
 def _fields(model: HuggingFaceModel) -> dict[str, Any]:
     """The fields of our config but for the embeddings; those that old files lack have the values of that time."""
-    kind, layers = str(model.get("feed_forward_proj", "relu")), model.get("num_layers", kind=int)
+    kind = str(model.get("feed_forward_proj", "relu"))
+    layers = model.get("num_layers", kind=int)
     name = {"gated-gelu": "gelu_new"}.get(kind, kind.removeprefix("gated-"))
     gated = model.get("is_gated_act", kind.startswith("gated-"), bool)
     return {
@@ -86,7 +87,7 @@ def _embeddings(model: HuggingFaceModel) -> dict[str, Any]:
 
 
 def _scaled(model: HuggingFaceModel) -> bool:
-    """Whether what the projection reads is multiplied by d_model^-0.5, as T5 1.0 does and 1.1 does not.
+    """Return whether what the projection reads is multiplied by d_model^-0.5, as T5 1.0 does and 1.1 does not.
 
     Files of transformers 5 say it, those before by the tie, which version 5 writes for all.
     """
@@ -104,14 +105,18 @@ def _layers(plan: ImportPlan, ours: Config) -> None:
     for side, layers, attentions in stacks:
         for index in range(layers):
             for number, part in enumerate((*attentions, "feed_forward")):
-                mine, theirs = f"{side}.{index}.{part}", f"{side}.block.{index}.layer.{number}"
+                mine = f"{side}.{index}.{part}"
+                theirs = f"{side}.block.{index}.layer.{number}"
                 plan.take(f"{mine}_residual.norm.weight", f"{theirs}.layer_norm.weight")
                 if part == "feed_forward":
                     _feed_forward(plan, mine, f"{theirs}.DenseReluDense", ours)
                 else:
                     _attention(plan, mine, f"{theirs}.{attentions[part]}", ours)
         plan.take(f"{side}_norm.weight", f"{side}.final_layer_norm.weight")
-        tables = layers if ours.position_tables == "layer" else 1
+        if ours.position_tables == "layer":
+            tables = layers
+        else:
+            tables = 1
         names = [f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight" for i in range(tables)]
         plan.put(f"{side}_positions.weight", _stacked(plan, names), names[0])
     # What T5's first files have too, and nothing reads.

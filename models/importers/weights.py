@@ -24,7 +24,8 @@ _MEMBERS = ("model_state_dict", "state_dict", "model", "net", "model_state", "ne
 _DICTIONARIES = [
     (dict, f"{package}.utilities.data.AttributeDict") for package in ("lightning.fabric", "lightning_fabric")
 ]
-_SAFETENSORS, _TORCH = "model.safetensors", "pytorch_model.bin"
+_SAFETENSORS = "model.safetensors"
+_TORCH = "pytorch_model.bin"
 
 
 class _Ignored:
@@ -38,8 +39,10 @@ class _Ignored:
 
 
 def _kind(value: object) -> str:
-    """A value's type, in the words of a message."""
-    return "a value that is not read" if isinstance(value, _Ignored) else type(value).__name__
+    """Return a value's type, in the words of a message."""
+    if isinstance(value, _Ignored):
+        return "a value that is not read"
+    return type(value).__name__
 
 
 def _dictionary(*_: object) -> dict[object, object]:
@@ -92,17 +95,20 @@ class Stored:
     where: object
 
     def whole(self) -> Tensor:
-        """All of it."""
+        """Return all of it."""
         return self.read(0, self.shape[0] if self.shape else 1)
 
 
 def equal(first: Stored, second: Stored) -> bool:
-    """Whether two tensors hold the same, a part at a time."""
+    """Return whether two tensors hold the same, a part at a time."""
     if first.where == second.where:
         return True
     if first.shape != second.shape:
         return False
-    rows = max(1, _ROWS // max(1, second.shape[-1])) if second.shape else 1
+    if second.shape:
+        rows = max(1, _ROWS // max(1, second.shape[-1]))
+    else:
+        rows = 1
     starts = range(0, first.shape[0] if first.shape else 1, rows)
     return all(torch.equal(first.read(i, i + rows), second.read(i, i + rows)) for i in starts)
 
@@ -139,8 +145,10 @@ def _shards(index: Path) -> list[Path]:
 
 
 def read_tensors(file: Path) -> dict[str, Stored]:
-    """The tensors of one file, safetensors by its ending, else a state dict; errors as for each."""
-    return read_safetensors(file) if file.suffix == ".safetensors" else read_state_dict(file)
+    """Return the tensors of one file, safetensors by its ending, else a state dict; errors as for each."""
+    if file.suffix == ".safetensors":
+        return read_safetensors(file)
+    return read_state_dict(file)
 
 
 def read_safetensors(file: Path) -> dict[str, Stored]:
@@ -160,9 +168,13 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
 
 
 def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
-    shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"])
+    shape = tuple(entry["shape"])
+    dtype = _DTYPES.get(entry["dtype"])
     begin, end = entry["data_offsets"]
-    row = (end - begin) // shape[0] if shape and shape[0] else end - begin
+    if shape and shape[0]:
+        row = (end - begin) // shape[0]
+    else:
+        row = end - begin
 
     def read(start: int, stop: int) -> Tensor:
         assert dtype is not None
@@ -171,14 +183,19 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
         with file.open("rb") as opened:
             opened.seek(start_of_data + begin + start * row)
             opened.readinto(data)
-        tensor = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        return tensor.reshape(rows, *shape[1:]) if shape else tensor.reshape(())
+        if data:
+            tensor = torch.frombuffer(data, dtype=dtype)
+        else:
+            tensor = torch.empty(0, dtype=dtype)
+        if shape:
+            return tensor.reshape(rows, *shape[1:])
+        return tensor.reshape(())
 
     return Stored(shape, dtype, read, (file, begin, end))
 
 
 def read_state_dict(file: Path) -> dict[str, Stored]:
-    """The tensors of a file that holds a state dict.
+    """Return the tensors of a file that holds a state dict.
 
     A file in today's format is mapped anew for each part that is read, and so never held as a whole.
 
@@ -196,12 +213,12 @@ def read_state_dict(file: Path) -> dict[str, Stored]:
 
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
-    """The tensors of a state dict that was read already, or of a checkpoint with one; see `state_dict_of`."""
+    """Return the tensors of a state dict that was read already, or of a checkpoint with one; see `state_dict_of`."""
     return {name: _loaded(tensor) for name, tensor in state_dict_of(value, file).items()}
 
 
 def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
-    """A state dict, or the one inside a checkpoint with other members (an optimizer, an epoch, hyperparameters).
+    """Return a state dict, or the one inside a checkpoint with other members (an optimizer, an epoch, hyperparameters).
 
     Names lose what DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) put into them.
 
@@ -210,7 +227,10 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
     """
     if not isinstance(value, Mapping) or not value:
         raise CheckpointError(f"{file} holds no state dict but {_kind(value)}: save model.state_dict()")
-    found = value if _is_state_dict(value) else _member(value, file)
+    if _is_state_dict(value):
+        found = value
+    else:
+        found = _member(value, file)
     names = {name: plain_name(name) for name in found}
     while all(name.startswith("module.") for name in names.values()):
         names = {name: short.removeprefix("module.") for name, short in names.items()}
@@ -218,7 +238,7 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
 
 
 def plain_name(name: str) -> str:
-    """A name without what torch.compile puts into it."""
+    """Return a name without what torch.compile puts into it."""
     return name.replace("_orig_mod.", "")
 
 
@@ -231,7 +251,7 @@ def _is_state_dict(value: object) -> bool:
 
 
 def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
-    """The state dict among the members of a checkpoint."""
+    """Return the state dict among the members of a checkpoint."""
     members = {str(name): member for name, member in value.items() if _is_state_dict(member)}
     known = [name for name in _MEMBERS if name in members]
     if len(members) == 1 or len(known) == 1:
@@ -253,16 +273,21 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
 
 
 def _known(value: Mapping[Any, Any]) -> list[object]:
-    """The members that have the names of state dicts."""
+    """Return the members that have the names of state dicts."""
     return [value[name] for name in _MEMBERS if name in value]
 
 
 def _loaded(tensor: Tensor) -> Stored:
     def read(start: int, stop: int) -> Tensor:
-        return tensor[start:stop] if tensor.dim() else tensor
+        if tensor.dim():
+            return tensor[start:stop]
+        return tensor
 
     where = (tensor.data_ptr(), tensor.stride(), tensor.storage_offset())
-    dtype = tensor.dtype if tensor.is_floating_point() else None
+    if tensor.is_floating_point():
+        dtype = tensor.dtype
+    else:
+        dtype = None
     return Stored(tuple(tensor.shape), dtype, read, where)
 
 

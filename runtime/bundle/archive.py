@@ -1,6 +1,6 @@
 """A bundle in one file: an uncompressed zip archive (PKWARE APPNOTE 6.3), of which members are mapped, not unpacked.
 
-There is one archive of given files: `write_archive` says where each byte lies, and a reader takes nothing else. Members
+The same files always give the same archive: `write_archive` defines each byte, and a reader accepts only that. Members
 are in the order of their names. Each starts at a page, so that tensors keep the alignment that they have in the file of
 weights. Any program that reads zip archives opens it. The C++ runtime reads it by the same rules.
 """
@@ -28,9 +28,13 @@ _END = struct.Struct("<4s4H2IH")
 _WIDE_END = struct.Struct("<4sQ2H2I4Q4sIQI")  # of zip64: the record, and its locator
 # Fields of 32 bits that have this value stand in an extra field, the first one, of 64 bits each.
 _WIDE = 0xFFFFFFFF
-_ZIP64, _ALIGNMENT = 1, 0xD935  # extra fields; the second as Android's zipalign writes it
+# extra fields; the second as Android's zipalign writes it
+_ZIP64 = 1
+_ALIGNMENT = 0xD935
 _UTF8 = 0x0800
-_MIDNIGHT, _FIRST_DAY = 0, 0x21  # 1980-01-01
+# 1980-01-01
+_MIDNIGHT = 0
+_FIRST_DAY = 0x21
 _UNIX = 3 << 8
 _UNIX_FILE = 0o100644 << 16
 _LARGEST_DIRECTORY = 16 << 20
@@ -44,7 +48,7 @@ class _Entry:
     Attributes:
         name: path in the bundle, in UTF-8.
         size: bytes.
-        crc: CRC-32, which other programs check; a bundle's own hashes say more.
+        crc: CRC-32, for other programs. The hashes of the bundle are stronger.
     """
 
     name: bytes
@@ -52,39 +56,43 @@ class _Entry:
     crc: int
 
     def local(self, start: int) -> bytes:
-        """The header before the data, from byte `start` of the archive to the next page."""
+        """Return the header before the data, from byte `start` of the archive to the next page."""
         wide = _wide(self.size, self.size)
         padding = -(start + _LOCAL + len(self.name) + len(wide) + 6) % PAGE
         extra = wide + struct.pack("<3H", _ALIGNMENT, 2 + padding, PAGE) + bytes(padding)
         return b"PK\3\4" + self._common(wide, extra) + self.name + extra
 
     def central(self, start: int) -> bytes:
-        """Its place in the directory; `start` is that of the local header."""
+        """Return its place in the directory; `start` is that of the local header."""
         extra = _wide(self.size, self.size, start)
         made_by = struct.pack("<H", _UNIX | _version(extra))
         rest = struct.pack("<3H2I", 0, 0, 0, _UNIX_FILE, min(start, _WIDE))
         return b"PK\1\2" + made_by + self._common(extra, extra) + rest + self.name + extra
 
     def _common(self, wide: bytes, extra: bytes) -> bytes:
-        """The fields that both headers have."""
+        """Return the fields that both headers have."""
         size = min(self.size, _WIDE)
         facts = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
         return struct.pack("<5H3I2H", *facts, len(self.name), len(extra))
 
 
 def _wide(*values: int) -> bytes:
-    """The extra field for those values that need more than 32 bits, if there are any."""
+    """Return the extra field for those values that need more than 32 bits, if there are any."""
     wide = [value for value in values if value >= _WIDE]
-    return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide) if wide else b""
+    if wide:
+        return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide)
+    return b""
 
 
 def _version(wide: bytes) -> int:
-    """The version of the format that a program needs to read a header with this extra field."""
-    return 45 if wide else 20
+    """Return the version of the format that a program needs to read a header with this extra field."""
+    if wide:
+        return 45
+    return 20
 
 
 def _tail(central: bytes, count: int, start: int) -> bytes:
-    """The bytes after the last member: the directory, which begins at byte `start`, and the end."""
+    """Return the bytes after the last member: the directory, which begins at byte `start`, and the end."""
     wide = b""
     if start >= _WIDE:
         counts = count, count, len(central), start
@@ -116,7 +124,8 @@ def _entry(directory: Path, name: str) -> _Entry:
     size = crc = 0
     with (directory / name).open("rb") as member:
         while chunk := member.read(_CHUNK):
-            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+            size = size + len(chunk)
+            crc = zlib.crc32(chunk, crc)
     return _Entry(name.encode(), size, crc)
 
 
@@ -124,7 +133,7 @@ class Archive:
     """A bundle in one file, or in memory.
 
     Args:
-        data: the bytes of the archive; they must stay as they are.
+        data: the bytes of the archive, which must not change.
         name: of the archive, in messages.
         file: the file whose bytes they are, mapped; None for a bundle in memory.
 
@@ -152,7 +161,7 @@ class Archive:
         except OSError as error:
             raise BundleError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError:  # it is empty
-            raise BundleError(f"{path} is no bundle: give a directory of tx-export or a file of tx-pack") from None
+            raise BundleError(f"{path} is not a bundle: give a directory of tx-export or a file of tx-pack") from None
         return cls(data, str(path), _File(path.resolve(), status))
 
     def __truediv__(self, name: str) -> "Member":
@@ -162,7 +171,7 @@ class Archive:
         return self._name
 
     def view(self, name: str) -> memoryview:
-        """The bytes of a member, which are not copied.
+        """Return the bytes of a member, which are not copied.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -185,7 +194,9 @@ class Archive:
         """
         if self._file is not None and not self._file.unchanged():
             raise BundleError(f"{self} was replaced or changed since it was opened: open it again")
-        return None if self._file is None else self._file.path
+        if self._file is None:
+            return None
+        return self._file.path
 
     @contextmanager
     def mapped(self, name: str) -> Iterator[memoryview]:
@@ -212,7 +223,7 @@ class Archive:
         for entry in entries:
             header = entry.local(at)
             if self._data[at : at + len(header)] != header:
-                self._refuse("a member's header is not what the directory says")
+                self._refuse("a member's header differs from the directory")
             parts.append(entry.central(at))
             at += len(header)
             if entry.size > len(self._data) - at:
@@ -223,11 +234,11 @@ class Archive:
             self._refuse("its directory does not fit its members")
 
     def _entries(self) -> list[_Entry]:
-        """Names, sizes and sums of the directory, from the end of the archive; what else it says is not looked at."""
+        """Return names, sizes and checksums of the directory at the end of the archive. Other fields are ignored."""
         end = len(self._data) - _END.size
         signature, *_, count, size, start, _ = _END.unpack(self._data[end:] if end >= 0 else bytes(_END.size))
         if signature != b"PK\5\6":
-            raise BundleError(f"{self} is no bundle: give a directory of tx-export or a file of tx-pack")
+            raise BundleError(f"{self} is not a bundle: give a directory of tx-export or a file of tx-pack")
         if start == _WIDE and end >= _WIDE_END.size:
             start = _WIDE_END.unpack(self._data[end - _WIDE_END.size : end])[9]
         if size > _LARGEST_DIRECTORY or start + size > end:
@@ -242,7 +253,7 @@ class Archive:
         return entries
 
     def _entry(self, at: int, end: int) -> tuple[_Entry, int]:
-        """The entry at a byte of the directory, which has an end, and where the next one is."""
+        """Return the entry at a byte of the directory, which has an end, and where the next one is."""
         if at + _CENTRAL.size > end:
             self._refuse("its directory is too short")
         fields = _CENTRAL.unpack_from(self._data, at)
@@ -275,7 +286,7 @@ class _File:
     status: os.stat_result
 
     def unchanged(self) -> bool:
-        """Whether it is still the same file."""
+        """Return whether it is still the same file."""
         try:
             now = self.path.stat()
         except OSError:
@@ -294,11 +305,11 @@ class Member:
         return f"{self.archive}/{self.name}"
 
     def read_bytes(self) -> bytes:
-        """Its bytes; raises FileNotFoundError."""
+        """Return its bytes; raises FileNotFoundError."""
         return bytes(self.view())
 
     def view(self) -> memoryview:
-        """Its bytes, which are not copied; raises FileNotFoundError."""
+        """Return its bytes, which are not copied; raises FileNotFoundError."""
         return self.archive.view(self.name)
 
 
@@ -313,24 +324,30 @@ File: TypeAlias = Path | Member
 
 
 def files_of(bundle: Files) -> Files:
-    """The files of a bundle: its directory, or its archive, opened.
+    """Return the files of a bundle: its directory, or its archive, opened.
 
     Raises:
         BundleError: it is a file, but no archive of a bundle.
     """
-    return Archive.open(bundle) if isinstance(bundle, Path) and bundle.is_file() else bundle
+    if isinstance(bundle, Path) and bundle.is_file():
+        return Archive.open(bundle)
+    return bundle
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path, which exists, is meant as a bundle, and not as a checkpoint."""
+    """Return whether a path, which exists, is meant as a bundle, and not as a checkpoint."""
     return path.is_file() or (path / "manifest.json").exists()
 
 
 def hash_of(file: File) -> str:
-    """The 64 lower-case hexadecimal digits of a file's SHA-256; raises OSError."""
-    return sha256(file) if isinstance(file, Path) else hashlib.sha256(file.view()).hexdigest()
+    """Return the 64 lower-case hexadecimal digits of a file's SHA-256; raises OSError."""
+    if isinstance(file, Path):
+        return sha256(file)
+    return hashlib.sha256(file.view()).hexdigest()
 
 
 def size_of(file: File) -> int:
-    """Bytes of a file; raises OSError."""
-    return file.stat().st_size if isinstance(file, Path) else file.archive.span(file.name)[1]
+    """Return bytes of a file; raises OSError."""
+    if isinstance(file, Path):
+        return file.stat().st_size
+    return file.archive.span(file.name)[1]

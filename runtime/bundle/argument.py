@@ -22,10 +22,13 @@ class _Bundle(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """The path of the bundle."""
+        """Return the path of the bundle."""
         path = find_bundle(value)
         if self._directory and path.is_file():
-            command = ctx.info_name if ctx is not None else "this command"
+            if ctx is not None:
+                command = ctx.info_name
+            else:
+                command = "this command"
             raise InputError(f"{path} is one file, and {command} needs a directory: unzip {path} -d DIRECTORY")
         return path
 

@@ -34,10 +34,13 @@ OPERATORS: Mapping[str, frozenset[str]] = {
 }
 LARGEST_GRAPH = 64 << 20  # bytes; the base preset's have some 100 kB
 
-_NUMBER, _BYTES, _FIXED32 = 0, 2, 5  # wire types
+# wire types
+_NUMBER = 0
+_BYTES = 2
+_FIXED32 = 5
 # TensorProto.DataType: bytes of an element.
 _ELEMENTS = {1: 4, 2: 1, 3: 1, 6: 4, 7: 8, 9: 1, 10: 2}
-_MOST_DIMENSIONS = 8
+_MAX_DIMENSIONS = 8
 _FILE = PurePosixPath(WEIGHTS).name
 
 
@@ -57,9 +60,11 @@ class _Fields(NamedTuple):
     allowed: set[int]
 
 
-_GRAPH, _OPSET = 7 << 3 | _BYTES, 8 << 3 | _BYTES
+_GRAPH = 7 << 3 | _BYTES
+_OPSET = 8 << 3 | _BYTES
 _MODEL = _Fields("the model", _tags(_BYTES, 2, 3, 4, 6, 14) | _tags(_NUMBER, 1, 5) | {_GRAPH, _OPSET})
-_NODE, _INITIALIZER = 1 << 3 | _BYTES, 5 << 3 | _BYTES
+_NODE = 1 << 3 | _BYTES
+_INITIALIZER = 5 << 3 | _BYTES
 _PARTS = _Fields("the graph", _tags(_BYTES, 2, 10, 11, 12, 13, 16) | {_NODE, _INITIALIZER})
 _KIND, _ATTRIBUTE, _DOMAIN = (number << 3 | _BYTES for number in (4, 5, 7))
 _NODES = _Fields("a node", _tags(_BYTES, 1, 2, 3, 6, 9) | {_KIND, _ATTRIBUTE, _DOMAIN})
@@ -68,7 +73,8 @@ _ATTRIBUTES = _Fields(
     "an attribute", _tags(_BYTES, 1, 4, 7, 8, 9, 13) | _tags(_NUMBER, 3, 8, 20) | _tags(_FIXED32, 2, 7)
 )
 _DIMENSION, _TYPE, _LOCATION = (number << 3 | _NUMBER for number in (1, 2, 14))
-_RAW, _EXTERNAL = 9 << 3 | _BYTES, 13 << 3 | _BYTES
+_RAW = 9 << 3 | _BYTES
+_EXTERNAL = 13 << 3 | _BYTES
 _TENSORS = _Fields(
     "a weight",
     _tags(_BYTES, 4, 5, 7, 8, 12, 16)
@@ -77,15 +83,16 @@ _TENSORS = _Fields(
     | {_DIMENSION, _TYPE, _LOCATION, _RAW, _EXTERNAL},
 )
 _OPSETS = _Fields("an opset", _tags(_BYTES, 1) | _tags(_NUMBER, 2))
-_KEY, _VALUE = 1 << 3 | _BYTES, 2 << 3 | _BYTES
+_KEY = 1 << 3 | _BYTES
+_VALUE = 2 << 3 | _BYTES
 _PAIRS = _Fields("external data", {_KEY, _VALUE})
 
 
 def checked_graph(bundle: Files, name: str) -> bytes:
-    """The bytes of a graph, by its name in the bundle, that a library may parse.
+    """Return the bytes of a graph, by its name in the bundle, that a library may parse.
 
     Raises:
-        BundleError: it contains more than tx-export writes, or is no ONNX model.
+        BundleError: it contains more than tx-export writes, or is not an ONNX model.
         OSError: it cannot be read.
     """
     files = files_of(bundle)
@@ -191,7 +198,7 @@ def _check_tensor(message: bytes, weights: int) -> None:
         _refuse_weight("is neither in the graph nor in a file")
     if len(types) != 1 or types[0] not in _ELEMENTS:
         _refuse_weight("has a type that tx-export does not write")
-    if len(dimensions) > _MOST_DIMENSIONS:
+    if len(dimensions) > _MAX_DIMENSIONS:
         _refuse_weight(f"has {len(dimensions)} dimensions")
     size = prod(dimensions) * _ELEMENTS[types[0]]
     if raw and len(raw[0]) != size:
@@ -201,7 +208,7 @@ def _check_tensor(message: bytes, weights: int) -> None:
 
 
 def _check_place(pairs: list[tuple[str, str]], size: int, weights: int) -> None:
-    """The external data of a weight of so many bytes must lie in weights.bin."""
+    """Check that the external data of a weight of this size lies in weights.bin."""
     place = dict(pairs)
     if len(place) != len(pairs) or not place.keys() <= {"location", "offset", "length"}:
         _refuse_weight("has more than one location, offset or length")

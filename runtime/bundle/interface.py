@@ -31,7 +31,7 @@ where padding is. `target_ids` are translations without bos. Row i of an attenti
 makes token i: it reads bos and the tokens before i, which are the columns of its self-attention. A token's row sums to
 1, and the future is exactly 0. `log_probabilities` are natural logarithms of the given ids' probabilities.
 
-The exporter writes these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` says
+The exporter writes these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` defines
 the same in C++: `tests/data/interface.json` is compared with both.
 """
 
@@ -50,7 +50,7 @@ CROSS_IDS = "cross_ids"
 # Which slots of the caches a hypothesis continues.
 ANCESTORS = "self_ancestors"
 # Beam search asks for twice as many candidates as it has beams: enough for 8, more than any model's own settings have.
-MOST_TOP = 16
+MAX_TOP = 16
 # Of each row: the candidates, and by what their logits are normalised.
 TOP_OUTPUTS = ("top_ids", "top_logits", "normaliser")
 STATE = ("token_ids", "positions", "finished")
@@ -71,7 +71,9 @@ class Interface:
 
 def masked(item_bytes: int) -> float:
     """Return what masks a position, in floating-point numbers of this size."""
-    return MASKED_HALF if item_bytes == 2 else MASKED
+    if item_bytes == 2:
+        return MASKED_HALF
+    return MASKED
 
 
 def cross_names(layers: int) -> list[str]:
@@ -111,8 +113,8 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def most_top(sizes: ModelSizes) -> int:
-    """The candidates that `decoder_beams` gives for each row."""
-    return min(MOST_TOP, sizes.target_vocabulary)
+    """Return the candidates that `decoder_beams` gives for each row."""
+    return min(MAX_TOP, sizes.target_vocabulary)
 
 
 def decoder_beams(sizes: ModelSizes, floating: DType) -> Interface:
@@ -168,7 +170,7 @@ def encoder_attention(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def interface(role: str, sizes: ModelSizes, floating: DType) -> Interface | None:
-    """Interface of the graphs of a role; None for a role that this version does not know."""
+    """Return the interface of the graphs of a role, or None if this version does not support the role."""
     of_role = {
         "encoder": encoder,
         "decoder_step": decoder_step,
@@ -190,7 +192,9 @@ def _bias(floating: DType) -> list[Tensor]:
 
 def _ids(sizes: ModelSizes) -> list[Tensor]:
     """Source ids as wide as keys, of one head and one number a token, so that whatever moves keys moves these."""
-    return _tensors("int64", ("batch", 1, "source", 1), CROSS_IDS) if sizes.copies else []
+    if sizes.copies:
+        return _tensors("int64", ("batch", 1, "source", 1), CROSS_IDS)
+    return []
 
 
 def _tensors(dtype: DType, shape: tuple[Dimension | int, ...], *names: str) -> list[Tensor]:

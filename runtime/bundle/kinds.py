@@ -31,7 +31,7 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
         "the directory of a training run",
         {
             "bundle": "tx-export makes a bundle of the checkpoint beside it",
-            "checkpoint": "give the checkpoint beside it, or go on with tx-train --resume",
+            "checkpoint": "give the checkpoint beside it, or continue with tx-train --resume",
             "model": "give the checkpoint beside it to tx-export",
         },
     ),
@@ -47,7 +47,9 @@ def kind_of(path: Path) -> Kind | None:
     config = _fields(path / "config.json")
     if "format_version" in config:
         return "checkpoint"
-    return "model" if "model_type" in config or "architectures" in config else None
+    if "model_type" in config or "architectures" in config:
+        return "model"
+    return None
 
 
 def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) -> None:
@@ -78,9 +80,11 @@ def check_model(path: Path) -> None:
 
 
 def _fields(file: Path) -> dict[str, Any]:
-    """The fields of a JSON object; none if there is no such."""
+    """Return the fields of a JSON object; none if there is no such."""
     try:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}

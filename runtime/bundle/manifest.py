@@ -1,7 +1,7 @@
-"""manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
+"""manifest.json: all facts about a bundle that a runtime may rely on.
 
-`txport.runtime.bundle.schema` mirrors the file field by field. `Manifest.load` accepts a bundle or says in one sentence
-what is wrong with it; `runtime/cpp` does the same by the same rules, checked on the shared files in
+`txport.runtime.bundle.schema` mirrors the file field by field. `Manifest.load` accepts a bundle or explains in one
+sentence what is wrong with it; `runtime/cpp` does the same by the same rules, checked on the shared files in
 `tests/data/manifests`.
 """
 
@@ -27,14 +27,14 @@ NAME = "manifest.json"
 GOLDEN = "golden.json"
 
 _ZEROS = "0" * 64
-# Files that no runtime reads.
+# Files that runtimes do not read.
 FOR_PEOPLE = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Manifest(ManifestFields):
-    """A bundle's manifest. `sha256` is that of the file itself with these digits as zeros; `write` fills it in."""
+    """Manifest of a bundle. `sha256` is the hash of the file with its digits replaced by zeros; `write` fills it in."""
 
     sha256: str = _ZEROS
 
@@ -50,7 +50,10 @@ class Manifest(ManifestFields):
         """
         files = files_of(bundle)
         if isinstance(files, Path) and not files.is_dir():
-            what = "is not a directory" if files.exists() else "does not exist"
+            if files.exists():
+                what = "is not a directory"
+            else:
+                what = "does not exist"
             raise BundleError(
                 f"{files} {what}: give the directory that tx-export wrote, or the file that tx-pack wrote"
             )
@@ -72,7 +75,7 @@ class Manifest(ManifestFields):
         """Decode and validate the bytes of a manifest; `file` is its name in messages.
 
         Raises:
-            BundleError: as `load`, but for what only the directory can tell.
+            BundleError: as `load`, except for checks that need the directory.
         """
         if len(data) > _LARGEST_FILE:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not a manifest")
@@ -102,11 +105,11 @@ class Manifest(ManifestFields):
     def check_files(self, bundle: Files, hashes: Callable[[str], bool] = lambda name: False) -> None:
         """Check that every listed file is inside the bundle, of the listed size, and of the listed hash if asked.
 
-        Those that only people read may be missing in a directory.
+        Files for people only, such as README.md, may be missing in a directory.
 
         Args:
             bundle: the bundle.
-            hashes: says for a file's name whether to read it and compare its SHA-256 as well.
+            hashes: returns for a file name whether to read the file and compare its SHA-256 as well.
 
         Raises:
             BundleError: the first fault that was found.
@@ -132,7 +135,7 @@ class Manifest(ManifestFields):
 
 
 def _first_bytes(file: File) -> bytes:
-    """The bytes of a manifest, or of the beginning of what is too large for one."""
+    """Return the bytes of a manifest, or of the beginning of what is too large for one."""
     if not isinstance(file, Path):
         return bytes(file.view()[: _LARGEST_FILE + 1])
     with file.open("rb") as opened:
@@ -147,7 +150,7 @@ def _check_place(path: Path, directory: Path) -> None:
 
 
 def check_contents(path: File, entry: FileEntry, remedy: str, hashed: bool = True) -> None:
-    """Compare a file's size and, if `hashed`, its hash; `remedy` is the way out in messages.
+    """Compare a file's size and, if `hashed`, its hash; `remedy` is the advice in messages.
 
     Raises:
         BundleError: the file was changed.
@@ -168,17 +171,21 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
 
 
 def _rename(value: dict[str, Any]) -> None:
-    """Put `verification.engines` in the place of `verification.fused`, a flag in bundles of older versions."""
+    """Replace `verification.fused`, a flag in bundles of older versions, by `verification.engines`."""
     verification = value.get("verification")
-    if isinstance(verification, dict) and "engines" not in verification:
-        if isinstance(fused := verification.get("fused"), bool):
-            del verification["fused"]
-            verification["engines"] = ["ort", "fused"] if fused else ["ort"]
+    if not isinstance(verification, dict) or "engines" in verification:
+        return
+    if isinstance(fused := verification.get("fused"), bool):
+        del verification["fused"]
+        verification["engines"] = ["ort", "fused"] if fused else ["ort"]
 
 
 def _check_own_hash(data: bytes, stated: object, file: str) -> None:
     if not isinstance(stated, str) or not HEX.fullmatch(stated):
         raise BundleError(f"{file} lacks the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete")
-    start = data.rindex(stated.encode()) if stated.encode() in data else 0
+    if stated.encode() in data:
+        start = data.rindex(stated.encode())
+    else:
+        start = 0
     if hashlib.sha256(data[:start] + _ZEROS.encode() + data[start + 64 :]).hexdigest() != stated:
         raise BundleError(f"{file} was changed after it was written (its own sha256 differs): get the bundle again")

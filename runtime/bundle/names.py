@@ -1,6 +1,7 @@
-"""Bundles by name: those that tx-get keeps, and their origin in a file beside each.
+"""Bundles by name: the cache of tx-get, with the origin of each bundle in a file beside it.
 
-A name is OWNER/MODEL, as on the Hugging Face hub, with what says which bundle of it: OWNER/MODEL@REVISION:PRECISION.
+A name is OWNER/MODEL, as on the Hugging Face hub, optionally with revision and precision:
+OWNER/MODEL@REVISION:PRECISION.
 """
 
 import json
@@ -33,7 +34,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> "Name | None":
-        """The parts of a text, or None if it is no name."""
+        """Split a name into its parts; return None if it is not a name."""
         match = _NAME.fullmatch(text)
         if match is None or any(set(part) <= {"."} for part in re.split("[/@]", text)):
             return None
@@ -41,7 +42,10 @@ class Name:
         return cls(model, revision or cls.revision, precision or cls.precision)
 
     def __str__(self) -> str:
-        revision = "" if self.revision == Name.revision else f"@{self.revision}"
+        if self.revision == Name.revision:
+            revision = ""
+        else:
+            revision = f"@{self.revision}"
         return f"{self.model}{revision}" + ("" if self.precision == Name.precision else f":{self.precision}")
 
     @property
@@ -58,13 +62,13 @@ def cache_directory() -> Path:
 
 
 def find_bundle(bundle: str | os.PathLike[str]) -> Path:
-    """The directory of a bundle, which is named by its path or as tx-get has kept it.
+    """Return the directory of a bundle that is given by its path or by its name in the cache of tx-get.
 
-    What tx-get has kept goes before a directory OWNER/MODEL in the current one, which may be somebody else's; ./ makes
-    a path of a name.
+    The cache of tx-get takes precedence over a directory OWNER/MODEL in the current directory, which may be untrusted;
+    ./ makes a path of a name.
 
     Raises:
-        InputError: it looks like a name, and no such bundle is kept.
+        InputError: it looks like a name, and the cache has no such bundle.
     """
     path = Path(bundle)
     name = Name.parse(os.fspath(bundle))
@@ -72,7 +76,7 @@ def find_bundle(bundle: str | os.PathLike[str]) -> Path:
         return name.directory
     if name is None or path.exists():
         return path
-    raise InputError(f"{bundle} is no directory, and tx-get has kept no bundle of this name: tx-get {bundle}")
+    raise InputError(f"{bundle} is not a directory, and tx-get has no bundle of this name: run tx-get {bundle}")
 
 
 def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None:
@@ -84,7 +88,10 @@ def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None
         revision: that was asked for.
         files: where the files were; the hub's cache has them in a folder that is named after their commit.
     """
-    commit = files.name if _COMMIT.fullmatch(files.name) else None
+    if _COMMIT.fullmatch(files.name):
+        commit = files.name
+    else:
+        commit = None
     value = {"source": source, "revision": revision, "commit": commit}
     write_atomically(_origin_file(bundle), (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 

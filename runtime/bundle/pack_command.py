@@ -12,12 +12,14 @@ from txport.runtime.files import new_file
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE_DIRECTORY)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write, as model.txb.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write, for example model.txb."
+)
 def main(bundle: Path, output: Path) -> None:
-    """Write BUNDLE as one file, which every command takes in its place: a zip archive without compression.
+    """Write BUNDLE as one file, an uncompressed zip archive that every command accepts as a bundle.
 
-    Every file is compared with its hash before. TensorRT engines stay where they are: they are of one machine. A file
-    of tx-pack that is there already is replaced. unzip makes a directory of it again.
+    All files are compared with their hashes first. TensorRT engines are not included, since they depend on the machine.
+    An existing file of tx-pack is replaced. To convert it back to a directory, run unzip.
     """
     manifest = Manifest.load(bundle)
     for name in manifest.files:

@@ -25,7 +25,7 @@ class Expected:
 
     Attributes:
         name: in the state dict.
-        shape: a word stands for a size that the manifest does not know otherwise.
+        shape: a word stands for a size that the manifest does not contain.
         matrix: whether it may be int8: weights of a linear layer, or a table of tokens.
         optional: whether a model may be without it.
         least: the smallest first size.
@@ -75,8 +75,9 @@ def parameter_faults(
 def _expected(
     architecture: Architecture, tensors: Mapping[str, Parameter], model: ModelSizes, dimensions: Dimensions
 ) -> Iterator[Expected]:
-    """The tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
-    width, parts = model.d_model, _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
+    """Yield the tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
+    width = model.d_model
+    parts = _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
     normed = any(f"{side}_embedding.norm.{part}" in tensors for side in ("source", "target") for part in _PARTS)
     relative = any(f"{side}_positions.weight" in tensors for side in ("encoder", "decoder"))
     rotary = any(f"{side}_rotations.{part}" in tensors for side in ("encoder", "decoder") for part in _ROTATION)
@@ -113,20 +114,31 @@ def _expected(
 
 
 def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
-    """The width of all heads of a stack; that of the encoder's heads is what its first tensor says."""
+    """Return the width of all heads of a stack; for the encoder from its first tensor."""
     first = tensors.get("encoder.0.attention.query.weight")
-    inner = first.shape[0] if first is not None and first.shape else 0
-    return inner if stack == "encoder" and inner > 0 and inner % heads == 0 else heads * model.head_dim
+    if first is not None and first.shape:
+        inner = first.shape[0]
+    else:
+        inner = 0
+    if stack == "encoder" and inner > 0 and inner % heads == 0:
+        return inner
+    return heads * model.head_dim
 
 
 def _relative(
     stack: str, layers: int, heads: int, tensors: Mapping[str, Parameter], dimensions: Dimensions
 ) -> Iterator[Expected]:
-    """The table of relative positions: the encoder's has distances to both sides."""
+    """Yield the table of relative positions: the encoder's has distances to both sides."""
     name = f"{stack}_positions.weight"
     found = tensors.get(name)
-    columns = layers * heads if found is not None and found.shape[1:] == (layers * heads,) else heads
-    least = 2 * dimensions.source.max - 1 if stack == "encoder" else dimensions.target.max
+    if found is not None and found.shape[1:] == (layers * heads,):
+        columns = layers * heads
+    else:
+        columns = heads
+    if stack == "encoder":
+        least = 2 * dimensions.source.max - 1
+    else:
+        least = dimensions.target.max
     yield Expected(name, ("distances", columns), least=least)
 
 
@@ -147,7 +159,7 @@ def _attention(name: str, inner: int, width: int) -> Iterator[Expected]:
 
 
 def _feed_forward(name: str, width: int, tensors: Mapping[str, Parameter]) -> Iterator[Expected]:
-    """The inner width is what the first of its tensors says."""
+    """Return the inner width, from the first of its tensors."""
     yield Expected(f"{name}.inner.weight", ("inner", width), True)
     inner = tensors[f"{name}.inner.weight"].shape[0]
     yield Expected(f"{name}.inner.bias", (inner,), optional=True)
@@ -184,7 +196,7 @@ def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator
 
 
 def _overlaps(tensor: Parameter) -> bool:
-    """Whether no axis steps over all of the other. Else the file is as large as what is made of it."""
+    """Return whether no axis repeats the other. Otherwise the result is larger than the file."""
     if len(tensor.shape) != 2:
         return False
     spans = [(count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True)]

@@ -1,6 +1,6 @@
 """The field `parameters` of manifest.json: where each tensor of the model lies in the file of weights, in which form.
 
-Graphs pack and fold their weights. An engine without graphs, which knows the arithmetic of the Transformer, finds the
+Graphs pack and fold their weights. An engine without graphs, which implements the Transformer itself, finds the
 same bytes by this table, under the names of the model's state dict (`txport.models.transformer`). Sinusoidal
 positions are stored as learned ones are; relative ones as `RelativePositions.table` has them, a row for each distance
 and a column for each head, of one layer or of all; rotary ones as `rotations` has them, for each stack. Weight and
@@ -17,7 +17,7 @@ ParameterType = Literal["float32", "float16", "int8"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """Arithmetic of the model that sizes and tensors do not say.
+    """Arithmetic of the model that does not follow from sizes and tensors.
 
     Attributes:
         norm: after each sublayer ("post"; "post_final" with one more at the end) or before it ("pre").

@@ -6,12 +6,14 @@ Graphs of ONNX and models of SentencePiece are such messages.
 from collections.abc import Iterator
 from typing import Any
 
-_NUMBER, _BYTES = 0, 2  # wire types: of integers, and with a length
-_SIZES = {1: 8, 5: 4}  # bytes of those that are of a fixed size
+# wire types: of integers, and with a length
+_NUMBER = 0
+_BYTES = 2
+_SIZES = {1: 8, 5: 4}  # bytes of types with a fixed size
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Number, value if it has a length, and all bytes of each field.
+    """Yield number, value if it has a length, and all bytes of each field.
 
     Raises:
         ValueError: the message cannot be read.
@@ -47,7 +49,7 @@ def field_at(message: bytes, at: int) -> tuple[int, Any, int]:
     tag, at = _read_varint(message, at)
     kind = tag & 7
     value: bytes | int = b""
-    if kind == _BYTES or kind == _NUMBER:
+    if kind in (_BYTES, _NUMBER):
         value, at = _read_varint(message, at)
         if kind == _BYTES:
             size = value
@@ -65,7 +67,8 @@ def field_at(message: bytes, at: int) -> tuple[int, Any, int]:
 def tagged(message: bytes) -> list[tuple[int, Any]]:
     """Tag and value of each field, as of `field_at`; short ones of bytes are read here, in a third of the time."""
     found: list[tuple[int, Any]] = []
-    at, end = 0, len(message)
+    at = 0
+    end = len(message)
     while at < end:
         tag = message[at]
         start = at + 2
@@ -81,7 +84,7 @@ def tagged(message: bytes) -> list[tuple[int, Any]]:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next byte is."""
+    """Return a number, and where the next byte is."""
     value = 0
     for shift in range(0, 70, 7):
         if at + shift // 7 >= len(message):
@@ -94,12 +97,12 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A field that holds text, bytes or a message."""
+    """Return a field that holds text, bytes or a message."""
     return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A field that holds an integer, which may be negative."""
+    """Return a field that holds an integer, which may be negative."""
     return _varint(number << 3 | _NUMBER) + _varint(value % (1 << 64))
 
 

@@ -15,8 +15,9 @@ from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 T = TypeVar("T")
 HEX = re.compile(r"[0-9a-f]{64}")
 _LARGEST_SIZE = 2**31 - 1
-_ROLES, _OPTIONAL_ROLES = get_args(Role), get_args(OptionalRole)
-# Never listed under `files`: the manifest itself, and what is made on the device.
+_ROLES = get_args(Role)
+_OPTIONAL_ROLES = get_args(OptionalRole)
+# Never listed under `files`: the manifest itself, and files written on the device.
 UNLISTED = ("manifest.json", "engines")
 
 
@@ -29,7 +30,8 @@ def faults(manifest: ManifestFields) -> Iterator[str]:
         yield from _graph_faults(graph)
         if (expected := interface(graph.role, _believable(manifest), manifest.precision.type)) is not None:
             yield from _interface_faults(graph, expected)
-    names, precision = {graph.name for graph in manifest.graphs}, manifest.precision
+    names = {graph.name for graph in manifest.graphs}
+    precision = manifest.precision
     if precision.weights not in (precision.type, "int8"):
         yield f"precision.weights is {precision.weights!r}, which is neither its type {precision.type!r} nor 'int8'"
     for island in manifest.precision.islands:
@@ -125,7 +127,8 @@ def _graph_faults(graph: Graph) -> Iterator[str]:
 
 
 def _alignment_faults(manifest: ManifestFields) -> Iterator[str]:
-    heads, model = manifest.alignment_heads, manifest.model
+    heads = manifest.alignment_heads
+    model = manifest.model
     for layer, head in heads:
         if not (0 <= layer < model.decoder_layers and 0 <= head < model.heads):
             sizes = f"the model's {model.decoder_layers} decoder layers of {model.heads} heads"
@@ -149,7 +152,8 @@ def _interface_faults(graph: Graph, expected: Interface) -> Iterator[str]:
 
 
 def _tensor_faults(graph: Graph, kind: str, expected: Sequence[Tensor], listed: Sequence[Tensor]) -> Iterator[str]:
-    known, tensors = {tensor.name for tensor in expected}, {tensor.name: tensor for tensor in listed}
+    known = {tensor.name for tensor in expected}
+    tensors = {tensor.name: tensor for tensor in listed}
     for name, tensor in tensors.items():
         if name not in known and not (kind == "output" and tensor.optional):
             yield f"graph {graph.name!r} has the {kind} {name!r}, which a {graph.role} graph does not have"

@@ -53,7 +53,7 @@ class ModelSizes:
     """Sizes of a runtime's buffers.
 
     Attributes:
-        heads: of the decoder, and of the encoder unless `encoder_heads` says otherwise.
+        heads: of the decoder, and of the encoder unless `encoder_heads` is set.
         head_dim: of the decoder.
         copies: whether a step reads the source's ids as well.
     """
@@ -113,7 +113,9 @@ class Precision:
     @property
     def summary(self) -> str:
         """Precision for people: "float32", or "float32, weights int8"."""
-        return self.type if self.weights == self.type else f"{self.type}, weights {self.weights}"
+        if self.weights == self.type:
+            return self.type
+        return f"{self.type}, weights {self.weights}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Tensor:
     optional: bool
 
     def sizes(self, named: Mapping[str, int]) -> list[int]:
-        """The shape in numbers, by the size of each named dimension."""
+        """Return the shape in numbers, by the size of each named dimension."""
         return [named[each] if isinstance(each, str) else each for each in self.shape]
 
 
@@ -136,8 +138,7 @@ class Graph:
 
     Attributes:
         name: of the graph, unique in a bundle.
-        role: a `Role` or an `OptionalRole`; another one, of an optional graph, is left alone by a runtime that does not
-            know it.
+        role: a `Role` or an `OptionalRole`. Graphs of unknown optional roles are ignored by older runtimes.
         lowering: how a decoder step is written; "standard" for the others.
         optional: whether a runtime can do without it.
         file: relative to the bundle.
@@ -183,14 +184,14 @@ class Verification:
 
 @dataclass(frozen=True)
 class Generation:
-    """The model's own settings of its search, for the option `generation="model"`; None for what it does not say.
+    """The generation settings of the model, for the option `generation="model"`. Unset fields are None.
 
     Attributes:
         beam, length_penalty, early_stopping, repetition_penalty, no_repeat_ngram, bad_words, suppress, begin_suppress,
             end_ids, forced_end, renormalize, sample, temperature, top_k, top_p, min_p: see
             `txport.runtime.search.settings`.
         min_length: tokens to make before an answer may end.
-        max_length: the most tokens to make.
+        max_length: maximum number of tokens to make.
         unsupported: settings that this search does not have, as "name = value".
     """
 
@@ -254,7 +255,7 @@ class ManifestFields:
         return next(graph for graph in self.graphs if graph.role == "encoder")
 
     def optional_graph(self, role: OptionalRole) -> Graph | None:
-        """The graph of this role, if the bundle has one."""
+        """Return the graph of this role, if the bundle has one."""
         return next((graph for graph in self.graphs if graph.role == role), None)
 
     @property
@@ -264,14 +265,14 @@ class ManifestFields:
         return tuple(name for name in LOWERINGS if name in steps)
 
     def step(self, lowering: Lowering) -> Graph:
-        """The decoder step in one of `lowerings`."""
+        """Return the decoder step in one of `lowerings`."""
         return next(graph for graph in self.graphs if (graph.role, graph.lowering) == ("decoder_step", lowering))
 
     def usable_lowerings(self, asked: str | None) -> tuple[Lowering, ...]:
-        """The lowerings to choose from, in the order of `lowerings`: `asked` alone if it is given.
+        """Return the lowerings to choose from, in the order of `lowerings`: `asked` alone if it is given.
 
         Raises:
-            InputError: `asked` is not a lowering that this version knows.
+            InputError: `asked` is not a lowering of this version.
             BundleError: the bundle lacks it.
         """
         if asked is None:

@@ -1,6 +1,6 @@
 """Shortlists: the target words that the sentences of a bundle choose among, for large vocabularies.
 
-A sentence may have the words that are in every list, the most frequent ones, and those that its source words become
+A sentence may use the most frequent words, which are in every list, and the translations of its source words
 (Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.2; L'Hostis et al.
 2016, "Vocabulary Selection Strategies for Neural Machine Translation"). All numbers of the file are int32, little
 endian: a header (`_HEADER`), the words of every list, for each source word where its own begin, and these.
@@ -50,7 +50,7 @@ class Shortlist:
         return np.unique(np.concatenate([self.always, *own, np.asarray(more, np.int64)]))
 
     def to_bytes(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         counts = len(self.starts) - 1, self.target_vocabulary, len(self.always), len(self.candidates)
         header = np.array([_MAGIC, _VERSION, *counts], np.int64)
         return np.concatenate([header, self.always, self.starts, self.candidates]).astype("<i4").tobytes()
@@ -92,7 +92,7 @@ class Shortlist:
         if always > targets:
             raise ValueError(f"has {always} words in every list, more than the {targets} that there are")
         if min(always, count) < 0 or len(data) != 4 * (_HEADER + always + sources + 1 + count):
-            raise ValueError(f"has {len(data)} bytes, which is not what its header says")
+            raise ValueError(f"has {len(data)} bytes, which differs from its header")
         words, starts, candidates = np.split(numbers[_HEADER:], [always, always + sources + 1])
         if starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
             raise ValueError("has words of source ids that do not follow each other")
@@ -104,7 +104,7 @@ class Shortlist:
 
 
 def open_shortlist(bundle: Files, manifest: Manifest) -> Shortlist | None:
-    """The shortlist of a bundle, if it has one.
+    """Return the shortlist of a bundle, if it has one.
 
     Raises:
         BundleError: its file cannot be used.
@@ -117,7 +117,7 @@ def open_shortlist(bundle: Files, manifest: Manifest) -> Shortlist | None:
 
 
 def put_shortlist(shortlist: Shortlist, bundle: Path, manifest: Manifest) -> Path:
-    """Put a shortlist into a bundle, in place of one that it has; the bundle is whole at any time.
+    """Add a shortlist to a bundle or replace it. The bundle is valid at any time.
 
     Returns:
         the file.

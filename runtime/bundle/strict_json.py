@@ -31,12 +31,12 @@ EXPORT_AGAIN = "copy or export the bundle again"
 
 
 def added(default: Any) -> Any:
-    """A field that older files lack: they mean its default, and where it has that it is not written."""
+    """Return a field that older files lack: they mean its default, and where it has that it is not written."""
     return dataclasses.field(default=default, metadata={"added": True})
 
 
 class _MismatchError(Exception):
-    """A value that is not of its type; the message says where and what."""
+    """A value of the wrong type. The message contains its place and the value."""
 
 
 def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dict[str, Any]:
@@ -73,8 +73,12 @@ def finite(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any
     if isinstance(value, list | tuple):
         return [finite(each, other) for each in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | None) else other(value)
+        if math.isfinite(value):
+            return value
+        return None
+    if isinstance(value, str | int | None):
+        return value
+    return other(value)
 
 
 def check_version(value: dict[str, Any], newest: int, file: str, what: str, remedy: str) -> None:
@@ -127,7 +131,7 @@ def decode(
     Args:
         kind: a dataclass with fields of int, float, str, bool, None, Literal, unions of them, `tuple[T, ...]`,
             `tuple[A, B]`, `dict[str, T]` and further dataclasses.
-        value: what `parse` gave. Fields whose metadata say `added`, because files were written before there were such
+        value: the result of `parse`. Fields whose metadata contain `added`, which older files lack
             fields, may be missing: they then have their defaults.
         where: what messages start with: the file, then the path inside it.
         error: what to raise if a field is missing, unknown or of another type; the message names its path.
@@ -163,7 +167,8 @@ class _Decoder:
     def decode(self, kind: Any, value: Any, where: str) -> Any:
         if dataclasses.is_dataclass(kind):
             return self._dataclass(kind, value, where)
-        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        origin = typing.get_origin(kind)
+        arguments = typing.get_args(kind)
         if origin is typing.Literal:
             return _literal(arguments, value, where)
         if origin in (typing.Union, types.UnionType):
@@ -189,8 +194,11 @@ class _Decoder:
                 raise _MismatchError(f"{where} lacks the field {name!r}: the file is incomplete or was edited by hand")
         for name in value:
             if name not in fields:
-                unknown = "this txport does not know what it means"
-                advice = nearest(name, fields, "it may have") if self.by_hand else unknown
+                unknown = "this version of txport does not support it"
+                if self.by_hand:
+                    advice = nearest(name, fields, "it may have")
+                else:
+                    advice = unknown
                 raise _MismatchError(f"{where} has the unknown field {name!r}: {advice}")
         present = [name for name in fields if name in value]
         return kind(**{name: self.decode(hints[name], value[name], _join(where, name)) for name in present})
@@ -201,7 +209,7 @@ class _Decoder:
         others = [kind for kind in arguments if kind is not type(None)]
         if len(others) == 1:
             return self.decode(others[0], value, where)
-        # Of several alternatives, the JSON type says which one is meant; literals are all strings or all integers.
+        # The JSON type selects among several alternatives; literals are all strings or all integers.
         types = {type(typing.get_args(kind)[0]) if typing.get_args(kind) else kind: kind for kind in others}
         if type(value) not in types:
             raise _MismatchError(f"{where} must be {' or '.join(_NAMES[kind] for kind in types)}, not {_name(value)}")
@@ -220,7 +228,9 @@ class _Decoder:
 
 
 def _join(where: str, name: str) -> str:
-    return f"{where}: {name}" if where.endswith(".json") else f"{where}.{name}"
+    if where.endswith(".json"):
+        return f"{where}: {name}"
+    return f"{where}.{name}"
 
 
 def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -230,12 +240,14 @@ def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _expect(kind: type, value: Any, where: str) -> None:
-    if type(value) is not kind:  # not isinstance: a bool is no int here
+    if type(value) is not kind:  # not isinstance, since a bool is an int for it
         raise _MismatchError(f"{where} must be {_NAMES[kind]}, not {_name(value)}")
 
 
 def _name(value: Any) -> str:
-    return "null" if value is None else _NAMES.get(type(value), type(value).__name__)
+    if value is None:
+        return "null"
+    return _NAMES.get(type(value), type(value).__name__)
 
 
 def _check_depth(value: Any) -> None:
@@ -269,7 +281,10 @@ def _finite(text: str) -> float:
 
 
 def _int64(text: str) -> int:
-    value = int(text) if len(text) <= 20 else _LARGEST + 1
+    if len(text) <= 20:
+        value = int(text)
+    else:
+        value = _LARGEST + 1
     if not -_LARGEST - 1 <= value <= _LARGEST:
         raise ValueError(f"{text[:40]} does not fit 64 bits")
     return value

@@ -58,7 +58,10 @@ def _language_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies
     for field in ("source", "target"):
         table, default = languages.of(field)
         # An id stands in the vocabulary of every list that its placeholder stands in.
-        sides = {"source"} if field == "source" or f"{field}_language" in of_text else set()
+        if field == "source" or f"{field}_language" in of_text:
+            sides = {"source"}
+        else:
+            sides = set()
         sides |= {"target"} if f"{field}_language" in tokenizer.target_prefix else set()
         for side in sorted(sides):
             size = getattr(vocabularies, side)

@@ -41,7 +41,7 @@ class TokenizerFiles:
 
 @dataclass(frozen=True)
 class Languages:
-    """The languages that a user may choose, by name, and the ids that say so to the model.
+    """The languages that a user may choose, by name, and the ids that select them in the model.
 
     Attributes:
         source: ids of the source vocabulary; empty if there is nothing to choose.
@@ -62,8 +62,10 @@ class Languages:
     marker: tuple[str, str] = added(MARIANS_MARKER)
 
     def of(self, side: str) -> tuple[dict[str, int], str | None]:
-        """The languages of "source" or "target", and the default."""
-        return (self.source, self.source_default) if side == "source" else (self.target, self.target_default)
+        """Return the languages of "source" or "target", and the default."""
+        if side == "source":
+            return (self.source, self.source_default)
+        return (self.target, self.target_default)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class TokenizerDescription:
         target_prefix: what each answer is forced to begin with, after bos and before any prefix of the user's.
         languages: none where there is nothing to choose.
         added: tokens beside those of the model files, for the kinds "sentencepiece" and "bytes"; a vocabulary has
-            those that answers show.
+            the codes in answers.
     """
 
     kind: Literal["sentencepiece", "tokenizers", "bytes", "none"]

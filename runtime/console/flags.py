@@ -41,5 +41,6 @@ def refuse_unused(unused: bool, reason: str, *names: str) -> None:
 TRUST_ENGINES = click.option(
     "--trust-engines",
     is_flag=True,
-    help="Run TensorRT engines that are in a bundle: native code by whoever made it. [default: only those of tx-build]",
+    help="Run TensorRT engines that are part of a bundle. They are native code: use only bundles that you "
+    "trust. [default: only engines of tx-build]",
 )

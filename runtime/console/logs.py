@@ -8,14 +8,14 @@ from txport.runtime.console.words import program
 
 
 def show_log(logger: str = "") -> None:
-    """Show warnings, and what the logger of this name says without warning."""
+    """Show warnings of all loggers, and informational messages of the logger of this name."""
     logging.basicConfig(format=f"{program()}: %(message)s", level=logging.WARNING, handlers=[_StandardError()])
     if logger:
         logging.getLogger(logger).setLevel(logging.INFO)
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 takes no argument there
-    """Standard error as it is when something is said: while a line is shown there, others stand above it."""
+    """Standard error at the time of a message. While a progress line is shown, messages appear above it."""
 
     @property
     def stream(self) -> Any:

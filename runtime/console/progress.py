@@ -1,4 +1,4 @@
-"""Progress of a command on standard error: a line written anew on a terminal, a line about every half minute in a pipe.
+"""Progress of a command on standard error: an updated line on a terminal, a new line every half minute in a pipe.
 
 It needs no library, so that every command can have it.
 """
@@ -21,14 +21,14 @@ _BAR = 12  # characters, so that the rest fits into 80 columns
 
 
 class Line:
-    """A line on a terminal, written anew while this context lasts; what others write to standard error is above it.
+    """A line on a terminal that is updated in this context. Other output to standard error appears above it.
 
     Args:
         text: gives the line, in a thread of its own too.
         enabled: false to show nothing.
-        refresh: seconds after which it is written anew; 0 for only when `draw` is called.
+        refresh: seconds between updates; 0 updates only when `draw` is called.
         transient: whether it is erased at the end.
-        report: is called every so many seconds, `every`, instead where standard error is no terminal.
+        report: is called every `every` seconds instead if standard error is not a terminal.
 
     Attributes:
         shown: whether it is enabled, and standard error is a terminal.
@@ -51,7 +51,10 @@ class Line:
         terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self.shown = enabled and terminal
         self._act = self.draw if self.shown else report
-        self._seconds = refresh if self.shown else every
+        if self.shown:
+            self._seconds = refresh
+        else:
+            self._seconds = every
         self._lock = threading.RLock()
         self._drawn = False
         self._whole = True  # what others wrote ends with a line
@@ -125,7 +128,7 @@ class Stages(Line):
 
     Args:
         enabled: false to show nothing, as in a library.
-        every: seconds between two lines where standard error is no terminal.
+        every: seconds between two lines if standard error is not a terminal.
         transient: whether bars are erased at their end.
     """
 
@@ -152,7 +155,7 @@ class Stages(Line):
         self.draw()
 
     def advance(self, count: int = 1) -> None:
-        """Count so many parts of the stage as done."""
+        """Add finished parts of the stage."""
         self._done += count
 
     def reach(self, description: str, done: int, total: int) -> None:
@@ -170,7 +173,9 @@ class Stages(Line):
     @property
     def left(self) -> str:
         """Minutes that this stage will take yet, at its speed so far; empty until something of it is done."""
-        done, total = self._done, self._total  # another thread asks, too
+        # another thread asks, too
+        done = self._done
+        total = self._total
         if not 0 < done < total:
             return ""
         return minutes((time.monotonic() - self._started) / done * (total - done))
@@ -183,26 +188,39 @@ class Stages(Line):
     def _bar(self) -> str:
         if not self._name:
             return ""
-        done, time_spent = f"{self._done}/{self._total}", minutes(time.monotonic() - self._started)
-        left = f", {left} left" if (left := self.left) else ""
+        done = f"{self._done}/{self._total}"
+        time_spent = minutes(time.monotonic() - self._started)
+        if left := self.left:
+            left = f", {left} left"
+        else:
+            left = ""
         return f"{bar(self._done / max(1, self._total))} {done:>9} {time_spent:>6} {self._name}{left}"
 
     def _print_line(self) -> None:
         if self._name:
-            done = f"{self._done} of {self._total}" if self._total > 1 else ""
-            left = f"about {left} min left" if (left := self.left) else ""
+            if self._total > 1:
+                done = f"{self._done} of {self._total}"
+            else:
+                done = ""
+            if left := self.left:
+                left = f"about {left} min left"
+            else:
+                left = ""
             line = ", ".join(part for part in (self._name, done, left) if part)
             print(f"{program()}: {line}", file=sys.stderr, flush=True)
 
 
 def bar(share: float) -> str:
-    """A bar that is filled to this share."""
-    full = "━" if "utf" in (getattr(sys.stderr, "encoding", None) or "").lower() else "="
+    """Return a bar that is filled to this share."""
+    if "utf" in (getattr(sys.stderr, "encoding", None) or "").lower():
+        full = "━"
+    else:
+        full = "="
     return (full * round(_BAR * min(share, 1.0))).ljust(_BAR)
 
 
 def minutes(seconds: float) -> str:
-    """A time in minutes and seconds, as in 12:05."""
+    """Return a time in minutes and seconds, as in 12:05."""
     return f"{max(0, round(seconds)) // 60}:{max(0, round(seconds)) % 60:02d}"
 
 
@@ -216,7 +234,7 @@ def _broken(text: str, width: int) -> str:
 
 
 def _width(stream: Any) -> int:
-    """Columns of a terminal; 0 if it does not say it."""
+    """Return the number of columns of a terminal, or 0 if unknown."""
     try:
         return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):

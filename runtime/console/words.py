@@ -5,10 +5,10 @@ from pathlib import Path
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun, as in "1 sentence", "1,000 sentences"."""
+    """Return a count with its noun, as in "1 sentence", "1,000 sentences"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def program() -> str:
-    """The name of the command that runs."""
+    """Return the name of the command that runs."""
     return Path(sys.argv[0]).name

@@ -39,7 +39,7 @@ def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
 
 
 def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
-    """The array as one of the types that `content` has a case for."""
+    """Return the array as one of the types that `content` has a case for."""
     kind = array.type
     if isinstance(array, pyarrow.ExtensionArray):
         return _simplified(array.storage)
@@ -48,11 +48,13 @@ def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
     if types.is_map(kind):
         return array.cast(pyarrow.list_(pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])))
     texts = types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_binary_view
-    return array.cast(pyarrow.large_binary()) if any(fits(kind) for fits in texts) else array
+    if any(fits(kind) for fits in texts):
+        return array.cast(pyarrow.large_binary())
+    return array
 
 
 def json_rows(table: "pyarrow.Table") -> list[dict[str, Any]]:
-    """The rows of a table as objects that JSON has, except bytes and numbers that are not finite.
+    """Return the rows of a table as objects that JSON has, except bytes and numbers that are not finite.
 
     Times are ISO 8601 text (of columns with a zone in UTC), durations numbers of the column's unit, decimals text.
     """
@@ -61,19 +63,23 @@ def json_rows(table: "pyarrow.Table") -> list[dict[str, Any]]:
 
 
 def _as_json(column: "pyarrow.ChunkedArray") -> list[Any]:
-    """The values of a column."""
+    """Return the values of a column."""
     kind = column.type
     if types.is_timestamp(kind):
-        column = column.cast(pyarrow.timestamp(kind.unit))  # without the zone, which this machine may not know
+        column = column.cast(pyarrow.timestamp(kind.unit))  # without the zone, which this machine may lack
     target = _json_type(kind)
     values: list[Any] = (column if target == kind else column.cast(target)).to_pylist()
     return values
 
 
 def _json_type(kind: Any) -> Any:
-    """The type as which a column of some type becomes JSON."""
+    """Return the type as which a column of some type becomes JSON."""
     if types.is_temporal(kind):
-        return pyarrow.int64() if types.is_duration(kind) else kind if types.is_interval(kind) else pyarrow.string()
+        if types.is_duration(kind):
+            return pyarrow.int64()
+        if types.is_interval(kind):
+            return kind
+        return pyarrow.string()
     if types.is_decimal(kind):
         return pyarrow.string()
     if types.is_dictionary(kind):

@@ -1,6 +1,6 @@
 """Translation of batches of Apache Arrow: what Ray Data, Spark and others call in the processes that they start.
 
-These engines know how to share work, start processes again and scale; this is the function that they run.
+These engines share work, restart processes and scale; this is the function that they run.
 """
 
 import os
@@ -29,7 +29,7 @@ class BatchTranslator:
         bundle: a directory that each machine has, or the name by which tx-get keeps a bundle.
         column: the column to translate.
         target: name of the translation's column.
-        ids: whether the target ids are a column, too.
+        ids: whether to add a column of target ids.
         errors: "skip", or "replace" to put U+FFFD where bytes are not UTF-8.
         engine: arguments of `Translator`. By default there is one thread: these engines count on a core a process.
         options: fields of `Options`.
@@ -53,7 +53,7 @@ class BatchTranslator:
         self._task = Translate(find_bundle(bundle), lambda: translator, Options(**options), target, ids)
 
     def __call__(self, table: "pyarrow.Table") -> "pyarrow.Table":
-        """The table with the new columns.
+        """Return the table with the new columns.
 
         Raises:
             InputError: it has no such column, or has one of the new ones already, or the column holds no text.
@@ -79,7 +79,7 @@ def translate_dataset(
     engine: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
-    """A Ray data set with the columns of a translation, by actors that each hold a bundle.
+    """Return a Ray data set with the columns of a translation, by actors that each hold a bundle.
 
     Args:
         dataset: a `ray.data.Dataset`.

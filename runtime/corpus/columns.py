@@ -15,7 +15,7 @@ class Column(NamedTuple):
 
 
 def columns_of(options: Options, target: str, ids: bool = False) -> dict[str, Column]:
-    """The columns of a call, by name.
+    """Return the columns of a call, by name.
 
     Args:
         options: of the call.
@@ -36,7 +36,7 @@ def columns_of(options: Options, target: str, ids: bool = False) -> dict[str, Co
 
 
 def _of_answer(options: Options, ids: bool) -> dict[str, Column]:
-    """Columns that each hypothesis has, too; scores with six decimals, as tx-translate writes them."""
+    """Columns of each hypothesis; scores with six decimals, as in tx-translate."""
     columns: dict[str, Column] = {}
     if ids:
         columns["ids"] = Column("ids", lambda result: result.ids)
@@ -50,7 +50,7 @@ def _of_answer(options: Options, ids: bool) -> dict[str, Column]:
 
 
 def values(columns: dict[str, Column], results: Sequence[Translation | None]) -> dict[str, list[Any]]:
-    """The values of all columns; null where there is no translation."""
+    """Return the values of all columns; null where there is no translation."""
     return {
         name: [None if result is None else column.value(result) for result in results]
         for name, column in columns.items()

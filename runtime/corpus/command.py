@@ -21,38 +21,56 @@ from txport.runtime.translator import Translator
 
 
 def _share(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Share:
-    """A share of the parts, from i/n, which counts from 1."""
+    """Return a share of the parts, from i/n, which counts from 1."""
     numbers = re.fullmatch(r"(\d+)/(\d+)", value or "1/1")
     if numbers is None or not 1 <= int(numbers[1]) <= int(numbers[2]):
-        raise click.BadParameter(f"{value!r} is no share: the third of eight is 3/8")
+        raise click.BadParameter(f"{value!r} is not I/N, for example 3/8")
     return Share(int(numbers[1]) - 1, int(numbers[2]))
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Names, divided by commas; an empty text is none of them."""
-    return None if value is None else tuple(name for name in value.split(",") if name)
+    """Return names, divided by commas; an empty text is none of them."""
+    if value is None:
+        return None
+    return tuple(name for name in value.split(",") if name)
 
 
 # Flags of all that work on corpora in parts.
 of_parts = flags(
-    click.option("--shard", "share", callback=_share, metavar="I/N", help="The I-th of N shares. [default: all parts]"),
-    click.option("--resume", is_flag=True, help="Make what is missing, and leave the parts that are there."),
-    click.option("--check", is_flag=True, help="Make nothing: compare what is there with its hashes; exit with 1 if "
-                 "anything is missing or damaged."),
-    click.option("--column", default="text", show_default=True, help="Column to translate."),
-    click.option("--from", "read", type=click.Choice(FORMATS), help="Format of the input. [default: by its names]"),
+    click.option(
+        "--shard", "share", callback=_share, metavar="I/N", help="Process only shard I of N. [default: all parts]"
+    ),
+    click.option("--resume", is_flag=True, help="Continue an interrupted run: write only the missing parts."),
+    click.option(
+        "--check",
+        is_flag=True,
+        help="Write nothing. Compare all parts with their hashes, and exit with 1 if one is missing or damaged.",
+    ),
+    click.option("--column", default="text", show_default=True, help="Name of the column to translate."),
+    click.option(
+        "--from", "read", type=click.Choice(FORMATS), help="Format of the input. [default: from the file names]"
+    ),
     click.option("--to", "write", type=click.Choice(FORMATS), help="Format of the output. [default: the input's]"),
-    click.option("--compress", "compression", type=click.Choice(COMPRESSIONS),
-                 help="Compression of text and JSONL. [default: the input's]"),
-    click.option("--part-rows", type=click.IntRange(1), default=PART_ROWS, show_default=True, help="Rows of a part."),
-    click.option("--window-rows", type=click.IntRange(1), default=WINDOW_ROWS, show_default=True,
-                 help="Rows that are sorted by length together."),
-)  # fmt: skip
+    click.option(
+        "--compress",
+        "compression",
+        type=click.Choice(COMPRESSIONS),
+        help="Compression of text and JSONL. [default: the input's]",
+    ),
+    click.option("--part-rows", type=click.IntRange(1), default=PART_ROWS, show_default=True, help="Rows per part."),
+    click.option(
+        "--window-rows",
+        type=click.IntRange(1),
+        default=WINDOW_ROWS,
+        show_default=True,
+        help="Rows that are sorted by length at a time.",
+    ),
+)
 PART_FLAGS = ("share", "resume", "check", "column", "read", "write", "compression", "part_rows", "window_rows")
 
 
 def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **layout: Any) -> str:
-    """Work on a corpus as the flags of `of_parts` say; what was done, in a sentence.
+    """Process a corpus with the flags of `of_parts` and return a summary in one sentence.
 
     Raises:
         CheckFailed: something is missing or damaged.
@@ -61,37 +79,42 @@ def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **
     shape = Layout(**flags, **layout)
     totals = Corpus(listed(files), output, shape, task).run(share, resume=resume, check=check)
     if totals.missing:
-        others = f" and {len(totals.missing) - 1:,} more" if totals.missing[1:] else ""
-        raise CheckFailed(f"{output} has no whole {totals.missing[0]}{others}: make it with --resume")
+        if totals.missing[1:]:
+            others = f" and {len(totals.missing) - 1:,} more"
+        else:
+            others = ""
+        raise CheckFailed(
+            f"{output} lacks {totals.missing[0]}{others}, or a part is damaged: run it again with --resume"
+        )
     return f"{output}: {totals.sentence()}"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, metavar="DIRECTORY", help="Directory of the parts, or its URL.")
+@click.option("-o", "--output", required=True, metavar="DIRECTORY", help="Output directory for the parts, or its URL.")
 @of_parts
 @click.option(
     "--errors",
     type=click.Choice(ON_ERROR),
     default=ON_ERROR[0],
     show_default=True,
-    help="For a row that is no text: say why and go on, stop, or put U+FFFD where bytes are wrong.",
+    help="What to do with an invalid row: record the error (skip), stop (strict), or insert U+FFFD (replace).",
 )
-@click.option("--keep", callback=_names, help="Columns of the input to write, too, divided by commas. [default: all]")
-@click.option("--target", default="translation", show_default=True, help="Column of the translation.")
-@click.option("--ids", is_flag=True, help="Write the target ids, too.")
+@click.option("--keep", callback=_names, help="Input columns to copy, separated by commas. [default: all]")
+@click.option("--target", default="translation", show_default=True, help="Name of the translation column.")
+@click.option("--ids", is_flag=True, help="Add a column of target ids.")
 @of_options
 @of_engine
 def main(
     bundle: Path, files: Sequence[str], output: str, keep: tuple[str, ...] | None, target: str, ids: bool,
     errors: str, **options: Any,
 ) -> None:  # fmt: skip
-    """Translate corpora with BUNDLE: text, JSONL and Parquet, plain, .gz, .zst, .bz2 or .xz, here or at URLs.
+    """Translate corpora with BUNDLE: text, JSONL and Parquet, plain, .gz, .zst, .bz2 or .xz, local or at URLs.
 
-    FILEs may be directories and patterns. The output is a directory of parts of --part-rows rows, each of which appears
-    whole or not at all, with one row for each row of the input, in order. Processes that each take a --shard make it
-    together; who is ended at any moment goes on with --resume.
+    FILEs may be directories and patterns. The output is a directory of parts of --part-rows rows. A part appears only
+    when it is complete, and has one row for each input row, in order. Several processes can share the work by --shard.
+    An interrupted process continues with --resume.
     """
     show_log("txport.corpus")
     chosen = engine_of(options)

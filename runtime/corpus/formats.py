@@ -33,14 +33,14 @@ _BINARY = {
 }  # fmt: skip
 _STANDARD: dict[str, Any] = {"bz2": bz2, "xz": lzma}
 _ZSTD_LEVEL = 3
-# Bytes that tell the kind of a file.
+# First bytes of each kind of file.
 _PEEK = 1 << 13
 # Packed bytes that are unpacked at once: of a very dull file they become 10,000 times as many.
 _PIECE = 1 << 11
 
 
 class Form(NamedTuple):
-    """Format and compression of a file, and its name without the endings that say so."""
+    """Return format and compression of a file, and its name without their suffixes."""
 
     format: str
     compression: str
@@ -50,19 +50,23 @@ class Form(NamedTuple):
     def ending(self) -> str:
         """Ending of a file of this form."""
         ending = {TEXT: ".txt", JSONL: ".jsonl", PARQUET: ".parquet"}[self.format]
-        return ending if self.compression == "none" else f"{ending}.{self.compression}"
+        if self.compression == "none":
+            return ending
+        return f"{ending}.{self.compression}"
 
 
 def form_of(path: str, format: str | None = None) -> Form:
-    """The form of a file by its name, in which case does not matter; `format` overrides that of the name.
+    """Return the form of a file by its name, in which case does not matter; `format` overrides that of the name.
 
     Raises:
         InputError: it is a Parquet file that was compressed as a whole, or its name is of a format that is not read.
     """
-    name, compression = PurePosixPath(path).name, "none"
+    name = PurePosixPath(path).name
+    compression = "none"
     for ending in COMPRESSIONS[1:]:
         if name.lower().endswith(f".{ending}"):
-            name, compression = name[: -len(ending) - 1], ending
+            name = name[: -len(ending) - 1]
+            compression = ending
             break
     suffix = PurePosixPath(name).suffix
     ending = suffix.lower()
@@ -82,7 +86,7 @@ def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
     """The unpacked content of a file, whose first bytes are those of its form.
 
     Raises:
-        InputError: the file is packed otherwise than its name says, or its content is neither text nor Parquet.
+        InputError: the compression does not match the file name, or its content is neither text nor Parquet.
     """
     packed = io.BufferedReader(cast(io.RawIOBase, file), _PEEK)
     first = packed.peek(_PEEK)
@@ -103,7 +107,7 @@ def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
 
 @contextmanager
 def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
-    """The content of a compressed file, to read."""
+    """Yield the content of a compressed file, to read."""
     if module := _STANDARD.get(compression):
         with module.open(file, "rb") as plain:
             yield plain
@@ -163,14 +167,15 @@ class _Frames(io.RawIOBase):
             self._plain = self._frame.decompress(self._packed)
             self._packed = b""
             if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
+                self._packed = self._frame.unused_data
+                self._frame = None
         count = min(len(buffer), len(self._plain))
         buffer[:count], self._plain = self._plain[:count], self._plain[count:]
         return count
 
 
 def damage(error: BaseException) -> bool:
-    """Whether an exception says that a compressed file is damaged or ends too early."""
+    """Return whether an exception means that a compressed file is damaged or truncated."""
     if isinstance(error, (EOFError, gzip.BadGzipFile, lzma.LZMAError)) or type(error).__module__ == "zlib":
         return True
     return type(error).__name__ == "ZstdError" or (isinstance(error, OSError) and error.errno is None)  # of bz2

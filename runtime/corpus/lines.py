@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from txport.runtime.bundle.strict_json import finite
-from txport.runtime.corpus.rows import MOST_BYTES, Fault, Output, Rows, text_of
+from txport.runtime.corpus.rows import MAX_BYTES, Fault, Output, Rows, text_of
 from txport.runtime.text.lines import as_line
 
 _CHUNK = 1 << 20
@@ -16,7 +16,7 @@ _WINDOW_BYTES = 1 << 23
 
 
 class Lines:
-    """Lines of a file, to be taken from the beginning. One that is longer than `MOST_BYTES` is cut there.
+    """Lines of a file, to be taken from the beginning. One that is longer than `MAX_BYTES` is cut there.
 
     Attributes:
         nothing: what no rows keep.
@@ -32,30 +32,35 @@ class Lines:
     @staticmethod
     def _split(file: BinaryIO) -> Iterator[list[bytes]]:
         """Whole lines, as they come, without a byte order mark at the beginning."""
-        rest, size, mark = [b""], 0, codecs.BOM_UTF8
+        rest = [b""]
+        size = 0
+        mark = codecs.BOM_UTF8
         while chunk := file.read(_CHUNK):
-            chunk, mark = chunk.removeprefix(mark), b""
+            chunk = chunk.removeprefix(mark)
+            mark = b""
             start, *more = chunk.split(b"\n")
-            if size <= MOST_BYTES:
+            if size <= MAX_BYTES:
                 rest.append(start)
             size += len(start)
             if more:
-                yield [b"".join(rest)[: MOST_BYTES + 1], *more[:-1]]
-                rest, size = [more[-1]], len(more[-1])
-        if last := b"".join(rest)[: MOST_BYTES + 1]:
+                yield [b"".join(rest)[: MAX_BYTES + 1], *more[:-1]]
+                rest = [more[-1]]
+                size = len(more[-1])
+        if last := b"".join(rest)[: MAX_BYTES + 1]:
             yield [last]
 
     @property
     def ended(self) -> bool:
-        """Whether no line follows."""
+        """True if no line follows."""
         while self._at == len(self._lines):
             if (lines := next(self._chunks, None)) is None:
                 return True
-            self._lines, self._at = lines, 0
+            self._lines = lines
+            self._at = 0
         return False
 
     def take(self, most: int) -> list[bytes]:
-        """The next lines, at most so many; fewer if they are long. None is left if there is none."""
+        """Return up to this number of lines, fewer if they are long. The end of the file gives an empty list."""
         taken: list[bytes] = []
         size = 0
         while len(taken) < most and size < _WINDOW_BYTES and not self.ended:
@@ -75,7 +80,7 @@ class Lines:
         return skipped
 
     def identity(self, raw: Sequence[bytes]) -> Iterator[bytes]:
-        """Bytes that tell these rows from others."""
+        """Return bytes that identify these rows."""
         return (line + b"\n" for line in raw)
 
 
@@ -92,7 +97,7 @@ class TextSource(Lines):
         self._keep = keep
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
-        """Rows of lines; the text itself is a column if it is to be kept."""
+        """Return rows of lines; the text itself is a column if it is to be kept."""
         texts = [text_of(line, errors) for line in raw]
         if self._keep is None:
             return Rows(texts, None)
@@ -116,7 +121,7 @@ class JsonSource(Lines):
         self._new = new
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
-        """Rows of lines."""
+        """Return rows of lines."""
         rows = [self._row(line, errors) for line in raw]
         return Rows([text for text, _ in rows], [kept for _, kept in rows])
 
@@ -127,10 +132,13 @@ class JsonSource(Lines):
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:
-            return Fault(f"the row is no JSON ({str(error).partition(':')[0]})"), {}
+            return Fault(f"the row is not JSON ({str(error).partition(':')[0]})"), {}
         if not isinstance(row, dict):
-            return Fault("the row is no JSON object"), {}
-        kept = dict(row) if self._keep is None else {name: row[name] for name in self._keep if name in row}
+            return Fault("the row is not a JSON object"), {}
+        if self._keep is None:
+            kept = dict(row)
+        else:
+            kept = {name: row[name] for name in self._keep if name in row}
         if twice := [name for name in self._new if kept.pop(name, None) is not None]:
             return Fault(f"the row has {twice[0]!r} already, which is to be written"), kept
         if self._column not in row:
@@ -142,7 +150,8 @@ class TextWriter:
     """Writes one column, a line a row; a row without a value is an empty line."""
 
     def __init__(self, file: Any, columns: Sequence[str]) -> None:
-        self._file, self._columns = file, columns
+        self._file = file
+        self._columns = columns
 
     def write(self, output: Output) -> None:
         """Write rows."""
@@ -153,14 +162,15 @@ class TextWriter:
 
 
 class JsonWriter:
-    """Writes an object a row: what is kept, then the new columns."""
+    """Writes one object per row: the copied columns, then the new ones."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
 
     def write(self, output: Output) -> None:
         """Write rows."""
-        names, values = list(output.columns), zip(*output.columns.values(), strict=True)
+        names = list(output.columns)
+        values = zip(*output.columns.values(), strict=True)
         kept = output.kept
         if kept is None or isinstance(kept, list):
             before: Sequence[dict[str, Any]] = kept or [{}] * len(next(iter(output.columns.values()), ()))
@@ -176,7 +186,7 @@ class JsonWriter:
 
 
 def json_line(row: dict[str, Any]) -> bytes:
-    """An object as a line of JSON: null for numbers that are not finite, text or base64 for bytes."""
+    """Return an object as a line of JSON: null for numbers that are not finite, text or base64 for bytes."""
     try:
         line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
     except ValueError:
@@ -188,7 +198,7 @@ def json_line(row: dict[str, Any]) -> bytes:
 
 
 def _as_json(value: object) -> object:
-    """A value that JSON does not have: bytes are text if they are UTF-8, else an object with their base64."""
+    """Return a value that JSON does not have: bytes are text if they are UTF-8, else an object with their base64."""
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -1,4 +1,4 @@
-"""Places of corpora: local paths, and URLs of any store that fsspec knows (s3://, gs://, hdfs://, https:// ...).
+"""Places of corpora: local paths, and URLs of any store of fsspec (s3://, gs://, hdfs://, https:// ...).
 
 A local file appears by one rename. A store has no such thing for all protocols: a file is made here, uploaded under its
 name, and counts only once the manifest is there that is written after it (`txport.runtime.corpus.parts`). Object stores
@@ -23,12 +23,12 @@ REMOTE = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "hf")
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is of a store, not of this machine."""
+    """Return whether a path is of a store, not of this machine."""
     return "://" in path
 
 
 def check_remote(url: str) -> None:
-    """Refuse a URL of a recipe, which may be somebody else's, that is of no remote store: of this machine or network.
+    """Refuse a URL of a recipe, which may be untrusted, if it refers to this machine or network.
 
     Raises:
         InputError: its protocol is not in `REMOTE`.
@@ -38,12 +38,12 @@ def check_remote(url: str) -> None:
 
 
 def listed(paths: Sequence[str]) -> list[str]:
-    """Input files, in order: of a directory all below it, of a pattern those that fit it, sorted by name.
+    """Expand directories and patterns to input files, sorted by name.
 
     Names in directories that begin with "." or "_" are left out, as everywhere in this field.
 
     Raises:
-        InputError: nothing is there, or what is there cannot be listed.
+        InputError: there are no files, or they cannot be listed.
     """
     found = [file for path in paths for file in (_urls(path) if is_url(path) else _files(path))]
     if not found:
@@ -66,7 +66,7 @@ def _files(path: str) -> list[str]:
 
 
 def _below(directory: str) -> list[str]:
-    """The files of a directory and its directories, by path."""
+    """Return the files of a directory and its directories, by path."""
     found: list[str] = []
     with _reported(directory):
         for name in sorted(os.listdir(directory)):
@@ -93,11 +93,13 @@ def _urls(path: str) -> list[str]:
                 names.append(name)
             elif "**" not in inner and not (name != inner and _hidden(name.rsplit("/", 1)[-1])):
                 names += (file for file in sorted(system.find(name)) if not _hidden(file[len(name) :]))
-        return [path] if names == [inner] else [system.unstrip_protocol(name) for name in names]
+        if names == [inner]:
+            return [path]
+        return [system.unstrip_protocol(name) for name in names]
 
 
 def _hidden(path: str) -> bool:
-    """Whether a name in a path begins with "." or "_"."""
+    """Return whether a name in a path begins with "." or "_"."""
     return any(name[:1] in (".", "_") for name in path.strip("/").split("/"))
 
 
@@ -107,7 +109,7 @@ def _missing(path: str) -> list[str]:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """A file to read from its beginning.
+    """Yield a file to read from its beginning.
 
     Raises:
         InputError: it cannot be read.
@@ -124,7 +126,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 class Hashed:
-    """A file to write that knows the SHA-256 and the size of what was written."""
+    """A file to write that computes SHA-256 and size of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -141,7 +143,7 @@ class Hashed:
         return size
 
     def tell(self) -> int:
-        """Bytes that were written."""
+        """Return bytes that were written."""
         return self.size
 
     def flush(self) -> None:
@@ -168,7 +170,7 @@ class Store:
                     self._system.makedirs(self._at(folder), exist_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder, sorted; hidden ones are not finished."""
+        """Return names of the files in a folder, sorted; hidden ones are not finished."""
         if self._system is None:
             found = os.listdir(Path(self.base, folder))
         else:
@@ -178,7 +180,7 @@ class Store:
         return sorted(name for name in found if name and not name.startswith("."))
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file; None if it is not there."""
+        """Return the content of a small file; None if it is not there."""
         with suppress(FileNotFoundError):
             if self._system is None:
                 return Path(self.base, name).read_bytes()
@@ -186,7 +188,7 @@ class Store:
         return None
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if it is not there."""
+        """Return bytes of a file; None if it is not there."""
         with suppress(FileNotFoundError):
             if self._system is None:
                 return Path(self.base, name).stat().st_size
@@ -211,7 +213,7 @@ class Store:
 
     @contextmanager
     def write(self, name: str) -> Iterator[Hashed]:
-        """A file to write; it is there, whole, once the block has ended, and not if it raises."""
+        """Yield a file to write; it is there, whole, once the block has ended, and not if it raises."""
         if self._system is None:
             with new_file(Path(self.base, name)) as file:
                 yield Hashed(file)
@@ -224,7 +226,9 @@ class Store:
                 self._system.put_file(str(local), self._at(name))
 
     def _at(self, name: str) -> str:
-        return f"{self._inner}/{name}" if name else self._inner
+        if name:
+            return f"{self._inner}/{name}"
+        return self._inner
 
 
 def _system(url: str) -> tuple[Any, str]:

@@ -1,7 +1,7 @@
 """The loop over a corpus: its files, their parts, and of each part the windows that are translated together.
 
 A part is some ten thousand rows of one file, always the same ones: what one process leaves undone another one does, and
-the bytes are those that the first one would have written.
+the bytes are identical to those of an uninterrupted run.
 """
 
 import hashlib
@@ -23,9 +23,10 @@ from txport.runtime.corpus.rows import Fault, Output, Rows
 from txport.runtime.errors import InputError
 
 _log = logging.getLogger("txport.corpus")
-# Rows of a part, and of those that are sorted by length and translated together.
-PART_ROWS, WINDOW_ROWS = 65_536, 8_192
-# Columns of which a text has none, and needs none: errors have a file of their own.
+# Rows of a part, and rows that are sorted by length and translated together.
+PART_ROWS = 65_536
+WINDOW_ROWS = 8_192
+# Columns that text files do not have: their errors are in a separate file.
 PLAIN = ("error", "truncated", "finished")
 EVERY = 30.0  # seconds between two lines of progress
 
@@ -35,7 +36,7 @@ class Task(Protocol):
 
     Attributes:
         kinds: kinds of the new columns, by name (see `txport.runtime.corpus.columns`).
-        settings: all that decides what is made of a row.
+        settings: all values that affect the translation of a row.
         tokens: target tokens that were made so far.
         counts: rows so far, by what was wrong with them.
     """
@@ -54,12 +55,12 @@ class Layout:
     """Form of input and output.
 
     Attributes:
-        column: what to translate; of a text the name of its column in other formats.
-        keep: the columns to keep; None for all of them.
-        read: format of the input; None for that of its name.
-        write: format of the output; None for that of the input.
-        compression: of the output; None for that of the input.
-        errors: what becomes of rows that are no text.
+        column: column to translate; for text files the name of its column in other output formats.
+        keep: columns to copy; None for all.
+        read: format of the input; None to detect it from the name.
+        write: format of the output; None for the format of the input.
+        compression: compression of the output; None for the compression of the input.
+        errors: treatment of invalid rows.
         part_rows, window_rows: rows of a part, and of a window.
     """
 
@@ -75,18 +76,26 @@ class Layout:
     @property
     def settings(self) -> dict[str, str]:
         """All of it, as a part's manifest keeps it."""
-        kept = "all" if self.keep is None else ",".join(self.keep)
+        if self.keep is None:
+            kept = "all"
+        else:
+            kept = ",".join(self.keep)
         shown = {name: str(getattr(self, name)) for name in ("column", "read", "write", "compression", "errors")}
         return {**shown, "keep": kept, "part rows": str(self.part_rows), "window rows": str(self.window_rows)}
 
     def schema(self) -> Sequence[str]:
-        """Columns of Parquet that come from lines, which say no types: text all of them."""
-        return (self.column,) if self.keep is None else self.keep
+        """Return Parquet types for columns of lines, which have no types: text for all."""
+        if self.keep is None:
+            return (self.column,)
+        return self.keep
 
     def output_form(self, form: Form) -> Form:
         """Form of the parts of a file of some form."""
         format = self.write or form.format
-        compression = "none" if format == PARQUET else self.compression or form.compression
+        if format == PARQUET:
+            compression = "none"
+        else:
+            compression = self.compression or form.compression
         return Form(format, compression, form.name)
 
 
@@ -98,7 +107,7 @@ class Share:
     of: int = 1
 
     def has(self, file: int, part: int) -> bool:
-        """Whether it has a part of a file."""
+        """Return whether it has a part of a file."""
         return (file + part) % self.of == self.number
 
 
@@ -119,9 +128,12 @@ class Totals:
         self.missing: list[str] = []
 
     def sentence(self) -> str:
-        """All of it, for people."""
+        """Return all of it, for people."""
         faults = "".join(f", {count:,} {fault}" for fault, count in sorted(self.counts.items()))
-        there = f", {self.found:,} there already" if self.found else ""
+        if self.found:
+            there = f", {self.found:,} there already"
+        else:
+            there = ""
         return f"{plural(self.made, 'part')} made{there}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
 
     def add(self, part: Part) -> None:
@@ -132,13 +144,13 @@ class Totals:
 
 
 class Corpus:
-    """Files, and the directory of what is made of them.
+    """Input files and an output directory.
 
     Args:
         files: paths and URLs, as `txport.runtime.corpus.locations.listed` has them.
         output: the directory to write.
         layout: what their columns are.
-        task: what is made of their rows.
+        task: the operation on their rows.
 
     Raises:
         InputError: two files have one name, or columns are asked for of which a text has none.
@@ -146,7 +158,8 @@ class Corpus:
 
     def __init__(self, files: Sequence[str], output: str, layout: Layout, task: Task) -> None:
         self._files = [(file, form_of(file, layout.read)) for file in files]
-        self._layout, self._task = layout, task
+        self._layout = layout
+        self._task = task
         twice = [name for name, count in Counter(form.name for _, form in self._files).items() if count > 1]
         if twice:
             raise InputError(f"two input files are called {twice[0]}: rename one, or give it another output directory")
@@ -157,28 +170,29 @@ class Corpus:
         self._settings = {**layout.settings, **task.settings}
 
     def run(self, share: Share = WHOLE, *, resume: bool = False, check: bool = False) -> Totals:
-        """Make the parts of a share that are not there.
+        """Write the missing parts of a share.
 
         Args:
-            share: which parts.
-            resume: leave the parts that are there, if they were made of these rows with these settings.
-            check: make nothing; compare what is there with its hashes.
+            share: parts of this process.
+            resume: keep existing parts that were written from the same rows with the same settings.
+            check: write nothing; compare existing parts with their hashes.
 
         Returns:
-            counts of all parts of the share; in `missing` are those that a check has not found, or found damaged.
+            counts of all parts of the share. `missing` lists parts that a check finds missing or damaged.
 
         Raises:
-            InputError: a part is there and `resume` is not set, or it was made of other rows or with other settings; a
-                file cannot be read, or is damaged.
+            InputError: a part exists and `resume` is not set, or it was written from other rows or with other
+                settings; a file cannot be read, or is damaged.
             ResourceError: the disk is full or fails.
         """
-        totals, clock = Totals(), _Clock()
+        totals = Totals()
+        clock = _Clock()
         for number, (path, form) in enumerate(self._files):
             with self._source(path, form) as source:
                 at = 0
                 while at == 0 or not source.ended:
                     if share.has(number, at):
-                        part = _Place(path, self._layout.output_form(form), at, source)
+                        part = _PartLocation(path, self._layout.output_form(form), at, source)
                         self._part(part, totals, resume, check)
                         clock.tell(totals)
                     else:
@@ -186,10 +200,10 @@ class Corpus:
                     at += 1
         return totals
 
-    def _part(self, place: "_Place", totals: Totals, resume: bool, check: bool) -> None:
+    def _part(self, place: "_PartLocation", totals: Totals, resume: bool, check: bool) -> None:
         found = parts.read(self._store, place.output)
         if found is not None and not (resume or check):
-            raise InputError(f"{self._store.path(place.output)} is there already: go on with --resume")
+            raise InputError(f"{self._store.path(place.output)} exists: continue with --resume")
         if found is not None and self._is_whole(found, check):
             found.check_settings(self._settings, self._store)
             self._check_rows(place, found)
@@ -203,12 +217,12 @@ class Corpus:
             totals.add(self._make(place))
 
     def _is_whole(self, part: Part, hashes: bool) -> bool:
-        """Whether the file of a part is there as it was written, by its size or by its hash."""
+        """Return whether the file of a part is complete, by its size or by its hash."""
         if not hashes:
             return self._store.size(part.output) == part.output_bytes
         return self._store.sha256(part.output) == part.output_sha256
 
-    def _check_rows(self, place: "_Place", found: Part) -> None:
+    def _check_rows(self, place: "_PartLocation", found: Part) -> None:
         reading = _Reading(place, self._layout)
         for _ in reading.windows():
             pass
@@ -218,21 +232,21 @@ class Corpus:
                 "output directory, or remove the parts of this file"
             )
 
-    def _make(self, place: "_Place") -> Part:
-        """Write a part, what was wrong with its rows where they have no column for it, and its manifest."""
-        task, form = self._task, place.form
+    def _make(self, place: "_PartLocation") -> Part:
+        """Write a part, its errors if the output has no column for them, and its manifest."""
+        task = self._task
+        form = place.form
         tokens = task.tokens
         counts = task.counts.copy()
         report = _Report()
         reading = _Reading(place, self._layout)
         rows = 0
-        with self._store.write(place.output) as file:
-            with packed(file, form.compression) as plain:
-                writer = self._writer(plain, form.format, place.source.nothing)
-                for output in task.outputs(reading.decoded()):
-                    rows += report.add(output, place.first(self._layout))
-                    writer.write(output)
-                writer.close()
+        with self._store.write(place.output) as file, packed(file, form.compression) as plain:
+            writer = self._writer(plain, form.format, place.source.nothing)
+            for output in task.outputs(reading.decoded()):
+                rows += report.add(output, place.first(self._layout))
+                writer.write(output)
+            writer.close()
         report.write(self._store, place.output, form.format)
         part = Part(
             version=parts.VERSION, input=place.path, number=place.number, first=place.first(self._layout),
@@ -245,8 +259,9 @@ class Corpus:
 
     @contextmanager
     def _source(self, path: str, form: Form) -> Iterator[Any]:
-        """Rows of a file, from the first on."""
-        layout, new = self._layout, list(self._task.kinds)
+        """Yield rows of a file, from the first on."""
+        layout = self._layout
+        new = list(self._task.kinds)
         keep: Sequence[str] | None = layout.keep
         if layout.output_form(form).format == PARQUET and form.format == JSONL:
             keep = layout.schema()
@@ -264,8 +279,8 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A part that may have to be made: its file's path, its form and number, and the source that stands before it."""
+class _PartLocation:
+    """A possible part: path, form and number in its file, and the source, positioned at its first row."""
 
     path: str
     form: Form
@@ -278,14 +293,14 @@ class _Place:
         return f"{self.form.name}-{self.number:05d}{self.form.ending}"
 
     def first(self, layout: Layout) -> int:
-        """Its first row."""
+        """Return its first row."""
         return self.number * layout.part_rows
 
 
 class _Reading:
-    """The rows of one part, from a source that stands before them; they are hashed and counted on the way."""
+    """Rows of one part of a source, which are hashed and counted as they are read."""
 
-    def __init__(self, place: _Place, layout: Layout) -> None:
+    def __init__(self, place: _PartLocation, layout: Layout) -> None:
         self._place = place
         self._layout = layout
         self._digest = hashlib.sha256()
@@ -336,7 +351,7 @@ class _Report:
         self._rows = 0
 
     def add(self, output: Output, first: int) -> int:
-        """Take note of the faults of some rows; how many rows these are."""
+        """Record the faults of some rows; return the number of rows."""
         errors = output.columns.get("error", [])
         for row, error in enumerate(errors, first + self._rows):
             if error is not None:
@@ -346,20 +361,20 @@ class _Report:
         return size
 
     def write(self, store: Store, output: str, format: str) -> None:
-        """Write them beside a text, which has no column for them."""
+        """Write the faults beside a text file, which has no column for them."""
         if format == TEXT and self._lines:
             with store.write(f"{parts.ERRORS}/{output}.jsonl") as file:
                 file.write(b"".join(self._lines))
 
 
 class _Clock:
-    """Says now and then how far a run is."""
+    """Logs the progress of a run from time to time."""
 
     def __init__(self) -> None:
         self._start = self._said = time.monotonic()
 
     def tell(self, totals: Totals) -> None:
-        """Say it if it is time."""
+        """Log progress every 30 s."""
         if time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
             _log.info("%s, %d s", totals.sentence(), self._said - self._start)

@@ -36,14 +36,14 @@ class ParquetSource:
         nothing: what no rows keep.
 
     Raises:
-        InputError: it is no Parquet file, or has not these columns, or has new ones already.
+        InputError: it is not a Parquet file, lacks these columns, or already has the new ones.
     """
 
     def __init__(self, file: BinaryIO, where: str, column: str, keep: Sequence[str] | None, new: Sequence[str]) -> None:
         try:
             whole = pyarrow.parquet.ParquetFile(file, pre_buffer=False)
         except pyarrow.ArrowException as error:
-            raise InputError(f"{where} is no whole Parquet file: {error}") from error
+            raise InputError(f"{where} is not a complete Parquet file: {error}") from error
         names = whole.schema_arrow.names
         self._keep = list(names if keep is None else keep)
         for name in (column, *self._keep):
@@ -52,7 +52,8 @@ class ParquetSource:
         if twice := sorted({*self._keep} & {*new}):
             raise InputError(f"{where} has a column {twice[0]!r} already: leave it out by --keep, or name the new one")
         check_text_column(whole.schema_arrow.field(column).type, f"column {column!r} of {where}")
-        self._column, self._where = column, where
+        self._column = column
+        self._where = where
         read = [column, *(name for name in self._keep if name != column)]
         self.nothing = pyarrow.Table.from_batches([], whole.schema_arrow).select(self._keep)
         self._batches = whole.iter_batches(_ROWS, columns=read)
@@ -60,7 +61,7 @@ class ParquetSource:
 
     @property
     def ended(self) -> bool:
-        """Whether no row follows."""
+        """True if no row follows."""
         while self._table is None or not self._table.num_rows:
             try:
                 batch = next(self._batches, None)
@@ -72,7 +73,7 @@ class ParquetSource:
         return False
 
     def take(self, most: int) -> "pyarrow.Table":
-        """The next rows, at most so many; fewer if they are large. The table is empty if there is none."""
+        """Return up to this number of rows, fewer if they are large. The end of the file gives an empty table."""
         if self.ended:
             return pyarrow.table({})
         batches: list[pyarrow.Table] = []
@@ -80,7 +81,8 @@ class ParquetSource:
         while rows < most and size < _WINDOW_BYTES and not self.ended:
             assert self._table is not None
             batches.append(self._table)
-            rows, size = rows + self._table.num_rows, size + self._table.nbytes
+            rows = rows + self._table.num_rows
+            size = size + self._table.nbytes
             self._table = None
         whole = pyarrow.concat_tables(batches)
         taken = whole.slice(0, most)
@@ -97,11 +99,11 @@ class ParquetSource:
         return skipped
 
     def decode(self, raw: "pyarrow.Table", errors: str) -> Rows:
-        """Rows of a table."""
+        """Return rows of a table."""
         return Rows(texts_of(raw.column(self._column), errors), raw.select(self._keep))
 
     def identity(self, raw: "pyarrow.Table") -> Iterator[bytes | memoryview]:
-        """Bytes that tell these rows from others."""
+        """Return bytes that identify these rows."""
         for name in raw.column_names:
             yield name.encode()
             for chunk in raw.column(name).chunks:
@@ -123,7 +125,7 @@ def check_text_column(type: "pyarrow.DataType", what: str) -> None:
 
 
 def texts_of(column: "pyarrow.ChunkedArray", errors: str) -> list[Any]:
-    """The text of each row; bytes that are not UTF-8 and nulls are faults."""
+    """Return the text of each row; bytes that are not UTF-8 and nulls are faults."""
     return [text_of(value, errors) for value in _as_bytes(column).to_pylist()]
 
 
@@ -138,14 +140,14 @@ def _as_bytes(column: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray":
 
 
 def type_of(kind: Any) -> "pyarrow.DataType":
-    """The type of a new column: of its name, or a list of structures of such."""
+    """Return the type of a new column: of its name, or a list of structures of such."""
     if isinstance(kind, dict):
         return pyarrow.list_(pyarrow.struct([(name, type_of(each)) for name, each in kind.items()]))
     return _TYPES[kind]
 
 
 def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pyarrow.Table":
-    """Rows as a table.
+    """Return rows as a table.
 
     Args:
         output: the rows.
@@ -165,7 +167,9 @@ def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pya
 def _text(value: object) -> str | None:
     if value is None:
         return None
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return str(value)
 
 
 class ParquetWriter:

@@ -1,7 +1,7 @@
 """Manifests of parts: a part of the output counts once its manifest is there, which is written last.
 
-`_parts/NAME.json` says what the part was made of and how, and what it holds. So a run that goes on can tell what is
-missing, what is damaged, and what was made of another input or with other options.
+`_parts/NAME.json` describes the input, the settings and the content of the part. So a resumed run can see which part is
+missing, damaged, or the result of another input or other options.
 """
 
 import json
@@ -32,7 +32,7 @@ class Part:
         output_rows, output_bytes, output_sha256: of that file.
         tokens: target tokens that were made.
         counts: rows by what was wrong with them.
-        settings: all that decides what is made of a row, as JSON of each.
+        settings: all values that affect the translation of a row, each as JSON.
     """
 
     version: int
@@ -56,18 +56,19 @@ class Part:
             file.write(f"{json.dumps(asdict(self), indent=1)}\n".encode())
 
     def check_settings(self, settings: dict[str, str], store: Store) -> None:
-        """Refuse to go on with other settings.
+        """Refuse to continue with other settings.
 
         Raises:
             InputError: one of them differs.
         """
         names = sorted({*settings, *self.settings})
         for name in names:
-            then, now = self.settings.get(name, "none"), settings.get(name, "none")
+            then = self.settings.get(name, "none")
+            now = settings.get(name, "none")
             if then != now:
                 raise InputError(
-                    f"{store.path(self.output)} was made with {name} {then}, and now it is {now}: go on as before, or "
-                    "choose another output directory"
+                    f"{store.path(self.output)} was written with {name} {then}, now it is {now}: "
+                    "use the same options, or choose another output directory"
                 )
 
 
@@ -80,7 +81,12 @@ def read(store: Store, output: str) -> Part | None:
     """The manifest of a part; None if there is none, or only a piece of one, as an upload that broke off leaves it."""
     data = store.read(name_of(output))
     try:
-        value = None if data is None else parse(data, store.path(name_of(output)))
+        if data is None:
+            value = None
+        else:
+            value = parse(data, store.path(name_of(output)))
     except BundleError:
         return None
-    return None if value is None else decode(Part, value, store.path(name_of(output)), InputError)
+    if value is None:
+        return None
+    return decode(Part, value, store.path(name_of(output)), InputError)

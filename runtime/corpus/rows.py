@@ -9,8 +9,8 @@ from txport.runtime.errors import InputError
 if TYPE_CHECKING:
     import pyarrow
 
-# No model takes so much: a longer row is no sentence, and would take memory for nothing.
-MOST_BYTES = 1 << 20
+# A longer row is not a sentence, and would waste memory.
+MAX_BYTES = 1 << 20
 # What may become of a row that cannot be translated, as of lines in `txport.runtime.text.lines`.
 ON_ERROR = ("skip", "strict", "replace")
 
@@ -41,7 +41,7 @@ class Output:
 
 
 def text_of(value: object, errors: str) -> str | Fault:
-    """The text of a value: UTF-8, or text already.
+    """Return the text of a value: UTF-8, or text already.
 
     Args:
         value: of the row.
@@ -51,8 +51,8 @@ def text_of(value: object, errors: str) -> str | Fault:
         return Fault("the row is null")
     if not isinstance(value, (str, bytes)):
         return Fault(f"the row is of type {type(value).__name__}, not text")
-    if len(value) > MOST_BYTES:
-        return Fault(f"the row has more than {MOST_BYTES:,} bytes")
+    if len(value) > MAX_BYTES:
+        return Fault(f"the row has more than {MAX_BYTES:,} bytes")
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8", "replace" if errors == "replace" else "strict")

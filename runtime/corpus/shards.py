@@ -1,4 +1,4 @@
-"""Pairs in shards: JSONL or Parquet files, such as tx-translate-corpus and tx-distill write, read anew in each pass.
+"""Pairs in shards: JSONL or Parquet files of tx-translate-corpus or tx-distill, read again in each epoch.
 
 No text stays in memory, so that a corpus may be larger than it.
 """
@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 class Shards(Collection[Pair]):
-    """The pairs of some files, in order. Rows of which a side is no text, or empty, are left out.
+    """Pairs of some files, in order. Rows with an invalid or empty side are skipped.
 
     Args:
         files: paths and URLs.
@@ -45,13 +45,14 @@ class Shards(Collection[Pair]):
                 yield source, target if self._answered is None else self._answered(target)
 
     def without(self, sources: frozenset[str], count: int) -> "Shards":
-        """The pairs with other sources; `count` are left out."""
+        """Return the pairs with other sources; `count` are left out."""
         others = self._copy()
-        others._held_out, others._count = self._held_out | sources, self._count - count
+        others._held_out = self._held_out | sources
+        others._count = self._count - count
         return others
 
     def answered(self, change: Callable[[str], str]) -> "Shards":
-        """The pairs with targets that are changed when they are read."""
+        """Return the pairs with targets that are changed when they are read."""
         changed = self._copy()
         changed._answered = change
         return changed
@@ -72,7 +73,9 @@ class Shards(Collection[Pair]):
 
 def _line(value: Any) -> str:
     """A text without line breaks, which would be two lines in the files that are made of it; "" for what is none."""
-    return " ".join(value.split()) if type(value) is str else ""
+    if type(value) is str:
+        return " ".join(value.split())
+    return ""
 
 
 def check_some(pairs: Collection[Pair], what: str) -> None:

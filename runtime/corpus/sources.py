@@ -15,7 +15,7 @@ _ROWS = 8_192
 
 @contextmanager
 def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: Sequence[str] = ()) -> Iterator[Any]:
-    """The rows of a file.
+    """Yield the rows of a file.
 
     Args:
         path: path or URL.
@@ -43,7 +43,7 @@ def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: 
 
 
 def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object, object]]]:
-    """Two columns of a file of objects, in windows; what is no text is a `Fault`, None or of another type."""
+    """Yield two columns of a file of objects, in windows. Invalid values are a `Fault`, None or of another type."""
     form = form_of(path)
     if form.format == TEXT:
         raise InputError(f"{path} has no columns: give .jsonl or .parquet")
@@ -58,7 +58,7 @@ def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object
 
 
 def parquet() -> Any:
-    """The module that reads and writes Parquet.
+    """Return the module that reads and writes Parquet.
 
     Raises:
         MissingLibrary: pyarrow is not installed.

@@ -11,7 +11,7 @@ from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.corpus.columns import columns_of, values
 from txport.runtime.corpus.rows import Fault, Output, Rows
 from txport.runtime.errors import InputError
-from txport.runtime.libraries import quiet
+from txport.runtime.libraries import silence
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import Translation
 from txport.runtime.translator import Translator
@@ -26,7 +26,7 @@ class Translate:
         open: opens it, when the first row is there.
         options: of the translation; `strict` makes a row that is too long an error.
         target: name of the translation's column.
-        ids: whether the target ids are a column, too.
+        ids: whether to add a column of target ids.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Translate:
         ids: bool = False,
     ) -> None:
         if options.attention:
-            raise InputError("attention is no column of a corpus: ask for alignments, or use tx-translate --json")
+            raise InputError("attention is not available as a column: use alignments, or tx-translate --json")
         self._open, self._options = open, replace(options, strict=False)
         self._strict = options.strict
         self._columns = columns_of(options, target, ids)
@@ -76,7 +76,7 @@ class Translate:
 def bundle_settings(bundle: Path) -> dict[str, str]:
     """Facts that a part must remember of the bundle, which has the hashes of its files, and of this program."""
     if not (bundle / NAME).exists() and not bundle.is_file():
-        Manifest.load(bundle)  # which says what is wrong
+        Manifest.load(bundle)  # which explains what is wrong
     return {"bundle": hash_of(files_of(bundle) / NAME), "txport": VERSION}
 
 
@@ -92,6 +92,6 @@ def translated(
             yield ["" if isinstance(text, Fault) else text for text in rows.texts]
 
     # That rows are cut is a column; a warning for each would be millions.
-    with quiet("txport"):
+    with silence("txport"):
         for results in translator.translate_windows(texts(), options, what="row"):
             yield last[0], results

@@ -1,1 +1,1 @@
-"""Decoding with all state on a GPU; knows neither ONNX Runtime nor TensorRT."""
+"""Decoding with all state on a GPU, independent of ONNX Runtime and TensorRT."""

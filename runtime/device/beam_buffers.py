@@ -19,7 +19,7 @@ class BeamBuffers(StepBuffers):
 
     Attributes:
         inputs: what the next step reads, by name, as the graph has it; `upload_state` copies all of them.
-        outputs: what the last step has made but for caches and logits, after `wait`.
+        outputs: outputs of the last step except caches and logits, after `wait`.
     """
 
     def _exchange(self, graph: Graph) -> int:

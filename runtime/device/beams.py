@@ -1,6 +1,6 @@
 """A running batch of beam search on a device, by the graph `decoder_beams`.
 
-A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on with
+A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues with
 other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). All but the
 caches is on the host, which sees each step: one small block goes to the device, and the candidates come back.
 """
@@ -33,11 +33,13 @@ class DeviceBeams(DeviceState):
         super().__init__(pool, step, sentences, source)
         assert isinstance(step.value.buffers, BeamBuffers)
         self._exchange = step.value.buffers
-        count, beams = len(sentences), self._exchange.sizes.beams
-        self._beams, self.rows = beams, count * beams
+        count = len(sentences)
+        beams = self._exchange.sizes.beams
+        self._beams = beams
+        self.rows = count * beams
         self._sentence, self._beam = np.arange(count)[:, None], np.arange(beams)
         # The tokens that each sentence has made: positions stay before the end of the cache, where a sentence that has
-        # finished writes what nobody reads.
+        # finished writes unused values.
         self._lengths, self._limits = np.zeros(count, np.int64), np.ones(count, np.int64)
         self._token_ids, self._finished = np.full((count, beams), pool.tokens.pad), np.ones((count, beams), np.bool_)
         self._ancestors = np.zeros((count, beams, self.target, beams), np.bool_)
@@ -69,7 +71,8 @@ class DeviceBeams(DeviceState):
         position = np.minimum(self._lengths, self.target - 1)
         assert (self._finished.all(axis=1) | (position == self._lengths)).all(), "a sentence beyond its cache"
         self._ancestors[self._sentence, self._beam, position[:, None], self._beam] = True
-        inputs, here = self._exchange.inputs, self._rows
+        inputs = self._exchange.inputs
+        here = self._rows
         inputs["token_ids"][here], inputs["positions"][here] = self._token_ids, position[:, None]
         inputs["first_slots"][here] = position * self._beams
         inputs[ANCESTORS][here] = self._ancestors.reshape(len(here), self._beams, -1)
@@ -99,7 +102,8 @@ class DeviceBeams(DeviceState):
         count = self._unread.popleft()
         while len(self._made) < count:
             self._take()
-        made, self._made = self._made[:count], self._made[count:]
+        made = self._made[:count]
+        self._made = self._made[count:]
         return StepOutput(np.stack([tokens for tokens, _ in made]), made[-1][1])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
@@ -123,8 +127,8 @@ class DeviceBeams(DeviceState):
         for values in (self._token_ids, self._finished, self._ancestors):
             values[:] = values[self._sentence, order % self._beams]
 
-    def moved(self, rows: Sequence[int], target: int) -> "DeviceBeams":
-        """A new state of whole sentences; see `DeviceState.moved`."""
+    def resized(self, rows: Sequence[int], target: int) -> "DeviceBeams":
+        """Return a new state of whole sentences; see `DeviceState.resized`."""
         assert not self._unread, "rows move after the steps before have been read"
         sentences = [row // self._beams for row in rows[:: self._beams]]
         beams = range(self._beams)
@@ -139,6 +143,6 @@ class DeviceBeams(DeviceState):
         return new
 
     def _of_rows(self, name: str) -> np.ndarray:
-        """An output of the last step, `[rows, n]`; a copy."""
+        """Return an output of the last step, `[rows, n]`; a copy."""
         values = self._exchange.outputs[name].reshape(self._exchange.sizes.rows, self._beams, -1)
         return values[self._rows].reshape(self.rows, -1)

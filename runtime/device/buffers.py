@@ -79,7 +79,7 @@ class Stack:
         return self.row // self.line
 
     def at(self, row: int) -> Buffer:
-        """The heads of this row and the rows after it, in all tensors."""
+        """Return the heads of this row and the rows after it, in all tensors."""
         return Buffer(self.address + row * self.row, self.line, self.plane)
 
     def clear(self, device: Device, row: int, count: int) -> None:
@@ -95,7 +95,7 @@ def stack_bytes(count: int, rows: int, heads: int, line: int) -> tuple[int, int]
 
 
 def stack(address: int, names: Sequence[str], rows: int, heads: int, line: int) -> Stack:
-    """A stack at an address with `stack_bytes` of memory."""
+    """Return a stack at an address with `stack_bytes` of memory."""
     plane, _ = stack_bytes(len(names), rows, heads, line)
     return Stack(address, tuple(names), line, heads * line, plane)
 
@@ -113,13 +113,14 @@ class Block:
 
     def __init__(self, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         self._tensors = {name: (np.dtype(kind), shape) for name, (kind, shape) in tensors.items()}
-        self.offsets, self.size = dict[str, int](), 0
+        self.offsets = dict[str, int]()
+        self.size = 0
         for name, (kind, shape) in self._tensors.items():
             self.offsets[name] = self.size
             self.size += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
 
     def views(self, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """The tensors in a copy of the block, uint8 `[size]` or more."""
+        """Return the tensors in a copy of the block, uint8 `[size]` or more."""
         starts = [(name, self.offsets[name], *self._tensors[name]) for name in self._tensors]
         return {
             name: array[at : at + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
@@ -128,7 +129,7 @@ class Block:
 
 
 def state_block(rows: int, id_type: str) -> Block:
-    """The small tensors of a plain step: first those that it writes, so that one copy takes them."""
+    """Return the small tensors of a plain step: first its outputs, so that one copy suffices."""
     kinds = {"token_ids": id_type, "positions": id_type, "finished": "bool", "target_limits": id_type}
     return Block({name: (kind, (rows,)) for name, kind in kinds.items()})
 
@@ -158,8 +159,10 @@ class HostBlock:
     def __init__(self, array: npt.NDArray[Any], rows: int, id_type: str) -> None:
         self.array = array
         views = state_block(rows, id_type).views(array)
-        self.token_ids, self.positions = views["token_ids"], views["positions"]
-        self.target_limits, self.finished = views["target_limits"], views["finished"]
+        self.token_ids = views["token_ids"]
+        self.positions = views["positions"]
+        self.target_limits = views["target_limits"]
+        self.finished = views["finished"]
 
 
 class Poll(HostBlock):
@@ -173,7 +176,8 @@ class Poll(HostBlock):
 
     def __init__(self, memory: HostMemory, rows: int, id_type: str) -> None:
         super().__init__(memory.array, rows, id_type)
-        self.memory, self.steps = memory, 0
+        self.memory = memory
+        self.steps = 0
         self.ring = memory.array[state_block(rows, id_type).size :].view(id_type).reshape(RING, rows)
 
 
@@ -182,7 +186,7 @@ class StepBuffers:
 
     Attributes:
         caches: of self-attention.
-        sources: what the encoder gives but for the bias: keys and values of cross-attention, and ids to copy.
+        sources: outputs of the encoder except the bias: keys and values of cross-attention, and ids to copy.
 
     Args:
         device: where.
@@ -203,7 +207,8 @@ class StepBuffers:
         self.sizes = sizes
         self.id_type = id_type
         model = manifest.model
-        self.float_type, self.vocabulary = manifest.precision.type, model.target_vocabulary
+        self.float_type = manifest.precision.type
+        self.vocabulary = model.target_vocabulary
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
         plan = _plan(manifest, sizes, id_type, self._exchange(graph))
         self._allocated: list[int] = []
@@ -212,11 +217,15 @@ class StepBuffers:
         except Exception:
             self.free()
             raise
-        line, layers = model.head_dim * self.float_size, model.decoder_layers
+        line = model.head_dim * self.float_size
+        layers = model.decoder_layers
         self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.named["slots"] * line)
         cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
         ids_line = sizes.source * np.dtype(id_type).itemsize
-        ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)] if model.copies else []
+        if model.copies:
+            ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)]
+        else:
+            ids = []
         self.sources = (cross, *ids)
         self.bias = at["bias"]
         self.masked = at["masked"]
@@ -230,7 +239,8 @@ class StepBuffers:
     def _exchange(self, graph: Graph) -> int:
         """Make what the host uploads and downloads; returns the bytes of it on the device."""
         device = self.device
-        rows, id_type = self.sizes.rows, self.id_type
+        rows = self.sizes.rows
+        id_type = self.id_type
         self.block = state_block(rows, id_type)
         self._host = np.zeros(self.block.size, np.uint8)
         self.host = HostBlock(self._host, rows, id_type)
@@ -260,7 +270,7 @@ class StepBuffers:
         self.device.upload(at["slots"], np.arange(sizes.target, dtype=self.id_type).repeat(sizes.beams))
 
     def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
-        """The address of each input and output by name; an output that aliases an input has its address."""
+        """Return the address of each input and output by name; an output that aliases an input has its address."""
         addresses = {name: self.state + offset for name, offset in self.block.offsets.items()}
         for whole in (self.caches, *self.sources):
             addresses |= whole.tensors()
@@ -292,7 +302,7 @@ class StepBuffers:
         self.device.copy(target, Buffer(self.state), self._ring_row)
 
     def download_state(self, poll: Poll, steps: int) -> None:
-        """Copy ids, positions, flags and the tokens of so many steps to the host; they are there after its event."""
+        """Copy ids, positions, flags and the tokens of this number of steps to the host; complete after its event."""
         self.device.download(poll.array[: self.block.size + steps * self._ring_row], self.state)
         poll.steps = steps
         poll.memory.used.record()
@@ -326,9 +336,11 @@ def bytes_needed(manifest: Manifest, sizes: StepSizes, id_type: str) -> int:
 
 
 def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dict[str, int]:
-    """Bytes of each allocation."""
-    model, float_size = manifest.model, np.dtype(manifest.precision.type).itemsize
-    count, line = 2 * model.decoder_layers, model.head_dim * float_size
+    """Return bytes of each allocation."""
+    model = manifest.model
+    float_size = np.dtype(manifest.precision.type).itemsize
+    count = 2 * model.decoder_layers
+    line = model.head_dim * float_size
     plan = {
         "caches": stack_bytes(count, sizes.rows, model.heads, sizes.named["slots"] * line)[1],
         "cross": stack_bytes(count, sizes.rows, model.heads, sizes.source * line)[1],

@@ -44,7 +44,7 @@ class CapturedRuns:
         attempts: failed captures after which nothing is captured any more; 0 for never.
         often: which time it is captured. Before, a library has allocated what it needs and has chosen its kernels.
         most: keys to remember, the latest ones.
-        refused: called after the last failed capture, with what the device or the library said.
+        refused: called after the last failed capture, with the message of the device or the library.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CapturedRuns:
         (run.replay or enqueue)()
 
     def _run_of(self, key: Hashable) -> _Run:
-        """The run of a key, for which the one that was not used for longest may be forgotten."""
+        """Return the run of a key, for which the one that was not used for longest may be forgotten."""
         run = self._runs.setdefault(key, _Run())
         self._runs.move_to_end(key)
         if len(self._runs) > self._most:
@@ -104,13 +104,16 @@ class StepGroups:
     Args:
         buffers: of the steps.
         enqueue: enqueues one step; it has run before, with nothing left to do.
-        program: where it comes from; says whether to capture, and learns of a refusal.
+        program: its origin; decides whether to capture, and is notified of a refusal.
     """
 
     def __init__(self, buffers: StepBuffers, enqueue: Callable[[], None], program: Program) -> None:
         self._buffers = buffers
         self._enqueue = enqueue
-        attempts = ATTEMPTS if program.captures else 0
+        if program.captures:
+            attempts = ATTEMPTS
+        else:
+            attempts = 0
         self._runs = CapturedRuns(buffers.device, attempts, often=1, refused=partial(_give_up, program))
 
     def launch(self, count: int) -> None:

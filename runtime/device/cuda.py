@@ -1,4 +1,4 @@
-"""The device layer on CUDA's driver, by cuda-python. Errors say which call failed and why.
+"""The device layer on CUDA's driver, by cuda-python. Errors name the failed call and its reason.
 
 It uses the device's primary context, as CUDA's runtime does, and so TensorRT and ONNX Runtime.
 """
@@ -26,10 +26,12 @@ _FIRST = 0  # the device that is used; CUDA_VISIBLE_DEVICES chooses another
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 _THREAD_LOCAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-_DEVICE, _HOST = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_HOST
+_DEVICE = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+_HOST = cuda.CUmemorytype.CU_MEMORYTYPE_HOST
 _UNIFIED = cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED
 _MEMORY_TYPE = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-_SUCCESS, _OUT_OF_MEMORY = cuda.CUresult.CUDA_SUCCESS, cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+_SUCCESS = cuda.CUresult.CUDA_SUCCESS
+_OUT_OF_MEMORY = cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 _INVALID_VALUE = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
 # What a library allocates in a capture is part of the graph; without this a second replay would be refused.
 _FREES_ON_LAUNCH = cuda.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
@@ -90,7 +92,8 @@ class CudaDevice:
         if planes > 1:
             volume = _between(cuda.CUDA_MEMCPY3D(), target, source, width, rows)
             volume.Depth = planes
-            volume.srcHeight, volume.dstHeight = source.plane // source.row, target.plane // target.row
+            volume.srcHeight = source.plane // source.row
+            volume.dstHeight = target.plane // target.row
             whole = _accepted("cuMemcpy3DAsync", volume, self._stream)
         elif rows > 1:
             area = _between(cuda.CUDA_MEMCPY2D(), target, source, width, rows)
@@ -220,11 +223,16 @@ def _kinds(graph: Any) -> Iterator[str]:
 
 
 def _is_pageable(node: Any) -> bool:
-    """Whether an end of a copy is in memory that the driver does not know."""
+    """Return whether an end of a copy is in memory that is not registered with the driver."""
     copy = _checked("cuGraphMemcpyNodeGetParams", node)
     ends = (copy.srcMemoryType, copy.srcHost, copy.srcDevice), (copy.dstMemoryType, copy.dstHost, copy.dstDevice)
     for kind, host, unified in ends:
-        address = host if kind == _HOST else unified if kind == _UNIFIED else None
+        if kind == _HOST:
+            address = host
+        elif kind == _UNIFIED:
+            address = unified
+        else:
+            address = None
         if address is not None and cuda.cuPointerGetAttribute(_MEMORY_TYPE, int(address))[0] != _SUCCESS:
             return True
     return False
@@ -233,9 +241,12 @@ def _is_pageable(node: Any) -> bool:
 def _between(region: Any, target: Buffer, source: Buffer, width: int, rows: int) -> Any:
     """Describe `rows` of `width` bytes in the driver's structure, which has the same names for two and three axes."""
     region.srcMemoryType = region.dstMemoryType = _DEVICE
-    region.srcDevice, region.srcPitch = source.address, source.row
-    region.dstDevice, region.dstPitch = target.address, target.row
-    region.WidthInBytes, region.Height = width, rows
+    region.srcDevice = source.address
+    region.srcPitch = source.row
+    region.dstDevice = target.address
+    region.dstPitch = target.row
+    region.WidthInBytes = width
+    region.Height = rows
     return region
 
 
@@ -252,7 +263,7 @@ def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
 
 
 def _free_host(used: Event, address: int) -> None:
-    """CUDA does not say that freeing page-locked memory waits for copies to it."""
+    """Wait for copies, since CUDA does not guarantee that freeing page-locked memory waits for them."""
     with suppress(EngineError):  # a device that has failed works on nothing
         used.synchronize()
     cuda.cuMemFreeHost(address)
@@ -277,7 +288,9 @@ def _use_context() -> None:
 def _checked(name: str, *arguments: Any) -> Any:
     """Call a function of the driver and return its first value, if it has one."""
     values = _all_checked(name, *arguments)
-    return values[0] if values else None
+    if values:
+        return values[0]
+    return None
 
 
 def _all_checked(name: str, *arguments: Any) -> list[Any]:

@@ -45,16 +45,16 @@ class Device(Protocol):
     stream: int  # as libraries take it
 
     def allocate(self, size: int) -> int:
-        """The address of `size` new bytes, aligned to 256."""
+        """Return the address of `size` new bytes, aligned to 256."""
 
     def free(self, address: int) -> None:
         """Free an allocation."""
 
     def free_memory(self) -> int:
-        """Bytes that could still be allocated."""
+        """Return bytes that could still be allocated."""
 
     def create_event(self) -> Event:
-        """A new event, with no work before it."""
+        """Return a new event, with no work before it."""
 
     def host_buffer(self, size: int, used: Event) -> npt.NDArray[Any]:
         """uint8 `[size]` of page-locked host memory, which the device reads and writes by itself.

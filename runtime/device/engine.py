@@ -30,12 +30,14 @@ class DeviceEngine:
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:
-        self.name, self.poll = program.name, poll
+        self.name = program.name
+        self.poll = poll
         self.limits = program.limits
         self.tokens = manifest.tokens
         self.vocabulary = manifest.model.target_vocabulary
         self.manifest = manifest
-        self.device, self._program = device, program
+        self.device = device
+        self._program = program
         self._pool = Pool(device, manifest, program)
         self._cross = cross_names(manifest.model.decoder_layers)
 
@@ -49,20 +51,24 @@ class DeviceEngine:
         return self._program.captured
 
     def first_target(self, source: int) -> int:
-        """The shortest caches: the time of a step grows with their length."""
+        """Return the shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Encoded:
         """Enqueue the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
         batch, source = input_ids.shape
         width = min(-(-source // _MULTIPLE) * _MULTIPLE, self.limits.source)
-        id_type, float_type = np.dtype(self._program.id_type), np.dtype(self.manifest.precision.type)
+        id_type = np.dtype(self._program.id_type)
+        float_type = np.dtype(self.manifest.precision.type)
         ids = np.full((batch, width), self.tokens.pad, id_type)
         ids[:, :source] = input_ids
         line = width * self.manifest.model.head_dim * float_type.itemsize
         heads = self.manifest.model.heads
         _, cross_bytes = stack_bytes(len(self._cross), batch, heads, line)
-        copied = stack_bytes(1, batch, 1, width * id_type.itemsize)[1] if self.manifest.model.copies else 0
+        if self.manifest.model.copies:
+            copied = stack_bytes(1, batch, 1, width * id_type.itemsize)[1]
+        else:
+            copied = 0
         parts = (cross_bytes, batch * width * float_type.itemsize, ids.nbytes, batch * id_type.itemsize, copied)
         sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in parts]
         with self._pool.working():
@@ -89,7 +95,8 @@ class DeviceEngine:
             ResourceError: the device does not have enough memory for them.
         """
         if beams > 1 and self._has_step_of(beams):
-            candidates, sentences = most_top(self.manifest.model), rows // beams
+            candidates = most_top(self.manifest.model)
+            sentences = rows // beams
             step = self._pool.step(self._pool.sizes(sentences, source, target, logits or top > candidates, beams))
             return DeviceBeams(self._pool, step, range(sentences), source)
         step = self._pool.step(self._pool.sizes(rows, source, target, logits or top > 0))

@@ -41,7 +41,7 @@ class Gpu:
 
 
 def find_gpu() -> Gpu | str:
-    """The GPU that will be used, or in words why none can be."""
+    """Return the GPU that will be used, or in words why none can be."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -71,7 +71,7 @@ def find_gpu() -> Gpu | str:
 
 
 def pci_bus_id() -> str | None:
-    """Address of device 0 on the bus, as "0000:3b:00.0", by which other libraries know it; None if there is none.
+    """Return the bus address of device 0, such as "0000:3b:00.0", or None if there is no device.
 
     Their own numbers follow the bus. CUDA's follow CUDA_VISIBLE_DEVICES and, by default, speed.
     """
@@ -79,14 +79,17 @@ def pci_bus_id() -> str | None:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    device, text = ctypes.c_int(), ctypes.create_string_buffer(32)
+    device = ctypes.c_int()
+    text = ctypes.create_string_buffer(32)
     if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
         return None
-    return None if cuda.cuDeviceGetPCIBusId(text, len(text), device) else text.value.decode()
+    if cuda.cuDeviceGetPCIBusId(text, len(text), device):
+        return None
+    return text.value.decode()
 
 
 def usable_gpu(what: str) -> Gpu:
-    """The GPU for `what`, which cannot do without.
+    """Return the GPU for `what`, which cannot do without.
 
     Raises:
         MissingLibrary: there is no GPU, or its driver is missing or too old.

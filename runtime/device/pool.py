@@ -26,7 +26,8 @@ class Lease(Generic[_Value]):
     """
 
     def __init__(self, value: _Value, idle: list[_Value]) -> None:
-        self.value, self._idle = value, idle
+        self.value = value
+        self._idle = idle
 
     def __del__(self) -> None:
         self._idle.append(self.value)
@@ -98,7 +99,7 @@ class Pool:
             raise
 
     def sizes(self, rows: int, source: int, target: int, logits: bool, beams: int = 1) -> StepSizes:
-        """The sizes of the buffers that serve a batch of these sizes."""
+        """Return the sizes of the buffers that serve a batch of these sizes."""
         width = _NARROWEST
         while width < source:
             width *= 2
@@ -110,7 +111,7 @@ class Pool:
         """A step whose rows are all finished.
 
         Raises:
-            ResourceError: the device does not have enough memory; the message says which batch would fit.
+            ResourceError: the device does not have enough memory; the message contains the batch size that would fit.
         """
         with self.working():
             idle = self._idle_steps[sizes]
@@ -124,7 +125,7 @@ class Pool:
                 raise ResourceError(self._too_large(sizes)) from error
 
     def memory(self, size: int) -> Lease[int]:
-        """The address of `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
+        """Return the address of `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
 
         Raises:
             ResourceError: the device does not have enough memory.
@@ -139,9 +140,13 @@ class Pool:
 
     def _prepared(self, sizes: StepSizes) -> PreparedStep:
         """New buffers. Running the step has left its traces in slot 0 of the caches only, which `place` clears."""
-        graph, ids = self._program.graph_of(sizes.beams), self._program.id_type
+        graph = self._program.graph_of(sizes.beams)
+        ids = self._program.id_type
         assert graph is not None, "an engine looks for the step before it asks for its buffers"
-        kind = StepBuffers if sizes.beams == 1 else BeamBuffers
+        if sizes.beams == 1:
+            kind = StepBuffers
+        else:
+            kind = BeamBuffers
         buffers = kind(self.device, self.manifest, graph, sizes, ids, self.tokens.pad)
         try:
             with WHOLE_DEVICE:
@@ -175,12 +180,19 @@ class Pool:
         def needed(rows: int) -> int:
             return bytes_needed(self.manifest, replace(sizes, rows=rows), ids)
 
-        ids, free = self._program.id_type, self.device.free_memory()
+        ids = self._program.id_type
+        free = self.device.free_memory()
         fitting = [rows for rows in range(1, sizes.rows) if needed(rows) <= free]
         buckets = [self._program.bucket(rows, sizes.target, sizes.beams)[0] for rows in fitting]
         fits = max((rows for rows in buckets if needed(rows) <= free), default=0)
-        advice = f"a batch of {fits} would fit" if fits else "not even one row would fit"
-        kind = "rows" if sizes.beams == 1 else f"sentences in {sizes.beams} rows each,"
+        if fits:
+            advice = f"a batch of {fits} would fit"
+        else:
+            advice = "not even one row would fit"
+        if sizes.beams == 1:
+            kind = "rows"
+        else:
+            kind = f"sentences in {sizes.beams} rows each,"
         return (
             f"the GPU has no room for a batch of {sizes.rows} {kind} of {sizes.source} source and {sizes.target} "
             f"target tokens: it needs {needed(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"

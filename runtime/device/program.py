@@ -31,10 +31,10 @@ class Program(Protocol):
     captured: bool
 
     def graph_of(self, beams: int) -> Graph | None:
-        """The step for so many rows of a sentence: `step_graph` for 1, else that of beam search, if it has one."""
+        """Return the step for this number of rows per sentence: `step_graph` for 1, else beam search or None."""
 
     def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
-        """The entries (see `StepSizes.rows`) and the cache length of the buffers that serve this many."""
+        """Return the entries (see `StepSizes.rows`) and the cache length of the buffers that serve this many."""
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Bind the step's buffers, whose rows are all finished, and return what enqueues one step.

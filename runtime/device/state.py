@@ -18,8 +18,8 @@ class DeviceState(DecoderState):
     """One running batch; see `txport.runtime.engine.DecoderState`.
 
     Args:
-        pool: where its memory comes from.
-        step: its memory, of as many rows or more.
+        pool: the pool of its memory.
+        step: its memory, of at least as many rows.
         rows: which row of the buffers each row of the state is; all different.
         source: the widest source that it is for; the buffers may be wider.
     """
@@ -48,13 +48,14 @@ class DeviceState(DecoderState):
             self._buffers.upload_state()
 
     def _place_sources(self, here: Sequence[int], memory: Encoded, memory_rows: Sequence[int]) -> None:
-        """Copy what the encoder gave into these rows of the buffers, whose caches are cleared."""
+        """Copy outputs of the encoder into these rows of the buffers, and clear their caches."""
         for row, memory_row, count in _runs(here, memory_rows):
             self._place_run(row, memory, memory_row, count)
 
     def _place_run(self, row: int, memory: Encoded, memory_row: int, count: int) -> None:
-        """Zero what earlier sentences left: it is masked, but a NaN would come through the mask."""
-        buffers, device = self._buffers, self._buffers.device
+        """Zero the buffers of earlier sentences: they are masked, but NaN values would pass the mask."""
+        buffers = self._buffers
+        device = self._buffers.device
         buffers.caches.clear(device, row, count)
         bias = Buffer(buffers.bias + row * buffers.bias_row, buffers.bias_row)
         if memory.width < buffers.sizes.source:
@@ -112,13 +113,14 @@ class DeviceState(DecoderState):
         self._copy_from(self._buffers, here)
         self._take_over(self._buffers, here)
 
-    def moved(self, rows: Sequence[int], target: int) -> "DeviceState":
-        """A new state of these rows, as often as each is named; see `DecoderState.moved`.
+    def resized(self, rows: Sequence[int], target: int) -> "DeviceState":
+        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`.
 
         Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other ones.
         """
         assert self._read == self._groups, "rows move after the steps before have been read"
-        old, here = self._buffers, [self._rows[row] for row in rows]
+        old = self._buffers
+        here = [self._rows[row] for row in rows]
         new = DeviceState(self._pool, *self._relocated(here, target), self.source)
         new._copy_from(old, here)
         new._take_over(old, here)
@@ -134,7 +136,7 @@ class DeviceState(DecoderState):
         return self._pool.step(sizes), range(len(here))
 
     def _copy_from(self, old: StepBuffers, here: list[int]) -> None:
-        """These rows of the old buffers, which may be ours, become our rows."""
+        """Copy these rows of the old buffers, which may be the present ones, to the rows of this state."""
         buffers = self._buffers
         with self._pool.working():
             pairs = [pair for pair in zip(self._rows, here, strict=True) if buffers is not old or pair[0] != pair[1]]
@@ -154,7 +156,7 @@ class DeviceState(DecoderState):
 
 
 def _without_repeats(rows: list[int], count: int) -> list[int]:
-    """Each row where it is first named, and in place of repeats those of `count` rows that are not named."""
+    """Replace repeated rows by unused ones of `count` rows."""
     unused = iter(sorted({*range(count)} - {*rows}))
     seen = set[int]()
     places = list[int]()

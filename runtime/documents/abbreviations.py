@@ -185,11 +185,11 @@ LANGUAGES = sorted({*_NEVER, *_ORDINALS})
 
 @dataclass(frozen=True)
 class Abbreviations:
-    """Abbreviations of a language, and other words that tell its full stops apart.
+    """Abbreviations of a language, and other words that decide whether a full stop ends a sentence.
 
     Attributes:
         never: words before a full stop that never end a sentence.
-        before_numbers: those that end none before a number.
+        before_numbers: abbreviations that do not end a sentence before a number.
         starters: words that begin a sentence after an initial or an ordinal.
         ordinals: whether a number of two digits at most may be an ordinal.
     """
@@ -201,11 +201,14 @@ class Abbreviations:
 
 
 def code_of(language: str | None) -> str | None:
-    """The code of two letters of a language, as "de" of "deu_Latn" and "de_DE"; None for an unknown one."""
+    """Return the code of two letters of a language, as "de" of "deu_Latn" and "de_DE"; None for an unknown one."""
     if language is None:
         return None
     letters = re.search("[A-Za-z]+", language)
-    code = letters[0].lower() if letters else ""
+    if letters:
+        code = letters[0].lower()
+    else:
+        code = ""
     return CODES.get(code, code)
 
 
@@ -218,7 +221,7 @@ def abbreviations_of(language: str | None) -> Abbreviations:
         return frozenset(word for each in table if code is None or each in ("", code) for word in table[each].split())
 
     def forms(table: Mapping[str, str]) -> frozenset[str]:
-        """The words in lower case, with a capital, and in capitals."""
+        """Return the words in lower case, with a capital, and in capitals."""
         return frozenset(form for each in words(table) for form in (each, each[0].upper() + each[1:], each.upper()))
 
     return Abbreviations(forms(_NEVER), forms(_BEFORE_NUMBERS), words(_STARTERS), code in _ORDINALS)

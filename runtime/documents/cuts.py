@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from txport.runtime.documents.layout import Segment, segment_of
 
-# Ends of a clause before white space, and those that need none.
+# Ends of a clause that need white space after them, and ends that do not.
 _WEAK = ",;:)–—"
 _STRONG = "，、；：،"
 
@@ -37,7 +37,7 @@ def cut(text: str, segment: Segment, fitting: Callable[[str], int], most: int) -
 
 
 def _beginning(text: str, segment: Segment, place: int) -> Segment:
-    """The segment before a place in its text."""
+    """Return the segment before a place in its text."""
     end = segment.start + place + sum(len(layout) - 1 for at, layout in segment.breaks if at < place)
     return segment_of(text, segment.start, _without_space(text, end), cut=True)
 
@@ -49,7 +49,7 @@ def _without_space(text: str, end: int) -> int:
 
 
 def _place(text: str, most: int) -> int:
-    """The place of a cut: at most after so many characters, and after one at least."""
+    """Return the position of a cut, from 1 to this number of characters."""
     for place in range(most, most // 2, -1):
         before = text[place - 1]
         if before in _STRONG or (before in _WEAK and text[place].isspace()):

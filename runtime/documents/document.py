@@ -1,4 +1,4 @@
-"""Translated documents, and documents on their way to it."""
+"""Documents: split into sentences, translated, and joined with their layout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ _TOKEN_CHARACTERS = 16
 
 @dataclass(frozen=True)
 class Part:
-    """A sentence of a document, or a part of one.
+    """A sentence of a document, or a part of a long sentence.
 
     Attributes:
-        source: its characters in the document.
-        target: those of its translation in the translated document.
-        cut: whether it is a part of a sentence that is longer than the model takes, and was cut.
-        text: what was translated: line breaks are spaces, and what chooses the document's language is before it.
-        translation: of this text.
+        source: character span in the document.
+        target: character span of its translation in the translated document.
+        cut: whether it is a part of a sentence that was too long for the model and was split.
+        text: the translated text: line breaks are spaces, and a prefix that selects the language is included.
+        translation: translation of `text`.
     """
 
     source: Span
@@ -64,7 +64,7 @@ class Draft:
         sentences: those of its segments; None where a tokenizer leaves nothing of one.
 
     Raises:
-        InputError: it is no text, or a sentence is too long and the call is strict.
+        InputError: it is not text, or a sentence is too long and the call is strict.
     """
 
     def __init__(self, call: Call, text: str, description: "TokenizerDescription", what: str) -> None:
@@ -78,7 +78,8 @@ class Draft:
         self.sentences: list[Sentence | None] = []
         warnings: list[str] = []
         quiet = replace(call, warn=warnings.append)
-        line, seen = 1, 0
+        line = 1
+        seen = 0
         for segment in split(self.text, language):
             line += self.text.count("\n", seen, segment.start)
             seen = segment.start
@@ -104,7 +105,7 @@ class Draft:
         return self.call.fitting(self._marker + text) - len(self._marker)
 
     def built(self, translations: Sequence[Translation]) -> Document:
-        """The document, of the translations of all segments; warns of those that did not come to their end."""
+        """Return the document from the translations of all segments. Warn about unfinished translations."""
         text, targets = join(self.text, self.segments, [each.text for each in translations])
         skipped = len(self._marker)
         parts = [

@@ -12,7 +12,7 @@ from txport.runtime.results import Piece, Translation, empty
 from txport.runtime.search.queue import Pending
 from txport.runtime.text.requests import Sentence
 
-# Id of what is no token: layout, and the text of a part that cannot be given token by token.
+# Id of text that is not a token: layout, and parts that cannot be streamed token by token.
 NO_ID = -1
 # Parts of a document that are in the queue at one time: more than a batch has rows, and no more than others can bear.
 _AT_ONCE = 64
@@ -35,7 +35,10 @@ class _Feed:
 
     def __init__(self, draft: Draft, enqueue: Enqueue, in_order: "_InOrder | None", seconds: float | None) -> None:
         self.answer = Pending()
-        self._deadline = None if seconds is None else time.monotonic() + seconds
+        if seconds is None:
+            self._deadline = None
+        else:
+            self._deadline = time.monotonic() + seconds
         self._draft = draft
         self._enqueue = enqueue
         self._in_order = in_order
@@ -69,8 +72,14 @@ class _Feed:
             at, sentence = next(self._work, (0, None))
             if sentence is None:
                 return
-            on_piece = None if self._in_order is None else partial(self._in_order.add, at)
-            left = None if self._deadline is None else self._deadline - time.monotonic()
+            if self._in_order is None:
+                on_piece = None
+            else:
+                on_piece = partial(self._in_order.add, at)
+            if self._deadline is None:
+                left = None
+            else:
+                left = self._deadline - time.monotonic()
             future = self._enqueue(sentence, self._draft.call.options, on_piece, left, self._admitted)
             self._admitted = True
             self._running.add(future)
@@ -118,7 +127,8 @@ class _InOrder:
     """The pieces of all parts, given in the order of the document with the layout between them."""
 
     def __init__(self, draft: Draft, on_piece: Callable[[Piece], object]) -> None:
-        self._draft, self._on_piece = draft, on_piece
+        self._draft = draft
+        self._on_piece = on_piece
         self._waiting: dict[int, list[Piece]] = {}  # of parts that are not the current one
         self._ended: dict[int, Translation] = {}
         self._current = 0
@@ -136,7 +146,7 @@ class _InOrder:
         self._give()
 
     def end(self) -> None:
-        """Give what is left, after the last part."""
+        """Send the remaining layout after the last part."""
         self._give()
         self._layout(self._draft.text[self._before[0].end if self._before else 0 :])
 
@@ -153,13 +163,17 @@ class _InOrder:
                     self._on_piece(token)
             if whole is None and not nothing:
                 return
-            text = "" if whole is None else whole.text
+            if whole is None:
+                text = ""
+            else:
+                text = whole.text
             if not self._begun:
                 self._begin(segment, text)
             if segment.breaks:
                 self._layout(layout.with_breaks(segment, text))
             self._before = segment, text
-            self._current, self._begun = self._current + 1, False
+            self._current = self._current + 1
+            self._begun = False
 
     def _begin(self, segment: layout.Segment, text: str) -> None:
         self._layout(layout.layout_before(self._draft.text, segment, text, self._before))

@@ -31,9 +31,9 @@ _MARK = re.compile(
 # most single spaces at once.
 _COLUMN = re.compile(rf"{_SPACE}(?:(?<=\t)|(?=[\s{_BULLETS}])(?={_SPACE}*[\t{_BULLETS}]|{_SPACE}{{3}})){_SPACE}*")
 _WORD = re.compile(r"[^\W_]")
-# A line's characters, but for white space at its end, and those of its cells, without the marks before them.
+# Spans of a line without white space at its end, and of its cells without the marks before them.
 _Line = tuple[Span, list[Span]]
-# Widths of a paragraph, in characters, that somebody may have wrapped it to, and of a word that may not have fit.
+# Usual widths of wrapped paragraphs in characters, and the width of a word that did not fit.
 _WIDTHS = range(40, 121)
 _LONGEST_WORD = 20
 # Ends of a sentence after which another one needs a space, where these scripts have one.
@@ -46,7 +46,7 @@ class Segment(NamedTuple):
 
     Attributes:
         start, end: its characters in the document, without white space around them.
-        text: the same, with one space in place of each line break and the white space around it.
+        text: the same, with one space instead of each line break and the white space around it.
         breaks: where in `text` these spaces are, and what they stand for.
         cut: whether it is a part of a sentence that is longer than the model takes.
     """
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
 
 
 def split(text: str, language: str | None = None) -> list[Segment]:
-    """The segments of a document, in order.
+    """Return the segments of a document, in order.
 
     Args:
         text: any text.
@@ -74,8 +74,8 @@ def split(text: str, language: str | None = None) -> list[Segment]:
 
 
 def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
-    """The segment of these characters of a document."""
-    if len((own := text[start:end]).splitlines()) < 2:  # as almost all: `splitlines` knows every break
+    """Return the segment of these characters of a document."""
+    if len((own := text[start:end]).splitlines()) < 2:  # the usual case; `splitlines` finds every break
         return Segment(start, end, own, (), cut)
     words = []
     breaks = []
@@ -92,18 +92,20 @@ def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
         words.append(text[at:first])
         length += first - at
         breaks.append((length, text[first:last]))
-        length, at = length + 1, last
+        length = length + 1
+        at = last
     return Segment(start, end, " ".join([*words, text[at:end]]), tuple(breaks), cut)
 
 
 def join(text: str, segments: Sequence[Segment], translations: Iterable[str]) -> tuple[str, list[Span]]:
-    """The document with a translation in place of each segment, and the characters of each translation in it."""
+    """Return the document with translated segments, and the character span of each translation."""
     made = []
     spans = []
     length = 0
     before: tuple[Segment, str] | None = None
     for segment, translation in zip(segments, translations, strict=True):
-        layout, written = layout_before(text, segment, translation, before), with_breaks(segment, translation)
+        layout = layout_before(text, segment, translation, before)
+        written = with_breaks(segment, translation)
         made += [layout, written]
         length += len(layout)
         spans.append((length, length + len(written)))
@@ -129,12 +131,12 @@ def layout_before(text: str, segment: Segment, translation: str, before: tuple[S
 
 
 def without_mark(text: str) -> str:
-    """A line without what marks it, such as a bullet."""
+    """Return a line without what marks it, such as a bullet."""
     return text[_end_of_mark(text, 0, len(text)) :]
 
 
 def _blocks(text: str) -> list[Span]:
-    """The cells of all lines, without the marks of lines; those of wrapped lines are one."""
+    """Return the cells of all lines, without the marks of lines; those of wrapped lines are one."""
     blocks: list[Span] = []
     for paragraph in _paragraphs(text):
         for (_, cells), goes_on in zip(paragraph, _wrapped(text, paragraph), strict=True):
@@ -146,7 +148,7 @@ def _blocks(text: str) -> list[Span]:
 
 
 def _paragraphs(text: str) -> Iterator[list[_Line]]:
-    """Lines in a row that are not blank."""
+    """Yield lines in a row that are not blank."""
     columns = [column.span() for column in _COLUMN.finditer(text)][::-1]
     lines: list[_Line] = []
     for line in _line_spans(text):
@@ -159,7 +161,7 @@ def _paragraphs(text: str) -> Iterator[list[_Line]]:
 
 
 def _line_spans(text: str) -> Iterator[Span]:
-    """Each line, without white space at its end."""
+    """Yield each line, without white space at its end."""
     start = 0
     breaks = [found.span() for found in _BREAK.finditer(text)]
     for end, following in [*breaks, (len(text), 0)]:
@@ -170,7 +172,7 @@ def _line_spans(text: str) -> Iterator[Span]:
 
 
 def _cells(text: str, start: int, end: int, columns: list[Span]) -> list[Span]:
-    """The cells of a line, without marks.
+    """Return the cells of a line, without marks.
 
     Args:
         start, end: of the line.
@@ -190,16 +192,19 @@ def _end_of_mark(text: str, start: int, end: int) -> int:
     if text[start : start + 1].isalpha() and text[start + 1 : start + 2] != ")":  # as most lines: no mark begins so
         return start
     mark = _MARK.match(text, start, end)
-    return start if mark is None else mark.end()
+    if mark is None:
+        return start
+    return mark.end()
 
 
 def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
-    """Whether each line of a paragraph goes on with the one before: in none unless some line shows that it does."""
+    """Return whether the lines of a paragraph are one wrapped text; only if a line shows it."""
     begins = [cells[0][0] for _, cells in paragraph[1:]]
     if not any(text[begin : begin + 1].islower() for begin in begins):
         return [False] * len(paragraph)
     width = max(end - start for (start, end), _ in paragraph)
-    goes_on, shown = [False], False
+    goes_on = [False]
+    shown = False
     for (before, cells_before), (line, cells) in pairwise(paragraph):
         begin, end = cells[0]
         plain = not text[line[0] : begin].strip() and len(cells) == len(cells_before) == 1 and width in _WIDTHS
@@ -208,12 +213,15 @@ def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
         lower = text[begin : begin + 1].islower()
         goes_on.append(plain and (full or lower))
         shown |= plain and full and lower
-    return goes_on if shown else [False] * len(paragraph)
+    if shown:
+        return goes_on
+    return [False] * len(paragraph)
 
 
 def with_breaks(segment: Segment, translation: str) -> str:
     """The translation with the line breaks of the segment in it; after it where it has no white space for them."""
-    made, at = "", 0
+    made = ""
+    at = 0
     for place, layout in segment.breaks:
         near = (place * len(translation) + len(segment.text) // 2) // len(segment.text)
         spaces = (each for each in range(at, len(translation)) if translation[each].isspace())
@@ -224,7 +232,7 @@ def with_breaks(segment: Segment, translation: str) -> str:
 
 
 def _spaced(before: str, after: str) -> bool:
-    """Whether there must be white space between two texts."""
+    """Return whether there must be white space between two texts."""
     last = before.rstrip(CLOSING)[-1:]
     if last and last in _SPACED_ENDS:
         return True

@@ -2,7 +2,7 @@
 
 A sentence ends after a terminator and the quotes and brackets that close behind it. Terminators of scripts without
 capitals (as of Chinese, Japanese and Hindi) always end one. Those of Latin, Greek and Cyrillic do before white space,
-unless the next word is in lower case; a single full stop has more meanings, which `_full_stop` tells apart: those of
+unless the next word is in lower case; a single full stop has more meanings, which `_full_stop` distinguishes: those of
 decimal points and addresses by what follows, those of initials and ordinals by their form, and only then by the
 abbreviations of a language (`txport.runtime.documents.abbreviations`).
 """
@@ -12,13 +12,13 @@ import re
 from txport.runtime.documents.abbreviations import Abbreviations, abbreviations_of
 from txport.runtime.text.alignment import Span
 
-# Terminators that need white space after them, and those that need none.
+# Terminators that need white space after them, and terminators that do not.
 WEAK = ".!?…‼‽⁇⁈⁉"
 STRONG = "。！？｡．।॥؟۔։።፧፨\u104b\u17d4\u17d5᠃᠉꓿"
 # Terminators after letters of one script each: of Greek and of Armenian.
 AFTER_LETTERS = {";": ("\u0370", "\u03ff"), ":": ("\u0530", "\u058f")}
 BRACKETS = ("([{（［｛「『【〈《〔｢", ")]}）］｝」』】〉》〕｣")
-# Quotes that open and close, those that open in one language and close in another, and those that mostly close.
+# Quotes that open and close, that open in one language and close in another, and that mostly close.
 _PLAIN_QUOTES = "\"'`´"
 _OPENING_QUOTES = "“‘„‟‚‛«‹"
 QUOTES = _PLAIN_QUOTES + _OPENING_QUOTES + "”’»›"
@@ -27,7 +27,7 @@ CLOSING = BRACKETS[1] + QUOTES
 # What no sentence begins with, and what may stand before its first word.
 _FOLLOWING = ",;:)]}!?.…&%=+/、，；：" + BRACKETS[1][3:]
 _BEFORE_WORDS = OPENING + "-–—"
-# The most characters of what stands in brackets and is not split.
+# Maximum number of characters of what stands in brackets and is not split.
 _BRACKETED = 100
 _TERMINATOR = f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]"
 _RUN = re.compile(f"{_TERMINATOR}{_TERMINATOR}*")  # before "+" alone `re` would try each place
@@ -36,7 +36,7 @@ _DIGITS = "0123456789"
 
 
 def sentences(text: str, start: int, end: int, language: str | None = None) -> list[Span]:
-    """The characters of each sentence between `start` and `end`, without white space around them.
+    """Return the characters of each sentence between `start` and `end`, without white space around them.
 
     Args:
         text: may have line breaks there, which count as white space.
@@ -46,7 +46,9 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
     first = _RUN.search(text, start, end)
     if first is None or first.end() == end:  # as in most lines: nothing follows that could be another sentence
         start, end = _stripped(text, start, end)
-        return [(start, end)] if start < end else []
+        if start < end:
+            return [(start, end)]
+        return []
     rules = abbreviations_of(language)
     found = []
     last = seen = start
@@ -70,13 +72,13 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
 
 
 def _closes(text: str, start: int, end: int) -> bool:
-    """Whether a bracket closes soon, but for one that closes at once."""
+    """Return whether a bracket closes soon, but not at once."""
     bracket = _BRACKET.search(text, start + 1, min(end, start + _BRACKETED))
     return bracket is not None and bracket[0] in BRACKETS[1] and text[start] not in CLOSING
 
 
 def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abbreviations) -> int:
-    """The end of the sentence that began at `begin`, for a run of terminators; 0 if it goes on.
+    """Return the end of the sentence that began at `begin`, for a run of terminators, or 0 if it continues.
 
     Args:
         begin: of the sentence.
@@ -94,7 +96,9 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
     if mark in STRONG:
         decimal = mark == "．" and text[stop].isalnum()
         ends = (after == stop and not decimal) or text[after].isspace() or text[after] in OPENING
-        return _after_notes(text, after, end) if ends else 0
+        if ends:
+            return _after_notes(text, after, end)
+        return 0
     after = _after_notes(text, after, end)
     if after == end or not text[after].isspace():
         return 0
@@ -109,11 +113,13 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
     if text[word].islower() and not (mark == "?" and after == stop and word == following):
         return 0
     full_stop = stop - start == 1 and mark == "."
-    return 0 if full_stop and not _full_stop(text, begin, start, word, end, rules) else after
+    if full_stop and not _full_stop(text, begin, start, word, end, rules):
+        return 0
+    return after
 
 
 def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules: Abbreviations) -> bool:
-    """Whether a full stop at `stop`, with no lower case after it, ends the sentence that began at `begin`."""
+    """Return whether a full stop at `stop`, with no lower case after it, ends the sentence that began at `begin`."""
     word = _word_before(text, begin, stop)
     number = 0 < len(word) <= 3 and all(each in _DIGITS for each in word)
     if word in rules.never or (number and _is_first(text, begin, stop - len(word))):  # it marks an item of a list
@@ -128,10 +134,10 @@ def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules
 
 
 def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
-    """The place after quotes and brackets that close; one that only closes may have white space around it.
+    """Return the place after quotes and brackets that close; one that only closes may have white space around it.
 
     Args:
-        quotes: of the opening ones, those that may close here.
+        quotes: opening quotes that may close here.
     """
     while place < end:
         if text[place] in CLOSING and (text[place] in quotes or text[place] not in _OPENING_QUOTES):
@@ -148,7 +154,7 @@ def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
 
 
 def _after_notes(text: str, place: int, end: int) -> int:
-    """The place after references to notes, as in "known.[1] [2]"."""
+    """Return the place after references to notes, as in "known.[1] [2]"."""
     while True:
         at = place + (place < end and text[place] == " ")
         if at == end or text[at] != "[":
@@ -175,7 +181,7 @@ def _is_first(text: str, begin: int, word: int) -> bool:
 
 
 def _is_starter(text: str, start: int, end: int, rules: Abbreviations) -> bool:
-    """Whether the word there begins a sentence, and is no initial."""
+    """Return whether the word begins a sentence and is not an initial."""
     stop = start
     while stop < end and text[stop].isalpha():
         stop += 1

@@ -82,7 +82,7 @@ class EnginePrecision:
     Attributes:
         type: as in the manifest.
         proof: "network": it was strongly typed, and checked before the build; "inspector": the library chose types, and
-            the layers of the finished engine say which.
+            the layers of the finished engine show which.
         layers: the number of layers that compute each type: of the finished engine if it was opened, else the network.
     """
 
@@ -196,7 +196,7 @@ class BuildRecord:
         write_atomically(directory / NAME, data)
 
     def of_role(self, role: EngineRole) -> list[EngineFile]:
-        """The engine files of a role."""
+        """Return the engine files of a role."""
         return [engine for engine in self.engines if engine.role == role]
 
     @property
@@ -209,7 +209,10 @@ class BuildRecord:
     def sizes(self) -> str:
         """Sizes that the steps are tuned for, for people: "4 buckets, beams 4"."""
         count = sum(len(engine.profiles) for engine in self.of_role("decoder_step"))
-        beams = f", beams {' and '.join(map(str, self.beams))}" if self.beams else ""
+        if self.beams:
+            beams = f", beams {' and '.join(map(str, self.beams))}"
+        else:
+            beams = ""
         return f"{plural(count, 'bucket')}{beams}"
 
     def check_files(self, directory: Path) -> None:

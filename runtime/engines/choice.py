@@ -99,7 +99,7 @@ def choose(
         trust_engines: whether TensorRT engines in the bundle, which are native code, may run.
 
     Raises:
-        InputError: a word is not one that this version knows, or they contradict each other.
+        InputError: a value is not supported, or the values contradict each other.
         BundleError: the bundle lacks the lowering, parameters for the fused engine, or a TensorRT engine that fits.
         MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT; for "fused" there is no library.
     """
@@ -148,7 +148,7 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
 
 
 def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) -> Choice:
-    """The fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime."""
+    """Return the fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime."""
     if engine == ORT:
         return _on_ort(manifest, "cpu", lowering, f"{reason}; engine ort was requested")
     if lowering is not None:
@@ -160,7 +160,7 @@ def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) 
 
 
 def against_fused(manifest: Manifest) -> str | None:
-    """Why the fused engine is not chosen for a bundle, as far as that is known before it is opened; None if it is."""
+    """Return the reason against the fused engine for a bundle, as far as known before opening it, or None."""
     if manifest.model.copies:
         return _NO_COPIES
     if manifest.parameters is None:
@@ -226,7 +226,7 @@ def _fitting_engines(
 
 
 def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None, trust_engines: bool) -> Choice:
-    """The engines that fit, of whichever TensorRT is installed."""
+    """Return the engines that fit, of whichever TensorRT is installed."""
     gpu = usable_gpu("engine trt")
     if not isinstance(bundle, Path) or bundle.is_file():
         raise BundleError(
@@ -248,7 +248,7 @@ def built_choice(directory: Path, record: BuildRecord, reason: str) -> Choice:
 
 
 def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) -> tuple[Built, TensorRt]:
-    """The best engines of the first library that has any."""
+    """Return the best engines of the first library that has any."""
     first: TensorRt | None = None
     for name in _TENSORRTS:
         if not any(find_spec(module) for module in (name, f"{name}_bindings")):
@@ -264,7 +264,9 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) ->
 def installed() -> str | None:
     """Name and version of the installed ONNX Runtime, or None; it is not loaded."""
     found = _installed_version("onnxruntime") or _installed_version("onnxruntime-gpu")
-    return f"ONNX Runtime {found}" if found else None
+    if found:
+        return f"ONNX Runtime {found}"
+    return None
 
 
 def _installed_version(package: str) -> str | None:
@@ -279,8 +281,8 @@ def _installed_version(package: str) -> str | None:
 def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int = 0, *, many: bool = False) -> Engine:
     """Load the chosen library and the bundle's graphs, its engines or its parameters.
 
-    If a GPU that "auto" chose, or the fused engine, cannot be used, a warning says why, and what comes after it takes
-    its place.
+    If a GPU that "auto" chose, or the fused engine, cannot be used, a warning contains the reason, and the next choice
+    takes its place.
 
     Args:
         bundle: the bundle.
@@ -300,7 +302,10 @@ def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int 
     except TxportError as error:
         if choice.fallback is None:
             raise
-        instead = "ONNX Runtime" if choice.engine == FUSED else "the CPU"
+        if choice.engine == FUSED:
+            instead = "ONNX Runtime"
+        else:
+            instead = "the CPU"
         _log.warning("%s; %s is used instead", error, instead)
         return open_engine(bundle, manifest, choice.fallback, threads, many=many)
 

@@ -13,7 +13,7 @@ from txport.runtime.device.gpu import find_gpu
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import cuda_provider
 
-# Each before those that need it.
+# Each before its dependents.
 _LIBRARIES = ("libcudart", "libcublasLt", "libcublas", "libcurand", "libnvrtc", "libcufft", "libcudnn")
 _NUMBERED_AS_CUDA = ("libcudart", "libcublasLt", "libcublas", "libnvrtc")
 # The first driver of each generation of CUDA (CUDA's release notes, table 3).
@@ -42,14 +42,17 @@ def load_cuda_libraries() -> None:
 def _files() -> list[Path]:
     """The libraries of NVIDIA's pip packages, of this ONNX Runtime's CUDA, wherever they are installed."""
     packages = find_spec("nvidia")
-    folders = list(packages.submodule_search_locations or ()) if packages is not None else []
+    if packages is not None:
+        folders = list(packages.submodule_search_locations or ())
+    else:
+        folders = []
     built = _built_for() or "*"
     names = [f"{name}.so.{built if name in _NUMBERED_AS_CUDA else '*'}" for name in _LIBRARIES]
     return [file for name in names for folder in folders for file in sorted(Path(folder).glob(f"*/lib/{name}"))]
 
 
 def _unmet() -> str | None:
-    """The library for want of which the loader refuses the provider's file, if that is so."""
+    """Return the library for want of which the loader refuses the provider's file, if that is so."""
     if (provider := cuda_provider()) is None:
         return None
     try:
@@ -62,17 +65,23 @@ def _unmet() -> str | None:
 
 
 def _built_for() -> int | None:
-    """The generation of CUDA, as 13, that this ONNX Runtime was built for; None if it does not say."""
+    """Return the major version of CUDA that this ONNX Runtime was built for, or None if unknown."""
     version = str(getattr(onnxruntime, "cuda_version", "") or "").partition(".")[0]
-    return int(version) if version.isdigit() else None
+    if version.isdigit():
+        return int(version)
+    return None
 
 
 def why_no_cuda(reason: str = "") -> str:
-    """Why the provider did not start although its libraries are here: the driver, or the reason that it gave."""
-    built, gpu = _built_for(), find_gpu()
+    """Return the reason why the provider did not start with all libraries: the driver, or its own message."""
+    built = _built_for()
+    gpu = find_gpu()
     if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
         return f"{reason}, check the driver with nvidia-smi".removeprefix(", ")
-    newer = f"to {_DRIVERS[built]} or newer" if built in _DRIVERS else "to a newer one"
+    if built in _DRIVERS:
+        newer = f"to {_DRIVERS[built]} or newer"
+    else:
+        newer = "to a newer one"
     return (
         f"ONNX Runtime {onnxruntime.__version__} is built for CUDA {built} and the NVIDIA driver supports CUDA "
         f"{gpu.driver} at most: update the driver {newer}, or install an onnxruntime-gpu for CUDA {supported}"
@@ -80,10 +89,10 @@ def why_no_cuda(reason: str = "") -> str:
 
 
 def missing(library: str) -> str:
-    """Why the provider does not start without a library, and the way out."""
+    """Return the reason why the provider does not start without a library, and what to do."""
     return f"{library} is missing, pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
 
 
 def no_cuda(reason: str) -> MissingLibrary:
-    """The error for a provider that cannot be used, whenever that is seen."""
+    """Return the error for a provider that cannot be used, whenever that is seen."""
     return MissingLibrary(f"ONNX Runtime cannot start its CUDA provider: {reason}; or use --device cpu")

@@ -36,7 +36,7 @@ class Candidates:
 
 
 def own_engines(manifest: Manifest) -> Path:
-    """The folder of this user's engines for a bundle, by the hashes of its graphs and weights."""
+    """Return the folder of this user's engines for a bundle, by the hashes of its graphs and weights."""
     folder = f"{WEIGHTS.partition('/')[0]}/"
     listed = sorted((name, entry.sha256) for name, entry in manifest.files.items() if name.startswith(folder))
     digest = hashlib.sha256("".join(f"{name} {sha256}\n" for name, sha256 in listed).encode()).hexdigest()
@@ -71,10 +71,10 @@ def candidates(
 
 
 def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, trust_engines: bool = False) -> Built:
-    """The engines to run; see `candidates`.
+    """Return the engines to run; see `candidates`.
 
     Raises:
-        BundleError: none fits; the message lists the engines, the GPU and the library, and says how to build engines.
+        BundleError: none fits; the message lists the engines, the GPU and the library, and how to build engines.
     """
     found = candidates(bundle, manifest, gpu, library, trust_engines)
     if found.fitting:
@@ -90,7 +90,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, tr
 def untrusted(bundle: Path) -> str:
     """Sentence on engines of a bundle that do not run, and what to do."""
     return (
-        f"the engines in {bundle / ENGINES} are native code by whoever made the bundle and are not used: run tx-build "
+        f"the engines in {bundle / ENGINES} are native code of a third party and are not used: run tx-build "
         f"{bundle}, or trust them with --trust-engines (trust_engines=True)"
     )
 
@@ -109,13 +109,13 @@ def usable_directories(bundle: Path, manifest: Manifest, trust_engines: bool) ->
 
 
 def directories(folder: Path) -> list[Path]:
-    """Directories of engines in name order; those that a build is still writing have names that begin with a dot."""
+    """Return directories of engines in name order, without hidden ones, which a build is still writing."""
     found = folder.glob(f"*/{NAME}")
     return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
 
 
 def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> str | None:
-    """Why these engines must not run here; None if they may."""
+    """Return the reason why these engines must not run, or None if they may."""
     for name, digest in record.bundle.items():
         if name not in manifest.files or manifest.files[name].sha256 != digest:
             return "was built from another bundle"
@@ -129,7 +129,8 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
     if target.compatibility == "exact":
         if (target.name, target.compute_capabilities) == (gpu.name, (gpu.compute_capability,)):
             fits = target.multiprocessors == gpu.multiprocessors
-            more, here = f" of {target.multiprocessors} multiprocessors", f" of {gpu.multiprocessors}"
+            more = f" of {target.multiprocessors} multiprocessors"
+            here = f" of {gpu.multiprocessors}"
         wanted = f"{target.name} ({capabilities}){more}"
     elif target.compatibility == "same_compute_capability":
         fits = gpu.compute_capability in target.compute_capabilities
@@ -137,13 +138,16 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
     else:
         fits = float(gpu.compute_capability) >= 8
         wanted = "compute capability 8.0 and later"
-    return None if fits else f"is for {wanted}, but this machine has {gpu}{here}"
+    if fits:
+        return None
+    return f"is for {wanted}, but this machine has {gpu}{here}"
 
 
 def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:
     if record.library == library:
         return True
-    built, installed = _numbers(record.library.version), _numbers(library.version)
+    built = _numbers(record.library.version)
+    installed = _numbers(library.version)
     same = record.library.name == library.name and built[0] == installed[0]
     return record.version_compatible and same and installed >= built
 

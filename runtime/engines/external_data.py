@@ -10,7 +10,8 @@ from txport.runtime.bundle.protobuf import field, fields
 
 _INITIALIZERS = (7, 5)  # ModelProto.graph, GraphProto.initializer
 _EXTERNAL_DATA = 13  # of TensorProto, of StringStringEntryProto
-_KEY, _VALUE = 1, 2
+_KEY = 1
+_VALUE = 2
 
 
 def moved(model: bytes, location: str, start: int) -> bytes:
@@ -39,7 +40,7 @@ def moved(model: bytes, location: str, start: int) -> bytes:
 
 
 def _changed(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
-    """The message after a change of all messages at a path of field numbers."""
+    """Return the message after a change of all messages at a path of field numbers."""
     if not path:
         return change(message)
     return b"".join(

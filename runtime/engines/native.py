@@ -1,9 +1,9 @@
 """The fused engine for CPUs (`runtime/cpp/src/fused`), driven through its C ABI (`txport/engine.h`).
 
 The library `libtxport_engine.so` gets the path of the weights, the model's sizes and its table of parameters from a
-manifest that was checked here, and checks the table itself: it knows neither JSON nor hashes. Encoder and groups of
-steps are single calls. ctypes lets go of Python's global lock for the length of each call. Arrays of int64 go in as
-they are.
+manifest that was checked here, and checks the table itself. It reads neither JSON nor hashes. Encoder and groups of
+steps are single calls. ctypes lets go of Python's global lock for the length of each call. Arrays of int64 are passed
+without a copy.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ VARIABLE = "TXPORT_ENGINE_LIBRARY"
 # Where a clone builds it: `make fused`, and `make cpp`.
 _BUILT = ("build/cpp/engine", "build/cpp/release")
 # Of one call.
-MOST_STEPS = 64
+MAX_STEPS = 64
 _NO_TABLE = "its manifest has no table of parameters (export it again)"
 _HOW = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
 
@@ -127,7 +127,7 @@ class _Model(ctypes.Structure):
 
     @classmethod
     def of(cls, files: Files, manifest: Manifest, weights: memoryview | None) -> "_Model":
-        """A bundle's model.
+        """Return a bundle's model.
 
         Args:
             files: of the bundle.
@@ -139,7 +139,8 @@ class _Model(ctypes.Structure):
         """
         if manifest.parameters is None:
             raise EngineError(f"the fused engine cannot run {files}: {_NO_TABLE}")
-        architecture, tensors = manifest.parameters.architecture, manifest.parameters.tensors
+        architecture = manifest.parameters.architecture
+        tensors = manifest.parameters.tensors
         return cls(
             struct_size=ctypes.sizeof(cls),
             parameter_size=ctypes.sizeof(_Parameter),
@@ -186,18 +187,22 @@ class _Facts(ctypes.Structure):
 
 
 def find_library() -> Path | None:
-    """The library's file: the one that the environment names, that of this package, or that of this clone."""
+    """Return the library's file: the one that the environment names, that of this package, or that of this clone."""
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return Path(named) if named else None
+        if named:
+            return Path(named)
+        return None
     root = Path(__file__).parents[2]
     beside = [Path(__file__).with_name(LIBRARY), *(root / folder / LIBRARY for folder in _BUILT)]
     return next((file for file in beside if file.is_file()), None)
 
 
 def missing() -> str | None:
-    """Why there is no library, and how to get it; None if there is one."""
-    return None if find_library() is not None else f"{LIBRARY} is not here: {_HOW}"
+    """Return the reason why there is no library and how to get it, or None if there is one."""
+    if find_library() is not None:
+        return None
+    return f"{LIBRARY} is not here: {_HOW}"
 
 
 @cache
@@ -206,10 +211,12 @@ def _load(file: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(os.fspath(file))
         for name, arguments in _CHECKED.items():
             function = getattr(library, name)
-            function.restype, function.argtypes = c_int32, arguments
+            function.restype = c_int32
+            function.argtypes = arguments
         for name, (result, arguments) in _PLAIN.items():
             function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+            function.restype = result
+            function.argtypes = arguments
     except (OSError, AttributeError) as error:
         raise MissingLibrary(f"{file} cannot be loaded ({error}): {_HOW}") from error
     version = library.txport_version().decode()
@@ -231,7 +238,7 @@ def address(array: npt.NDArray[Any]) -> int:
 
 
 def _weights(files: Files, manifest: Manifest) -> AbstractContextManager[memoryview | None]:
-    """The bytes of the weights of an archive, of the size that the library is told."""
+    """Map the weights of an archive after checking their size."""
     if isinstance(files, Path):
         return nullcontext()
     manifest.check_file(files, WEIGHTS, contents=False)
@@ -243,7 +250,7 @@ def _int64(values: Sequence[int] | Int64) -> Int64:
 
 
 def _same_length(**arrays: npt.NDArray[Any]) -> int:
-    """The length of arrays that the library reads side by side, without knowing where they end."""
+    """Return the length of arrays that the library reads side by side, without knowing where they end."""
     (first, length), *others = ((name, len(array)) for name, array in arrays.items())
     for name, other in others:
         if other != length:
@@ -255,7 +262,8 @@ class Handle:
     """Something that the library made, freed with this object."""
 
     def __init__(self, value: c_void_p, free: Callable[[c_void_p], None]) -> None:
-        self.value, self._free = value, free
+        self.value = value
+        self._free = free
 
     def __del__(self) -> None:
         self._free(self.value)
@@ -273,7 +281,7 @@ class NativeEngine:
     Raises:
         MissingLibrary: the library is not here, or it is not of this version.
         BundleError: the file of weights is damaged.
-        EngineError: the engine cannot run the bundle; the message says why.
+        EngineError: the engine cannot run the bundle; the message contains the reason.
         ResourceError: there is not enough memory.
     """
 
@@ -308,7 +316,8 @@ class NativeEngine:
         lengths = _int64(source_lengths)
         memory = c_void_p()
         _same_length(input_ids=ids, source_lengths=lengths)
-        library, engine = self.library, self.handle.value
+        library = self.library
+        engine = self.handle.value
         arguments = address(ids), address(lengths), *ids.shape, byref(memory)
         check(library, library.txport_engine_encode(engine, *arguments))
         return Handle(memory, library.txport_engine_memory_free)
@@ -323,9 +332,10 @@ class NativeEngine:
     ) -> "NativeState":
         """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
 
-        `logits` and `top` say what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
+        `logits` and `top` select what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
         """
-        state, library = c_void_p(), self.library
+        state = c_void_p()
+        library = self.library
         arguments = rows, source, target, logits, top, byref(state)
         check(library, library.txport_engine_allocate(self.handle.value, *arguments))
         handle = Handle(state, library.txport_state_free)
@@ -369,11 +379,11 @@ class NativeState:
         check(self.library, self.library.txport_state_restrict(self.handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MOST_STEPS`."""
+        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MAX_STEPS`."""
         calls = 0
         try:
-            for done in range(0, max(count, 1), MOST_STEPS):
-                part = min(count - done, MOST_STEPS)
+            for done in range(0, max(count, 1), MAX_STEPS):
+                part = min(count - done, MAX_STEPS)
                 check(self.library, self.library.txport_state_step(self.handle.value, part))
                 calls += 1
         finally:  # a step that is refused makes nothing, and those before it are to be read
@@ -381,15 +391,15 @@ class NativeState:
                 self._unread.append(calls)
 
     def read(self) -> StepOutput:
-        """The tokens of the first group of steps that was not read yet."""
+        """Return the tokens of the first group of steps that was not read yet."""
         if not self._unread:
             raise InputError("there is nothing to read: step first")
         made = []
         steps = c_int64()
         finished = np.empty(self.rows, np.bool_)
         for _ in range(self._unread.popleft()):
-            part = np.empty((MOST_STEPS, self.rows), np.int64)
-            arguments = address(part), MOST_STEPS, byref(steps), address(finished)
+            part = np.empty((MAX_STEPS, self.rows), np.int64)
+            arguments = address(part), MAX_STEPS, byref(steps), address(finished)
             check(self.library, self.library.txport_state_read(self.handle.value, *arguments))
             made.append(part[: steps.value])
         return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
@@ -413,7 +423,8 @@ class NativeState:
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
-        here, tokens = _int64(rows), _int64(token_ids)
+        here = _int64(rows)
+        tokens = _int64(token_ids)
         count = _same_length(rows=here, token_ids=tokens)
         found = np.empty(count, np.float64)
         arguments = count, address(here), address(tokens), address(found)
@@ -421,7 +432,7 @@ class NativeState:
         return found
 
     def top(self, k: int) -> Top:
-        """The `k` likeliest tokens of each row by the last step; see `DecoderState.top`."""
+        """Return the `k` likeliest tokens of each row by the last step; see `DecoderState.top`."""
         width = max(k, 0)  # what is out of range is the library's to refuse
         best = Top(
             np.empty((self.rows, width), np.int64), np.empty((self.rows, width), np.float32), np.empty(self.rows)
@@ -435,8 +446,8 @@ class NativeState:
         here = _int64(rows)
         check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
 
-    def moved(self, rows: Sequence[int], target: int) -> "NativeState":
-        """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
+    def resized(self, rows: Sequence[int], target: int) -> "NativeState":
+        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`."""
         here = _int64(rows)
         state = c_void_p()
         library = self.library

@@ -50,7 +50,8 @@ class NativeHypotheses:
     """The hypotheses of one sentence, in the library."""
 
     def __init__(self, library: ctypes.CDLL, handle: Handle) -> None:
-        self._library, self.handle = library, handle
+        self._library = library
+        self.handle = handle
 
     def answers(self) -> list[tuple[list[int], list[float], float]]:
         """Ids, the score of each, and the score of all, once the sentence is done: the best first."""
@@ -107,7 +108,8 @@ class NativeBeams:
 
     def sentence(self, limit: int, min_length: int, prefix: Sequence[int], forced: int) -> NativeHypotheses:
         """Hypotheses of a sentence that begins; see `txport.runtime.search.requests.Request`."""
-        ids, made = np.array(prefix, np.int64), c_void_p()
+        ids = np.array(prefix, np.int64)
+        made = c_void_p()
         fields = _Sentence(ctypes.sizeof(_Sentence), limit, min_length, _Ids.of(ids), forced)
         create = self._library.txport_hypotheses_create
         check(self._library, create(self._handle.value, byref(fields), byref(made)))
@@ -121,7 +123,8 @@ class NativeBeams:
         Returns:
             the tokens that each hypothesis got, and whether each sentence is done.
         """
-        count, steps = len(sentences), c_int64()
+        count = len(sentences)
+        steps = c_int64()
         handles = (c_void_p * count)(*(None if each is None else each.handle.value.value for each in sentences))
         done = np.empty(count, np.bool_)
         arguments = self._handle.value, count, handles, more, byref(steps), address(done)

@@ -111,4 +111,6 @@ class OrtEngine:
         """The step of beam search, opened when it is first needed; None where `open_beams` finds none."""
         graph = self.manifest.optional_graph("decoder_beams")
         session = open_beams(graph, self._session_of)
-        return None if graph is None or session is None else OrtSteps(graph, session, self.tokens)
+        if graph is None or session is None:
+            return None
+        return OrtSteps(graph, session, self.tokens)

@@ -1,6 +1,6 @@
 """A running batch of beam search on ONNX Runtime's CPU provider, by the graph `decoder_beams`.
 
-A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on with
+A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues with
 other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). The rows of a
 sentence that have not finished are all at one position.
 """
@@ -33,7 +33,7 @@ class OrtBeams(OrtState):
     def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int) -> None:
         super().__init__(steps, buffers, sizes, beams)
         # The tokens that each sentence has made: the graph's positions stay before the end of the cache, where a
-        # sentence that has finished writes what nobody reads.
+        # sentence that has finished writes unused values.
         self._positions = buffers["lengths"]
         self._sentence, self._beam = np.arange(self._batch)[:, None], np.arange(beams)[None]
         buffers["rows"][:] = self._sentence * beams + self._beam
@@ -51,14 +51,15 @@ class OrtBeams(OrtState):
     def of(
         cls, steps: OrtSteps, sizes: tuple[int, int, int], beams: int, *, logits: bool, top: int, window: int = WINDOW
     ) -> "OrtBeams":
-        """A state of new buffers, all rows finished; those of cross-attention come with the first sentences.
+        """Return a state of new buffers, all rows finished; those of cross-attention come with the first sentences.
 
         Args:
             steps: what runs it.
             sizes: sentences, source tokens, positions of the caches.
             beams: rows of a sentence.
             logits: whether `logits` will be read.
-            top: the most tokens that `top` will give: where the graph gives fewer, they are found among the logits.
+            top: maximum number of tokens that `top` will give: where the graph gives fewer, they are found among the
+                logits.
             window: positions that the caches begin with.
         """
         batch, source, target = sizes
@@ -125,7 +126,7 @@ class OrtBeams(OrtState):
         return of_rows(self._by_row("logits"), rows)
 
     def top(self, k: int) -> Top:
-        """The best tokens by the last step; see `DecoderState.top`."""
+        """Return the best tokens by the last step; see `DecoderState.top`."""
         ids, logits, normaliser = map(self._by_row, TOP_OUTPUTS)
         if k > ids.shape[1]:
             return super().top(k)
@@ -153,6 +154,6 @@ class OrtBeams(OrtState):
         )
 
     def _by_row(self, name: str) -> np.ndarray:
-        """A buffer with an entry for each row; a view."""
+        """Return a buffer with an entry for each row; a view."""
         buffer = self._buffers[name]
         return buffer.reshape(self.rows, *buffer.shape[2:])

@@ -47,7 +47,8 @@ class OrtProgram:
     def __init__(
         self, bundle: Files, manifest: Manifest, lowerings: Sequence[Lowering], device: Device, where: str = "cuda"
     ) -> None:
-        self._device, self._where = device, where
+        self._device = device
+        self._where = where
         self._encoder_graph = manifest.encoder
         providers = providers_of(where, user_compute_stream=str(device.stream))
         # One thread: the host only launches kernels.
@@ -61,8 +62,12 @@ class OrtProgram:
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
 
     def graph_of(self, beams: int) -> Graph | None:
-        """The step for so many rows of a sentence; that of beam search takes any number, if the bundle has it."""
-        return self.step_graph if beams == 1 else self._beam_graph if self._beam_step is not None else None
+        """Return the step for this number of rows per sentence. Beam search supports any number."""
+        if beams == 1:
+            return self.step_graph
+        if self._beam_step is not None:
+            return self._beam_graph
+        return None
 
     @cached_property
     def _beam_step(self) -> Any | None:
@@ -77,7 +82,11 @@ class OrtProgram:
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Bind the step's buffers, and run it until ONNX Runtime has allocated what it needs."""
-        session, graph = (self._step if sizes.beams == 1 else self._beam_step), self.graph_of(sizes.beams)
+        if sizes.beams == 1:
+            session = self._step
+        else:
+            session = self._beam_step
+        graph = self.graph_of(sizes.beams)
         assert graph is not None, "a step that the bundle does not have"
         launch = _bound(session, graph, addresses, sizes.named, self._where)
         for _ in range(_WARM_UP):
@@ -104,7 +113,8 @@ def _bound(
     session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], where: str
 ) -> Callable[[], None]:
     """Bind a graph to these addresses, at these sizes by name; returns what enqueues a run, which holds the session."""
-    binding, options = session.io_binding(), onnxruntime.RunOptions()
+    binding = session.io_binding()
+    options = onnxruntime.RunOptions()
     for tensors, bind in ((graph.inputs, binding.bind_input), (graph.outputs, binding.bind_output)):
         for tensor in tensors:
             if tensor.name in addresses:

@@ -17,7 +17,8 @@ from txport.runtime.engines.external_data import moved
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
 from txport.runtime.system import limited
 
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
 # Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The arena
 # grows by powers of two, its default, so that it settles. Attention by ONNX Runtime's own kernels (flash 1, memory
@@ -86,7 +87,7 @@ def providers_of(device: str, **cuda: str) -> list[Provider]:
 def open_step(
     manifest: Manifest, lowerings: Sequence[Lowering], open_session: Callable[[Graph], Any]
 ) -> tuple[Graph, Any]:
-    """The first of these decoder steps that the installed version loads, and its session."""
+    """Return the first of these decoder steps that the installed version loads, and its session."""
     failures: list[BundleError] = []
     for name in lowerings:
         graph = manifest.step(name)
@@ -99,12 +100,14 @@ def open_step(
 
 
 def open_beams(graph: Graph | None, open_session: Callable[[Graph], Any]) -> Any | None:
-    """The session of the step of beam search, `decoder_beams`; None for a bundle without it.
+    """Return the session of the step of beam search, `decoder_beams`; None for a bundle without it.
 
-    ONNX Runtime before 1.25 does not know its opset: the rows of a sentence are then rows like others.
+    ONNX Runtime before 1.25 does not support its opset: the rows of a sentence are then ordinary rows.
     """
     try:
-        return None if graph is None else open_session(graph)
+        if graph is None:
+            return None
+        return open_session(graph)
     except BundleError as error:
         _log.info("the step of beam search was passed over: %s", error)
         return None
@@ -118,13 +121,13 @@ def open_session(
     Args:
         bundle: the bundle.
         graph: which of its graphs.
-        threads: threads of each operator; 0 for as many as there are cores, or fewer where a quota says so.
+        threads: threads of each operator; 0 for one per core, or fewer under a CPU quota.
         providers: of `providers_of`.
         saved: where to write the graph as ONNX Runtime runs it, after its optimisations; its weights go beside it.
 
     Raises:
         BundleError: it contains more than tx-export writes, ONNX Runtime does not load it or would compute it wrongly,
-            or it is not what the manifest says.
+            or it differs from the manifest.
         MissingLibrary: ONNX Runtime cannot start the first provider.
         ResourceError: there is not enough memory.
     """
@@ -132,7 +135,7 @@ def open_session(
     path = files / graph.file
     _check_version(path, graph)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # fatal: an exception says what an error is
+    options.log_severity_level = 4  # fatal only: errors are exceptions
     options.intra_op_num_threads = threads or limited()
     # The encoder's temporaries are large: fresh pages for each of them cost more than what is computed in them. The
     # step's are small, and as fast without an arena, which would only hold them.
@@ -152,9 +155,7 @@ def open_session(
     if saved is not None:
         options.optimized_model_filepath = str(saved)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", saved.name + ".bin")
-    options.add_session_config_entry(
-        "session.load_model_format", "ONNX"
-    )  # never ONNX Runtime's own, whatever a name says
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # never the names of ONNX Runtime
     avoid_overflow(options)
     try:
         checked = checked_graph(files, graph.file)
@@ -166,12 +167,12 @@ def open_session(
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         raise _not_loaded(path, error) from error
-    if session.get_providers()[0] != first:  # ONNX Runtime goes on without a provider that it cannot start
+    if session.get_providers()[0] != first:  # ONNX Runtime continues without a provider that it cannot start
         raise no_cuda(why_no_cuda())
     for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
         found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
         if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
-            raise BundleError(f"{path} has other inputs or outputs than the manifest says: export the bundle again")
+            raise BundleError(f"{path} has other inputs or outputs than the manifest: export the bundle again")
     return session
 
 
@@ -192,7 +193,7 @@ def _check_version(path: File, graph: Graph) -> None:
 def avoid_overflow(options: Any) -> None:
     """Have int8 products added in 32 bits on every processor.
 
-    x86-64 without VNNI adds pairs of them in 16 bits, which overflow, unless told otherwise. Where there is VNNI this
+    x86-64 without VNNI adds pairs of them in 16 bits, which overflow, unless this option is set. With VNNI this
     would only cost the time that it and AMX save.
     """
     if not _has_vnni():
@@ -200,7 +201,7 @@ def avoid_overflow(options: Any) -> None:
 
 
 def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
-    """A graph of an archive for ONNX Runtime, which maps its weights if that is a file, and copies them if not.
+    """Return a graph of an archive for ONNX Runtime, which maps its weights if that is a file, and copies them if not.
 
     Raises:
         BundleError: another file has taken the place of the archive.
@@ -229,7 +230,7 @@ def _not_loaded(path: File, error: Exception) -> TxportError:
 
 
 def _has_vnni() -> bool:
-    """Whether this processor adds products of 8 bits in 32 bits, by its flags in Linux."""
+    """Return whether this processor adds products of 8 bits in 32 bits, by its flags in Linux."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     except OSError:
@@ -238,7 +239,7 @@ def _has_vnni() -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of ONNX Runtime's message, without its error codes, C++ source locations and final period.
+    """Return the first line of ONNX Runtime's message, without its error codes, C++ source locations and final period.
 
     Of a failure of CUDA what failed and why, as "CUDA failure 35: CUDA driver version is insufficient".
     """

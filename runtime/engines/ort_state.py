@@ -65,9 +65,12 @@ class OrtState(DecoderState):
 
     def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int = 1) -> None:
         self._batch, self.source, self.target = sizes
-        self._beams, self.rows = beams, self._batch * beams
-        self._steps, self._buffers = steps, buffers
-        self._token_ids, self._positions = buffers["token_ids"], buffers["positions"]
+        self._beams = beams
+        self.rows = self._batch * beams
+        self._steps = steps
+        self._buffers = buffers
+        self._token_ids = buffers["token_ids"]
+        self._positions = buffers["positions"]
         self._finished = buffers["finished"]
         self._clean = True  # nothing was written into the caches yet
         # Which sentence each row has, counted as they are placed: rows of one need no copies of its cross-attention.
@@ -90,7 +93,7 @@ class OrtState(DecoderState):
 
     @classmethod
     def allocated(cls, steps: OrtSteps, rows: int, source: int, target: int, *, logits: bool) -> "OrtState":
-        """A state of new buffers, all rows finished; those of cross-attention come with the first sentences."""
+        """Return a state of new buffers, all rows finished; those of cross-attention come with the first sentences."""
         sizes = {"batch": rows, "source": source, "target": target}
         buffers = steps.state(sizes, ["logits"] if logits else [])
         buffers["finished"].fill(True)
@@ -140,7 +143,8 @@ class OrtState(DecoderState):
         width = memory["cross_bias"].shape[-1]
         for row, memory_row in zip(rows, memory_rows, strict=True):
             for name in memory:
-                buffer, value = self._buffers[name][row], memory[name][memory_row]
+                buffer = self._buffers[name][row]
+                value = memory[name][memory_row]
                 if name == "cross_bias":
                     buffer[..., :width], buffer[..., width:] = value, masked(buffer.itemsize)
                 else:
@@ -154,13 +158,18 @@ class OrtState(DecoderState):
             self._made.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
-        """The tokens of the steps since the last `read`."""
-        made, self._made = np.stack(self._made) if len(self._made) > 1 else self._made[0][None], []
+        """Return the tokens of the steps since the last `read`."""
+        if len(self._made) > 1:
+            made = np.stack(self._made)
+        else:
+            made = self._made[0][None]
+        self._made = []
         return StepOutput(made, self._finished.ravel().copy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
-        here, flags = list(rows), np.array(finished, bool)
+        here = list(rows)
+        flags = np.array(finished, bool)
         self._positions[here] += self._finished[here].astype(np.int64) - flags
         self._token_ids[here], self._finished[here] = token_ids, flags
 
@@ -172,17 +181,21 @@ class OrtState(DecoderState):
         """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
         self._gather(list(rows))
 
-    def moved(self, rows: Sequence[int], target: int) -> "OrtState":
-        """A new state of these rows, as often as each is named; see `DecoderState.moved`."""
+    def resized(self, rows: Sequence[int], target: int) -> "OrtState":
+        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`."""
         return self._moved(list(rows), target)
 
     def _moved(self, here: list[int], target: int) -> "OrtState":
         if here == list(range(self._batch)):
-            return self if target == self.target else self._copied(here, target)
+            if target == self.target:
+                return self
+            return self._copied(here, target)
         if len(here) > self._batch:
             return self._copied(here, target)
         state = self._in_front(here)
-        return state if target == self.target else state._copied(list(range(state._batch)), target)
+        if target == self.target:
+            return state
+        return state._copied(list(range(state._batch)), target)
 
     def _in_front(self, here: list[int]) -> "OrtState":
         """These rows, no more than there are, moved to the front of the same buffers: nothing is allocated."""
@@ -191,13 +204,14 @@ class OrtState(DecoderState):
         front = {name: buffer if name in CONSTANTS else buffer[:count] for name, buffer in self._buffers.items()}
         new = type(self)(self._steps, front, (count, self.source, self.target), self._beams)
         new._clean = self._clean
-        new._sentences, new._placed = self._sentences[:count].copy(), self._placed
+        new._sentences = self._sentences[:count].copy()
+        new._placed = self._placed
         return new
 
     def _gather(self, here: list[int]) -> None:
         """Copy these rows to the first rows of the same buffers.
 
-        What an earlier sentence left behind the end of the one that moves in is overwritten, too: see `place`.
+        Values of an earlier, longer sentence are overwritten as well: see `place`.
         """
         to = [index for index, row in enumerate(here) if index != row]
         of = [here[index] for index in to]
@@ -216,11 +230,11 @@ class OrtState(DecoderState):
         self._sentences[to] = self._sentences[of]
 
     def _allocated(self, count: int, target: int) -> "OrtState":
-        """A new state of so many entries, with the same outputs."""
+        """Return a new state of this number of entries, with the same outputs."""
         return self.allocated(self._steps, count, self.source, target, logits="logits" in self._buffers)
 
     def _copied(self, here: list[int], target: int) -> "OrtState":
-        """These rows in new buffers; cross-attention stays where it is if they are all rows in order."""
+        """Return these rows in new buffers; cross-attention stays where it is if they are all rows in order."""
         new = self._allocated(len(here), target)
         of: slice | list[int] = here
         if here == list(range(self._batch)):
@@ -235,17 +249,18 @@ class OrtState(DecoderState):
             elif name in STATE or (is_cross(name) and not isinstance(of, slice)):
                 new._buffers[name][:] = buffer[of]
         new._clean = self._clean
-        new._sentences, new._placed = self._sentences[of].copy(), self._placed
+        new._sentences = self._sentences[of].copy()
+        new._placed = self._placed
         return new
 
 
 def is_cache(name: str) -> bool:
-    """Whether this buffer is of self-attention: `[batch, heads, target, head_dim]`."""
+    """Return whether this buffer is of self-attention: `[batch, heads, target, head_dim]`."""
     return name.startswith("self_")
 
 
 def is_cross(name: str) -> bool:
-    """Whether this buffer is of cross-attention: an output of the encoder."""
+    """Return whether this buffer is of cross-attention: an output of the encoder."""
     return name.startswith("cross_")
 
 
@@ -265,4 +280,5 @@ def enough_memory(rows: int, length: int) -> Iterator[None]:
 
 
 def bind(to: Callable[..., None], name: str, array: Array) -> None:
+    """Bind an array of host memory to an input or output by `to`, without a copy."""
     to(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)

@@ -24,7 +24,7 @@ from txport.runtime.errors import failure
 from txport.runtime.libraries import cuda_provider
 
 # The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
-MOST_NUMBERS = 1 << 24
+MAX_NUMBERS = 1 << 24
 
 Array = npt.NDArray[Any]
 Ids = Sequence[int]
@@ -81,7 +81,8 @@ class TeacherForcing:
             BundleError: the bundle has no such graph.
             ResourceError, EngineError: as an engine's.
         """
-        model, graph = self._manifest.model, self.graph("decoder")
+        model = self._manifest.model
+        graph = self.graph("decoder")
         maps = model.decoder_layers * model.heads
 
         def numbers(source: int, target: int) -> int:
@@ -93,7 +94,8 @@ class TeacherForcing:
             feed = {**self._encode([sources[row] for row in rows]), "target_ids": ids, "target_lengths": lengths}
             found = self._run(graph, feed, wanted)
             for index, row in enumerate(rows):
-                s, t = len(sources[row]), len(targets[row])
+                s = len(sources[row])
+                t = len(targets[row])
                 yield (
                     row,
                     Reading(
@@ -104,11 +106,11 @@ class TeacherForcing:
                 )
 
     def memories(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
-        """The encoder's output `[s, d_model]` for each source, float32, with its index; raises as `read`."""
+        """Yield the encoder's output `[s, d_model]` for each source, float32, with its index; raises as `read`."""
         yield from self._encoded(sources, "memory", lambda s, _: s * self._manifest.model.d_model)
 
     def attentions(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
-        """The encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
+        """Yield the encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
         model = self._manifest.model
         maps = model.encoder_layers * (model.encoder_heads or model.heads)
         yield from self._encoded(sources, "self_attention", lambda s, _: maps * s * s)
@@ -127,16 +129,17 @@ class TeacherForcing:
     def _batches(
         self, sources: Sequence[Ids], targets: Sequence[Ids], numbers: Callable[[int, int], int]
     ) -> Iterator[list[int]]:
-        """Rows of about one length, the longest first, as many as fit."""
+        """Yield rows of about one length, the longest first, as many as fit."""
         order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))
         most = self._manifest.limits.batch
         rows = list[int]()
         source = 0
         for row in order:
             longest = max(source, len(sources[row]))
-            if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MOST_NUMBERS):
+            if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MAX_NUMBERS):
                 yield rows
-                rows, longest = [], len(sources[row])
+                rows = []
+                longest = len(sources[row])
             rows.append(row)
             source = longest
         if rows:
@@ -153,7 +156,7 @@ class TeacherForcing:
         return self._run(graph, {"input_ids": ids, "source_lengths": lengths}, wanted)
 
     def graph(self, role: OptionalRole) -> Graph:
-        """The graph of a role.
+        """Return the graph of a role.
 
         Raises:
             BundleError: the bundle has none.
@@ -161,7 +164,8 @@ class TeacherForcing:
         return graph_of(self._bundle, self._manifest, role)
 
     def _run(self, graph: Graph, feed: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
-        session, options = self._session(graph), onnxruntime.RunOptions()
+        session = self._session(graph)
+        options = onnxruntime.RunOptions()
         options.only_execute_path_to_fetches = True
         try:
             found = session.run(list(wanted), dict(feed), options)

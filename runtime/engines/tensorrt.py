@@ -47,22 +47,26 @@ class TensorRt:
 
     @property
     def strongly_typed(self) -> bool:
-        """Whether the graph alone decides about precision."""
+        """True if the graph alone decides about precision."""
         return self.is_rtx or self.numbers >= (10,)
 
     @property
     def id_type(self) -> IdType:
         """The type that int64 inputs and outputs get."""
-        return "int64" if self.strongly_typed else "int32"
+        if self.strongly_typed:
+            return "int64"
+        return "int32"
 
     @property
     def lowering(self) -> Literal["scatter", "tensorscatter"]:
         """The decoder step that it runs best."""
-        return "tensorscatter" if self.has_cache_layers else "scatter"
+        if self.has_cache_layers:
+            return "tensorscatter"
+        return "scatter"
 
     @property
     def has_cache_layers(self) -> bool:
-        """Whether it writes into a cache of fixed length in place, as the step of beam search must."""
+        """True if it writes into a cache of fixed length in place, as the step of beam search must."""
         return self.is_rtx or self.numbers >= _CACHE_LAYERS
 
     @property
@@ -72,19 +76,21 @@ class TensorRt:
 
     @property
     def selects_caches(self) -> bool:
-        """Whether `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashed after such builds."""
+        """True if `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashed after such builds."""
         return not self.is_rtx
 
     def why(self) -> str:
-        """The first error that the library logged since `messages` was cleared, as one line.
+        """Return the first error that the library logged since `messages` was cleared, as one line.
 
-        Those that follow are often only its consequences; but memory that ran out may be said in any of them.
+        The next errors are often its consequences, but exhausted memory may be reported in any of them.
         """
         first = next(filter(is_out_of_memory, self.messages), self.messages[0] if self.messages else None)
-        return "it does not say why" if first is None else " ".join(first.split())[:400].rstrip(".")
+        if first is None:
+            return "no reason given"
+        return " ".join(first.split())[:400].rstrip(".")
 
     def new_builder(self) -> Any:
-        """A builder.
+        """Return a builder.
 
         Raises:
             EngineError: the library cannot use this GPU or its driver.
@@ -92,18 +98,21 @@ class TensorRt:
         self.messages.clear()
         try:
             return self.module.Builder(self.logger)
-        except TypeError as error:  # so the bindings say that there is none
+        except TypeError as error:  # how the bindings report that there is none
             raise EngineError(f"{self.library} cannot build engines here: {self.why()}") from error
 
     def new_network(self, builder: Any) -> Any:
-        """An empty network of the kind that this version builds."""
+        """Return an empty network of the kind that this version builds."""
         flags = self.module.NetworkDefinitionCreationFlag
-        name = "STRONGLY_TYPED" if self.strongly_typed else "EXPLICIT_BATCH"
+        if self.strongly_typed:
+            name = "STRONGLY_TYPED"
+        else:
+            name = "EXPLICIT_BATCH"
         # From 11 on there is no choice, and a later version may drop the flag.
         return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
 
     def set_precision(self, config: Any, network: Any, half: bool) -> None:
-        """Fix the precision that the graph states, where the library would choose one; never TF32 in place of FP32.
+        """Fix the precision of the graph where the library would choose one. Never use TF32 instead of FP32.
 
         In a weakly typed network float32 islands are found by the types of tensors: the parser of 8.6 names neither
         its Normalization layers nor a Gemm's bias after their node (onnx-tensorrt 8.6-EA, builtin_op_importers.cpp).
@@ -121,10 +130,10 @@ class TensorRt:
         self._keep_float32(network)
 
     def _keep_float32(self, network: Any) -> None:
-        """Compute and hand on in float32 what the graph says is float32.
+        """Compute and pass on float32 values of the graph in float32.
 
         Without the types of outputs, float16 might lie between two layers of an island, and overflow there. Until it
-        is built, a weakly typed network says float32 of all that it computes: what is float32 follows from inputs,
+        is built, a weakly typed network reports float32 for all values: real types follow from inputs,
         outputs, weights and casts, since a layer reads one floating type. Layers come in the order in which they were
         added: only of what the caches become, which are outputs, the writers come last.
 
@@ -145,12 +154,12 @@ class TensorRt:
                 types[tensor.name] = "float16" if half and said == "float32" else said
                 if of_weights:
                     weights.add(tensor.name)
-                elif types[tensor.name] == "float32" and kind != "CAST":  # which is told its type
+                elif types[tensor.name] == "float32" and kind != "CAST":  # whose type is explicit
                     layer.precision = self.module.float32
                     layer.set_output_type(index, self.module.float32)
 
     def _is_half(self, layer: Any, kind: str, read: set[str | None]) -> bool:
-        """Whether the floats that a layer makes are float16 by the graph, given the types of what it reads."""
+        """Return whether the floats that a layer makes are float16 by the graph, given the types of what it reads."""
         if kind == "CAST":
             layer.__class__ = self.module.ICastLayer  # the network gives an ILayer
             return self.type_name(layer.to_type) == "float16"
@@ -220,7 +229,7 @@ class TensorRt:
         """An execution context whose temporaries are in the caller's memory; None if the library cannot make one.
 
         By default each context would have memory for the largest profile. Contexts may share it if they run on one
-        stream, as NVIDIA says (TensorRT issues 2040 and 3276) and TensorRT-LLM does.
+        stream, as NVIDIA recommends (TensorRT issues 2040 and 3276) and TensorRT-LLM does.
 
         Args:
             engine: the engine.
@@ -256,7 +265,7 @@ class TensorRt:
         return engine.create_execution_context(config)
 
     def type_name(self, data_type: Any) -> str:
-        """The manifest's name of a TensorRT data type."""
+        """Return the manifest's name of a TensorRT data type."""
         name = str(data_type).rpartition(".")[2]
         return {"FLOAT": "float32", "HALF": "float16"}.get(name, name.lower())
 
@@ -279,7 +288,10 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
             except (ImportError, OSError) as error:
                 raise MissingLibrary(f"{module} is installed but does not load: {error}") from error
             return _opened(module, LibraryVersion(library, found.__version__))
-    wanted = "TensorRT" if name is None else name
+    if name is None:
+        wanted = "TensorRT"
+    else:
+        wanted = name
     raise MissingLibrary(
         f"{wanted} is not installed: pip install tensorrt (from NVIDIA's index), JetPack's python3-libnvinfer, or "
         "pip install tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings"
@@ -289,7 +301,8 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
 @functools.cache
 def _opened(name: str, library: LibraryVersion) -> TensorRt:
     """Cached for the life of the process: the library keeps a pointer to its first logger, without owning it."""
-    module, messages = importlib.import_module(name), list[str]()
+    module = importlib.import_module(name)
+    messages = list[str]()
     opened = TensorRt(module, library, messages, _logger(module, messages))
     if opened.numbers < _OLDEST and not opened.is_rtx:
         raise MissingLibrary(f"{library} is too old: install TensorRT 8.6 or later")
@@ -297,9 +310,9 @@ def _opened(name: str, library: LibraryVersion) -> TensorRt:
 
 
 def _logger(module: Any, messages: list[str]) -> Any:
-    """A logger that passes messages on to ours and keeps the errors for `TensorRt.why`.
+    """Return a logger that passes messages on to ours and keeps the errors for `TensorRt.why`.
 
-    Why no implementation of a layer was found, the library says before, among its verbose messages.
+    The library logs why it found no implementation of a layer earlier, among its verbose messages.
     """
 
     class Logger(module.ILogger):  # type: ignore[misc]
@@ -313,7 +326,10 @@ def _logger(module: Any, messages: list[str]) -> Any:
             if message.startswith("Skipping tactic"):
                 self._refusal = message.partition(" due to exception ")[2]
             if level == logging.ERROR:
-                because = f" ({self._refusal})" if self._refusal and "any implementation" in message else ""
+                if self._refusal and "any implementation" in message:
+                    because = f" ({self._refusal})"
+                else:
+                    because = ""
                 messages.append(message.rstrip(".") + because)
 
     return Logger()

@@ -40,7 +40,7 @@ class TrtProgram:
         device: whose memory and stream.
 
     Raises:
-        BundleError: an engine file was changed, cannot be opened, or has other tensors than the manifest says.
+        BundleError: an engine file was changed, cannot be opened, or has other tensors than the manifest specifies.
         EngineError: TensorRT failed.
         ResourceError: there is not enough memory.
     """
@@ -52,10 +52,13 @@ class TrtProgram:
         self, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt, device: Device
     ) -> None:
         record.check_files(directory)
-        self._tensorrt, self._device = tensorrt, device
+        self._tensorrt = tensorrt
+        self._device = device
         self.id_type: str = record.id_type
-        encoder, step = manifest.encoder, manifest.step(record.lowering)
-        self.step_graph, self._encoder_graph = step, encoder
+        encoder = manifest.encoder
+        step = manifest.step(record.lowering)
+        self.step_graph = step
+        self._encoder_graph = encoder
         self._runtimes: list[Any] = []  # must live as long as their engines
         beams = manifest.optional_graph("decoder_beams")
         if beams is None and record.beams:
@@ -77,11 +80,11 @@ class TrtProgram:
         self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
 
     def graph_of(self, beams: int) -> Graph | None:
-        """The step for so many rows of a sentence; None if there are no engines for it."""
+        """Return the step for this number of rows per sentence, or None without engines for it."""
         return self._graphs.get(beams)
 
     def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
-        """The smallest profile that has room."""
+        """Return the smallest profile that has room."""
         return smallest_bucket(self._steps[beams], rows, target)
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
@@ -97,10 +100,11 @@ class TrtProgram:
         return enqueue
 
     def _bound_aside(self, context: Any, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """A step that writes its state aside, and the copy of it to where the next one reads it."""
+        """Return a step that writes its state aside, and the copy of it to where the next one reads it."""
         block = state_block(sizes.rows, self.id_type)
         aside = {made: self._aside + block.offsets[name] for name, made in self.step_graph.aliases if name in STATE}
-        state, size = Buffer(addresses[STATE[0]]), block.offsets[STATE[-1]] + sizes.rows
+        state = Buffer(addresses[STATE[0]])
+        size = block.offsets[STATE[-1]] + sizes.rows
         assert all(addresses[name] == state.address + block.offsets[name] for name in STATE)
         self._bind(context, self.step_graph, {**addresses, **aside}, sizes.named)
 
@@ -141,14 +145,14 @@ class TrtProgram:
         return engine
 
     def _check_tensors(self, path: Path, engine: Any, graph: Graph) -> None:
-        """All tensors of an engine are bound: it must not have an optional output that this version does not know."""
+        """Check that all tensors of an engine are bound, since unknown outputs cannot be."""
         types = {"int64": self.id_type}
         expected = {tensor.name: types.get(tensor.dtype, tensor.dtype) for tensor in (*graph.inputs, *graph.outputs)}
         found = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
         outputs = {tensor.name for tensor in graph.outputs if not tensor.optional or tensor.name in OPTIONAL_OUTPUTS}
         inputs = {tensor.name for tensor in graph.inputs}
         if not (found.items() <= expected.items() and outputs <= found.keys() <= outputs | inputs):
-            raise BundleError(f"{path} has other inputs or outputs than the manifest says: run tx-build again")
+            raise BundleError(f"{path} has other inputs or outputs than the manifest: run tx-build again")
 
     def _context(self, engine: Any, profile: int) -> Any:
         self._tensorrt.messages.clear()
@@ -190,7 +194,7 @@ def step_buckets(file: EngineFile) -> list[tuple[int, int]]:
 
 
 def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: int) -> tuple[int, int]:
-    """The bucket with the fewest rows, then the shortest cache, that has room for this many.
+    """Return the bucket with the fewest rows, then the shortest cache, that has room for this many.
 
     Raises:
         BundleError: none has.
@@ -206,7 +210,7 @@ def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: i
 
 
 def limits_of(record: BuildRecord) -> Limits:
-    """The largest sizes that all engines of a directory take."""
+    """Return the largest sizes that all engines of a directory take."""
     steps = [profile for file in record.of_role("decoder_step") for profile in file.profiles]
     encoders = [profile for file in record.of_role("encoder") for profile in file.profiles]
     batch = min(max(profile.batch.max for profile in each) for each in (steps, encoders))

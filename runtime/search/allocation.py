@@ -1,4 +1,4 @@
-"""The state of a batch; where memory has no room for it, how much fits is said."""
+"""The state of a batch. If memory does not suffice, the error contains the batch size that fits."""
 
 from txport.runtime.engine import DecoderState, Engine
 from txport.runtime.errors import ResourceError
@@ -32,14 +32,22 @@ def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top
         return state(sentences, width)
     except ResourceError as error:
         less = [(count, width) for count in _halves(sentences)] + [(1, count) for count in _halves(width)]
-        fitting = next((each for each in less if fits(*each)), None) if width > 1 else None
+        if width > 1:
+            fitting = next((each for each in less if fits(*each)), None)
+        else:
+            fitting = None
         if fitting is None:
             raise
-        way = f"batch {fitting[0]}" if fitting[1] == width else f"beam or n_best {fitting[1]}"
+        if fitting[1] == width:
+            way = f"batch {fitting[0]}"
+        else:
+            way = f"beam or n_best {fitting[1]}"
         message = f"there is no memory for {sentences} sentences of {width} rows each: {way} fits"
         raise ResourceError(message) from error
 
 
 def _halves(count: int) -> list[int]:
     """Half of it, half of that and so on, to 1."""
-    return [count // 2, *_halves(count // 2)] if count > 1 else []
+    if count > 1:
+        return [count // 2, *_halves(count // 2)]
+    return []

@@ -1,7 +1,7 @@
 """Beam search as Hugging Face's `generate` does it (transformers 5, generation/utils.py, `_beam_search`).
 
-A sentence has `Search.beam` rows in a batch. Its first step has one of them; then the best continuations fork, and
-after each step rows continue those hypotheses that are best among all continuations.
+A sentence has `Search.beam` rows in a batch. The first step uses one of them. Then the rows continue the best
+hypotheses among all continuations of a step.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -17,11 +17,11 @@ from txport.runtime.search.settings import Search
 
 
 class Candidate(NamedTuple):
-    """One token more for a hypothesis that runs.
+    """A running hypothesis, extended by one token.
 
     Attributes:
         total: the log-probability of the hypothesis with this token.
-        parent: which hypothesis of its sentence.
+        parent: index of the hypothesis in its sentence.
         token: the id.
         score: the log-probability of the token.
     """
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """A hypothesis that has not ended."""
+    """A hypothesis that is not finished."""
 
     ids: list[int]
     scores: list[float]
@@ -45,8 +45,8 @@ class BeamSlot(Slot):
     """A sentence whose rows are hypotheses, by descending log-probability; `ids` and `scores` stay empty.
 
     Attributes:
-        running: those that go on, one for each of the first rows.
-        ended: at most `Search.beam` of those that ended (times the patience), by descending score.
+        running: hypotheses that continue, one for each of the first rows.
+        ended: at most `Search.beam` (times the patience) finished hypotheses, by descending score.
     """
 
     running: list[_Running] = field(default_factory=lambda: [_Running([], [], 0.0)])
@@ -55,7 +55,10 @@ class BeamSlot(Slot):
     def __post_init__(self) -> None:
         super().__post_init__()
         search = self.request.search
-        patience = search.patience if search.early_stopping is True else 1.0
+        if search.early_stopping is True:
+            patience = search.patience
+        else:
+            patience = 1.0
         self._most = max(1, round(search.beam * patience))
         self._uncounted = len(self.request.prefix) - self.request.forced
 
@@ -79,7 +82,7 @@ class BeamSlot(Slot):
             ends: ids that end a hypothesis.
 
         Returns:
-            those that run from now on; none if the sentence is done.
+            the running hypotheses; none if the sentence is finished.
         """
         beam = self.request.search.beam
         self.length += 1
@@ -95,7 +98,9 @@ class BeamSlot(Slot):
         self._end(ending)
         self.running = [self._continued(candidate) for candidate in kept]
         self.done = not kept or self._none_better()
-        return [] if self.done else kept
+        if self.done:
+            return []
+        return kept
 
     def _continued(self, candidate: Candidate) -> _Running:
         parent = self.running[candidate.parent]
@@ -109,7 +114,7 @@ class BeamSlot(Slot):
         del self.ended[self._most :]
 
     def _none_better(self) -> bool:
-        """Whether the search ends here, by `Search.early_stopping`."""
+        """Return whether the search ends here, by `Search.early_stopping`."""
         search = self.request.search
         if len(self.ended) < self._most:
             return False
@@ -122,7 +127,7 @@ class BeamSlot(Slot):
         return possible <= _score(self.ended[-1])
 
     def result(self) -> Result:
-        """The best hypotheses that ended."""
+        """Return the best hypotheses that ended."""
         best = self.ended[: self.request.search.n_best]
         if not self.request.scores:
             best = [replace(hypothesis, scores=None) for hypothesis in best]
@@ -152,18 +157,18 @@ class BeamSearch:
         self.top = min(self._kept, vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request."""
+        """Return the slot of a request."""
         return BeamSlot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether rules need all logits, and not only the best."""
+        """Return whether rules need all logits, and not only the best."""
         return request.ruled
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
-        """Whether the host sees the next step: always."""
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
+        """Return whether the host sees the next step: always."""
         return True
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Continue the best hypotheses, instead of the tokens that the device chose."""
         order = list(range(state.rows))
         overrides: list[tuple[int, int, bool]] = []
@@ -172,7 +177,10 @@ class BeamSearch:
             assert isinstance(slot, BeamSlot)
             first = index * self.rows
             before = len(slot.running)
-            kept = slot.advance(candidates, self._constraints.ends) if candidates else slot.force()
+            if candidates:
+                kept = slot.advance(candidates, self._constraints.ends)
+            else:
+                kept = slot.force()
             for row, candidate in enumerate(kept, first):
                 order[row] = first + candidate.parent
                 overrides.append((row, candidate.token, False))
@@ -182,7 +190,7 @@ class BeamSearch:
         state.override(*map(list, zip(*overrides, strict=True)))
 
     def _candidates(self, state: DecoderState, slots: Sequence[Slot | None]) -> dict[int, list[Candidate]]:
-        """The best continuations of each slot that works, by descending total."""
+        """Return the best continuations of each slot that works, by descending total."""
         working = {index: slot for index, slot in enumerate(slots) if isinstance(slot, BeamSlot)}
         begun = {index: slot for index, slot in working.items() if slot.length >= len(slot.request.prefix)}
         if not begun:
@@ -198,7 +206,8 @@ class BeamSearch:
 
         def of_slot(index: int) -> list[Candidate]:
             places = best[index]
-            rows, columns = index * self.rows + places // k, places % k
+            rows = index * self.rows + places // k
+            columns = places % k
             fields = flat[index, places], places // k, ids[rows, columns], scores[rows, columns]
             candidates = map(Candidate, *(field.tolist() for field in fields))
             return [candidate for candidate in candidates if candidate.total > -np.inf]
@@ -207,14 +216,15 @@ class BeamSearch:
 
     def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
         """Ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for rows that are free."""
-        # What a sentence gets must not depend on others in its batch, down to the last digit.
+        # Scores of a sentence must not depend on other sentences of its batch, not even in the last digit.
         ids = np.zeros((state.rows, self.top), np.int64)
         scores = np.full(ids.shape, -np.inf)
         forced = {index: token for index, slot in slots.items() if (token := forced_token(slot)) is not None}
         free = {index: slot for index, slot in slots.items() if index not in forced}
         if not all(slot.ruled for slot in free.values()):
             best = state.top(self.top)
-            ids, scores = best.token_ids.copy(), best.logits - best.normaliser[:, None]
+            ids = best.token_ids.copy()
+            scores = best.logits - best.normaliser[:, None]
         if ruled := {index: slot for index, slot in free.items() if slot.ruled}:
             logits = state.logits()
             for index, slot in ruled.items():
@@ -227,7 +237,7 @@ class BeamSearch:
         return ids, scores
 
     def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
-        """Ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for those that must not come."""
+        """Return ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for forbidden ones."""
         changed = log_softmax(logits)
         self._constraints.apply(changed, made, slot.request)
         if self._renormalize:
@@ -237,7 +247,7 @@ class BeamSearch:
 
 
 def candidates(search: Search, constraints: Constraints) -> int:
-    """Continuations of a sentence to look at: each hypothesis may end with each of the ends, and as many must go on."""
+    """Return the number of candidates per sentence: all may be ends of hypotheses, and `beam` must continue."""
     return (1 + len(constraints.ends)) * search.beam
 
 

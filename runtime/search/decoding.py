@@ -18,12 +18,14 @@ from txport.runtime.search.settings import GREEDY, Search
 
 
 def engine_of(engine: Engine, search: Search) -> Engine:
-    """The engine of a search: with a shortlist one whose rows can be restricted."""
-    return restricting(engine) if search.shortlist else engine
+    """Return the engine of a search: with a shortlist one whose rows can be restricted."""
+    if search.shortlist:
+        return restricting(engine)
+    return engine
 
 
 def policy_of(engine: Engine, search: Search) -> Policy:
-    """The policy of a search."""
+    """Return the policy of a search."""
     if search.beam > 1:
         if isinstance(engine, NativeEngine):
             return NativeBeamSearch(engine, search)
@@ -46,7 +48,7 @@ def decode_all(
     Args:
         engine: what runs the model.
         requests: the sentences, of one search; pass a long text in windows of some hundred.
-        rows: the most sentences of a batch; at most `Limits.batch`, which is also the meaning of None.
+        rows: maximum number of sentences of a batch; at most `Limits.batch`, which is also the meaning of None.
         batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
         workers: threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of
             a batch; the engine must allow it, as those of the CPU do.
@@ -79,7 +81,7 @@ def decode_all(
     if workers == 1:
         results = answers(schedulers[0], shares[0])
     else:
-        # An error in a thread, or Ctrl-C in this one: nobody will take what the others would make.
+        # An error in a thread, or Ctrl-C in this one: results of the other threads are not needed.
         with ThreadPoolExecutor(workers) as pool, _stopped_by_errors(schedulers):
             futures = [pool.submit(answers, *each) for each in zip(schedulers, shares, strict=True)]
             results = [result for future in futures for result in future.result()]

@@ -23,7 +23,7 @@ class ForkedSlot(Slot):
     answers: list[Slot] = field(default_factory=list)
 
     def result(self) -> Result:
-        """The answers, in the order in which they were chosen."""
+        """Return the answers, in the order in which they were chosen."""
         parts = self.answers or [self]
         return Result(self.index, [part.hypothesis() for part in parts])
 
@@ -48,18 +48,18 @@ class Forks:
         self.rows = search.alternatives or search.n_best
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request."""
+        """Return the slot of a request."""
         return ForkedSlot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether the host reads logits: of each step, or only where alternatives begin."""
+        """Return whether the host reads logits: of each step, or only where alternatives begin."""
         return self._sampling is not None or not self._recomputes or self._greedy.needs_logits(request)
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
-        """Whether the host sees the next step: always."""
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
+        """Return whether the host sees the next step: always."""
         return True
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Choose a token for each row: the one that the device chose, or another one."""
         order = list(range(state.rows))
         forked = [(index * self.rows, slot) for index, slot in enumerate(slots) if isinstance(slot, ForkedSlot)]
@@ -114,7 +114,7 @@ class Forks:
             answer.extend([token], self._constraints.ends)
 
     def _fork(self, state: DecoderState, row: int, slot: ForkedSlot) -> list[int]:
-        """The first token of each answer."""
+        """Return the first token of each answer."""
         (logits,) = state.logits([row])
         if self._sampling is not None:
             return [self._drawn(logits, slot, number) for number in range(self.rows)]
@@ -125,7 +125,7 @@ class Forks:
         return [token for token in best_ids(scores, self.rows).tolist() if scores[token] > -np.inf]
 
     def _drawn(self, logits: Float32, answer: Slot, number: int) -> int:
-        """The next token of the sample of this number."""
+        """Return the next token of the sample of this number."""
         assert self._sampling is not None
         token = forced_token(answer)
         if token is not None:
@@ -133,7 +133,7 @@ class Forks:
         return draw(self._constrained(logits, answer), self._sampling, answer.request.key, number, answer.length)
 
     def _constrained(self, logits: Float32, answer: Slot) -> Float32:
-        """A copy of the logits, as the rules change them."""
+        """Return a copy of the logits, as the rules change them."""
         scores = logits.copy()
         self._constraints.apply(scores, answer.ids, answer.request)
         return scores

@@ -28,20 +28,20 @@ class Greedy:
         self._eos = tokens.eos
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request."""
+        """Return the slot of a request."""
         return Slot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether the host reads logits: of each step, or only where the best token must not come."""
+        """Return whether the host reads logits: of each step, or only where the best token must not come."""
         return request.scores or self._constraints.penalises or (request.ruled and not self._recomputes)
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
-        """Whether the host sees the next step before the one after it begins."""
-        return any(slot.length < slot.stepwise for slot in slots)
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
+        """Return whether the host sees the next step before the one after it begins."""
+        return any(slot.length < slot.single_steps for slot in slots)
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Take the tokens `[steps, rows]` that the device chose, or override them."""
-        if stepwise:
+        if one_by_one:
             self._choose_one(state, slots, token_ids[0])
             return
         for slot, column in zip(slots, token_ids.T.tolist(), strict=True):
@@ -56,7 +56,7 @@ class Greedy:
         for row, token in self.tokens(state, at_work, token_ids).items():
             slot = at_work[row]
             slot.extend([token], self._constraints.ends)
-            # An end that only the rules know is none on the device; one that the prefix forces is one there.
+            # The device does not see ends that only the rules define; it sees ends that the prefix forces.
             given_up = slot.done and token != self._eos and token in self._constraints.ends
             goes_on = token == self._eos and not slot.done
             if given_up or goes_on or token != token_ids[row]:
@@ -71,7 +71,7 @@ class Greedy:
                 slot.scores.append(score)
 
     def tokens(self, state: DecoderState, slots: Mapping[int, Slot], token_ids: Int64) -> dict[int, int]:
-        """The token of each row, by its slot, where the device chose `token_ids` `[rows]`."""
+        """Return the token of each row, by its slot, where the device chose `token_ids` `[rows]`."""
         chosen: dict[int, int] = {}
         changed: dict[int, Slot] = {}
         for row, slot in slots.items():
@@ -87,11 +87,11 @@ class Greedy:
         return chosen
 
     def _changes(self, slot: Slot, token: int) -> bool:
-        """Whether the rules may want another token than the best one."""
+        """Return whether the rules may choose another token than the best one."""
         return self._constraints.penalises or token in self._constraints.banned(slot.ids, slot.request)
 
     def _best(self, logits: Float32, slot: Slot) -> int:
-        """The best token of `[vocabulary]` logits by the rules; the first of equals, as with ArgMax."""
+        """Return the best token of `[vocabulary]` logits by the rules; the first of equals, as with ArgMax."""
         scores = logits.copy()
         self._constraints.apply(scores, slot.ids, slot.request)
         return int(scores.argmax())

@@ -22,7 +22,7 @@ class _Slot(Slot):
     hypotheses: NativeHypotheses | None = None
 
     def result(self) -> Result:
-        """The best hypotheses that ended."""
+        """Return the best hypotheses that ended."""
         assert self.hypotheses is not None
         best = [Hypothesis(*answer) for answer in self.hypotheses.answers()]
         if not self.request.scores:
@@ -46,23 +46,26 @@ class NativeBeamSearch:
         self._more = engine.poll - 1
         self.rows = search.beam
         # Rules that ban some of the best leave enough of a few more.
-        more = search.beam if search.rules.change_scores else 0
+        if search.rules.change_scores:
+            more = search.beam
+        else:
+            more = 0
         self.top = min(candidates(search, Constraints(search.rules, engine.tokens)) + more, engine.vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request."""
+        """Return the slot of a request."""
         hypotheses = self._beams.sentence(limit, request.min_length, request.prefix, request.forced)
         return _Slot(index, request, limit, hypotheses=hypotheses)
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether a state stores logits: for a penalty of what was made. Else they are computed where they are read."""
+        """Return whether a state stores logits, for a repetition penalty. Otherwise they are computed on reading."""
         return request.search.rules.repetition_penalty != 1
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
-        """Whether the host sees the next step: always."""
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
+        """Return whether the host sees the next step: always."""
         return True
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Continue the best hypotheses, by further steps as well, until a sentence ends."""
         assert isinstance(state, NativeState)
         steps, done = self._beams.search(state, [getattr(slot, "hypotheses", None) for slot in slots], self._more)

@@ -22,8 +22,8 @@ from txport.runtime.search.requests import Request, Result, Slot, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
 from txport.runtime.search.settings import Search
 
-# The most requests that wait for a row, unless the caller says otherwise.
-MOST_WAITING = 1024
+# Default of the maximum number of waiting requests.
+MAX_WAITING = 1024
 CLOSED = "the queue was closed: open the bundle again"
 
 
@@ -32,27 +32,27 @@ class DeadlineExceeded(TxportError):
 
 
 class Pending(Future[Any]):
-    """An answer to come: a `Future` that may be awaited, too. To cancel it frees the row that works on it."""
+    """A `Future` that can also be awaited. Cancelling it frees its row."""
 
     def __init__(self) -> None:
         super().__init__()
         _PENDING.add(self)
 
     def lose(self) -> None:
-        """Fail in a forked process, where nobody works on it and a thread of the parent may hold its lock."""
+        """Fail in a forked process, which has no thread for it and may inherit a locked lock."""
         self._condition = Condition()
         if not self.done():
             self.__dict__["_done_callbacks"].clear()  # what they do is the parent's
             self.set_exception(EngineError("the request belongs to the parent process: submit it again in this one"))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        from asyncio import wrap_future  # 4 MB, which whoever awaits has already
+        from asyncio import wrap_future  # 4 MB, already loaded where it is awaited
 
         return wrap_future(self).__await__()
 
 
 def answered(result: object) -> Pending:
-    """An answer that is here already."""
+    """Return an answer that is here already."""
     answer = Pending()
     answer.set_result(result)
     return answer
@@ -81,7 +81,7 @@ class _Ticket:
         future: gets the answer.
         deadline: by `time.monotonic`; None for none.
         convert: makes the answer of the result.
-        on_token: takes each token as it is made; None where nobody listens.
+        on_token: called with each token; None for no callback.
         given: tokens that it has taken.
     """
 
@@ -107,7 +107,7 @@ class Queue:
     Args:
         engine: what runs the model.
         rows, batch_tokens: as for `txport.runtime.search.scheduler.Scheduler`.
-        most_waiting: requests that may wait; more are refused.
+        max_waiting: requests that may wait; more are refused.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Queue:
         *,
         rows: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
-        most_waiting: int = MOST_WAITING,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         self._engine = engine
         self._rows = rows
         self._batch_tokens = batch_tokens
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._closing = False
         self._begin()
         _QUEUES.add(self)
@@ -152,8 +152,8 @@ class Queue:
             on_token: is called in the queue's thread with each token; it must return at once. What it raises becomes
                 the answer.
             convert: makes the answer of the `Result`, in the queue's thread.
-            admitted: it belongs to what was taken before: however many wait, and in the queue's thread also while it
-                drains, it is taken, too.
+            admitted: it belongs to an earlier request, and is accepted even if the queue is full, or in the queue's
+                thread while the queue drains.
 
         Returns:
             the answer to come.
@@ -170,8 +170,8 @@ class Queue:
                 raise EngineError("the queue failed: open the bundle again")
             if self._closing and not (admitted and current_thread() is self._thread):
                 raise InputError(CLOSED)
-            if self._unanswered >= self._most_waiting and not admitted:
-                raise ResourceError(f"{self._unanswered} requests wait already, which is the most: try again later")
+            if self._unanswered >= self._max_waiting and not admitted:
+                raise ResourceError(f"{self._unanswered} requests are waiting, which is the maximum: try again later")
             if self._thread.ident is None:
                 self._thread.start()
             lane = self._lanes.get(request.search) or self._new_lane(request.search)
@@ -189,10 +189,13 @@ class Queue:
         return Load(self._unanswered, self._steps, self._rows_worked)
 
     def close(self, *, drain: bool = True) -> None:
-        """Take no more requests; answer those that are here, or cancel them. A second call does nothing."""
+        """Refuse further requests, and answer or cancel the present ones. A second call does nothing."""
         with self._changed:
             self._closing = True
-            waiting = [] if drain else [each.future for lane in self._lanes.values() for each in lane.tickets.values()]
+            if drain:
+                waiting = []
+            else:
+                waiting = [each.future for lane in self._lanes.values() for each in lane.tickets.values()]
             self._changed.notify()
         for future in waiting:
             future.cancel()
@@ -219,7 +222,7 @@ class Queue:
     def _run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # a bug: nobody may wait for ever
+        except Exception as error:  # a bug: callers must not wait for ever
             with self._changed:
                 self._closing = self._failed = True
                 waiting = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
@@ -296,7 +299,10 @@ class Queue:
             return
         for position in range(ticket.given, len(slot.ids)):
             last = slot.done and position == len(slot.ids) - 1
-            score = slot.scores[position] if slot.request.scores else None
+            if slot.request.scores:
+                score = slot.scores[position]
+            else:
+                score = None
             ticket.on_token(Token(slot.ids[position], score, last))
         ticket.given = len(slot.ids)
 

@@ -15,7 +15,8 @@ class Request:
 
     Attributes:
         source_ids: the encoder's input, eos included; 1 to `Limits.source` ids.
-        max_length: the most tokens to make, eos included; at most `Limits.target`, which is also the meaning of None.
+        max_length: maximum number of tokens to make, eos included; at most `Limits.target`, which is also the meaning
+            of None.
         min_length: tokens that must be made before the answer may end.
         prefix: target ids that the answer must begin with.
         scores: whether to compute `Hypothesis.scores`.
@@ -46,12 +47,14 @@ class Request:
 
     @property
     def ruled(self) -> bool:
-        """Whether a rule may change the scores of what comes after the prefix, so that the host must see each step."""
+        """True if a rule may change scores after the prefix, so that the host must see each step."""
         return self.min_length > 0 or self.search.rules.change_scores
 
     def limit(self, limits: Limits) -> int:
-        """The most tokens that this engine makes for it, eos included."""
-        return limits.target if self.max_length is None else min(self.max_length, limits.target)
+        """Return the maximum number of tokens that this engine makes for it, eos included."""
+        if self.max_length is None:
+            return limits.target
+        return min(self.max_length, limits.target)
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,13 @@ class Slot:
     Attributes:
         index: which request.
         request: the request.
-        limit: the most tokens of its answer.
+        limit: maximum number of tokens of its answer.
         length: tokens made so far.
         ids: the tokens of its answer so far.
         scores: the score of each, if the request asks for them.
         done: whether the answer has ended.
         ruled: see `Request.ruled`.
-        stepwise: the length to which the host must see each step before the next.
+        single_steps: the length to which the host must see each step before the next.
     """
 
     index: int
@@ -130,7 +133,10 @@ class Slot:
         request = self.request
         self.ruled = request.ruled
         begun = max(len(request.prefix), request.min_length)
-        self.stepwise = self.limit if request.scores or request.search.rules != NO_RULES else begun
+        if request.scores or request.search.rules != NO_RULES:
+            self.single_steps = self.limit
+        else:
+            self.single_steps = begun
 
     def extend(self, token_ids: Sequence[int], ends: Container[int]) -> None:
         """Append tokens as far as the end of the answer. An end inside the prefix ends nothing."""
@@ -143,9 +149,9 @@ class Slot:
         self.length = len(self.ids)
 
     def result(self) -> Result:
-        """The answer so far."""
+        """Return the answer so far."""
         return Result(self.index, [self.hypothesis()])
 
     def hypothesis(self) -> Hypothesis:
-        """The tokens so far."""
+        """Return the tokens so far."""
         return Hypothesis(self.ids, self.scores if self.request.scores else None)

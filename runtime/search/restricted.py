@@ -20,8 +20,10 @@ T = TypeVar("T")
 
 
 def restricting(engine: Engine) -> Engine:
-    """The engine itself if its states have `restrict`, else one over it whose states do."""
-    return engine if engine.restricts else RestrictedEngine(engine)
+    """Return the engine itself if its states have `restrict`, else one over it whose states do."""
+    if engine.restricts:
+        return engine
+    return RestrictedEngine(engine)
 
 
 class RestrictedEngine:
@@ -66,7 +68,7 @@ class _Rows:
         self.finished = [True] * count
 
     def taken(self, rows: Sequence[int]) -> "_Rows":
-        """These rows, as often as each is named."""
+        """Return these rows, as often as each is named."""
         new = _Rows(0)
         for name in vars(self):
             setattr(new, name, [getattr(self, name)[row] for row in rows])
@@ -136,9 +138,10 @@ class RestrictedState(DecoderState):
         return masked
 
     def read(self) -> StepOutput:
-        """The tokens of the last group of steps."""
+        """Return the tokens of the last group of steps."""
         assert self._unread is not None, "nothing to read"
-        output, self._unread = self._unread, None
+        output = self._unread
+        self._unread = None
         return output
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
@@ -153,7 +156,7 @@ class RestrictedState(DecoderState):
         return of_rows(self._logits, rows)
 
     def top(self, k: int) -> Top:
-        """The best tokens among the words of each row; a row that has fewer has others, of the logit -inf."""
+        """Return the best tokens among the words of each row; a row that has fewer has others, of the logit -inf."""
         with np.errstate(invalid="ignore"):  # of rows that were never placed
             return super().top(k)
 
@@ -162,6 +165,6 @@ class RestrictedState(DecoderState):
         self._state.reorder(rows)
         self._rows = self._rows.taken(rows)
 
-    def moved(self, rows: Sequence[int], target: int) -> "RestrictedState":
-        """A new state of these rows, as often as each is named."""
-        return RestrictedState(self._state.moved(rows, target), self._rows.taken(rows), self._tokens)
+    def resized(self, rows: Sequence[int], target: int) -> "RestrictedState":
+        """Return a new state of these rows, as often as each is named."""
+        return RestrictedState(self._state.resized(rows, target), self._rows.taken(rows), self._tokens)

@@ -10,12 +10,14 @@ from txport.runtime.search.settings import Rules
 
 
 def forced_token(slot: Slot) -> int | None:
-    """The only id that may come next, or None."""
+    """Return the only id that may come next, or None."""
     position = slot.length
     prefix = slot.request.prefix
     if position < len(prefix):
         return int(prefix[position])
-    return slot.request.search.rules.forced_end if position == slot.limit - 1 else None
+    if position == slot.limit - 1:
+        return slot.request.search.rules.forced_end
+    return None
 
 
 class Constraints:
@@ -38,7 +40,7 @@ class Constraints:
         self.penalises = rules.repetition_penalty != 1
 
     def banned(self, made: Sequence[int], request: Request) -> set[int]:
-        """Ids that must not follow the ids `made` so far, prefix included and bos not."""
+        """Return ids that must not follow the ids `made` so far, prefix included and bos not."""
         ids = [self._bos, *made]
         banned = {*self._never, *_repeats(ids, self._rules.no_repeat_ngram)}
         banned.update(phrase[-1] for phrase in self._phrases if ids[1 - len(phrase) :] == phrase[:-1])
@@ -66,7 +68,7 @@ class Constraints:
 
 
 def _repeats(ids: Sequence[int], n: int) -> Iterator[int]:
-    """Ids that would complete n ids in a row that stand in `ids` already."""
+    """Yield ids that would complete n ids in a row that stand in `ids` already."""
     if n == 0:
         return
     last = list(ids[len(ids) - n + 1 :])

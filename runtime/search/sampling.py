@@ -21,7 +21,7 @@ def draw(logits: Float32, sampling: Sampling, key: int, sample: int, position: i
 
 
 def probabilities(logits: Float32, sampling: Sampling) -> Float64:
-    """float64 `[vocabulary]`, not normalised, 0 for what is cut off; in the order of Hugging Face's warpers."""
+    """Return float64 `[vocabulary]`, not normalized, 0 for excluded tokens, in the order of Hugging Face's warpers."""
     scores = logits.astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < len(scores):
         least = np.partition(scores, -sampling.top_k)[-sampling.top_k]
@@ -47,7 +47,7 @@ def _remove_tail(weights: Float64, mass: float) -> None:
 
 
 def uniform(seed: int, key: int, sample: int, position: int) -> float:
-    """A number of [0, 1) by Philox 4x64-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
+    """Return a number of [0, 1) by Philox 4x64-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
 
     The key is (seed, key); the counter, which NumPy increases by 1 before it is used, (position, sample, 0, 0). The
     number is the upper 53 bits of the first word.

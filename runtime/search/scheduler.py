@@ -1,11 +1,11 @@
-"""Continuous batching over any engine: rows, groups of steps, refills and moves; a policy chooses the tokens.
+"""Continuous batching over any engine: groups of steps and refills. A policy chooses the tokens.
 
-Rows are independent: one that finishes takes the next waiting sentence while the others go on, so a batch never waits
-for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows when more wait than it
-has room for; when none waits, the rows that work move together once they are half of the batch. Caches start short and
-double, so that a short answer does not pay for the longest cache.
+Rows are independent: a finished row gets the next waiting sentence while the others continue, so a batch never waits
+for its longest sentence. Sentences may be submitted while batches run. A batch grows when more sentences wait than it
+has free rows. When no sentence waits and half of the rows are free, the other rows move together into a smaller batch.
+Caches start short and double, so that short answers do not pay for the longest cache.
 
-Threads that drain one scheduler share its queue; each runs a batch of its own.
+Threads that drain one scheduler share its queue. Each runs a separate batch.
 """
 
 from collections import deque
@@ -30,29 +30,30 @@ class Policy(Protocol):
     Attributes:
         rows: rows of a state that a request takes. Its sentence is placed in the first of them; the others wait,
             finished, for the policy to reorder them.
-        top: the most tokens that it asks `DecoderState.top` for.
+        top: maximum number of tokens that it asks `DecoderState.top` for.
     """
 
     rows: int
     top: int
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """The slot of a request, and the most tokens of its answer."""
+        """Return the slot of a request, and the maximum number of tokens of its answer."""
 
     def needs_logits(self, request: Request) -> bool:
-        """Whether a state that answers this request must be allocated with logits."""
+        """Return whether a state that answers this request must be allocated with logits."""
 
-    def stepwise(self, slots: Sequence[Slot]) -> bool:
-        """Whether `choose` must see the next step of these slots before the one after it begins."""
+    def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
+        """Return whether `choose` must see the next step of these slots before the one after it begins."""
 
-    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, stepwise: bool) -> None:
+    def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Append the tokens of a group of steps to the answers.
 
         Args:
-            state: what made them.
-            slots: the slot of each row, or of each `rows` rows; None for what is free.
+            state: the state that generated them.
+            slots: the slot of each row, or of each `rows` rows; None for free rows.
             token_ids: int64 `[steps, rows]` that the device chose.
-            stepwise: what `stepwise` said; if true, this is one step, and all steps of the state have been read.
+            one_by_one: result of `steps_one_by_one`; if true, this is one step, and all steps of the state have been
+                read.
         """
 
 
@@ -68,14 +69,14 @@ class Scheduler:
     """A queue of requests, and batches that answer them.
 
     Args:
-        engine: what runs the model.
-        policy: what chooses the tokens.
-        rows: the most sentences that run together; at most `Limits.batch`, which is also the meaning of None. The rows
-            of all are at most `Limits.batch`, too.
-        batch_tokens: the most source tokens, padding included, that run together, but one row at least.
+        engine: the engine that runs the model.
+        policy: the policy that chooses the tokens.
+        rows: maximum number of sentences that run together; at most `Limits.batch`, which is also the meaning of None.
+            The rows of all are also at most `Limits.batch`.
+        batch_tokens: maximum number of source tokens that run together, including padding, but at least one row.
         workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
-        poll: the most steps that the host has not seen; None for the engine's own.
-        on_failure: is told of the requests that a batch has lost, and why; the next batch follows. None to raise.
+        poll: maximum number of steps that the device may be ahead of the host; None for the default of the engine.
+        on_failure: called with the failed requests of a batch and the error; the next batch follows. None raises.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Scheduler:
         self._stopped = False
 
     def submit(self, requests: Sequence[Request]) -> range:
-        """Queue requests behind those that wait, the longest sources first; any thread may do so at any time.
+        """Append requests to the queue, the longest sources first. Any thread may call this at any time.
 
         Returns:
             the `Result.index` of each.
@@ -165,7 +166,7 @@ class Scheduler:
             return True
 
     def cancelled(self, index: int) -> bool:
-        """Whether a request that runs was given up; asked once."""
+        """Return whether a request that runs was given up; asked once."""
         if index not in self._cancelled:
             return False
         self._cancelled.discard(index)
@@ -173,16 +174,16 @@ class Scheduler:
 
     @property
     def cancels(self) -> bool:
-        """Whether a request that runs was given up."""
+        """True if a request that runs was given up."""
         return bool(self._cancelled)
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits."""
+        """True if no request waits."""
         return not self._queue
 
     def _dropped(self) -> list[int]:
-        """The requests of a batch for which there is no memory: those that it would have begun with leave the queue."""
+        """Remove and return the requests of a batch that does not fit into memory."""
         with self._lock:
             return [self._queue.popleft().number for _ in range(min(len(self._queue), self._rows))]
 
@@ -191,7 +192,7 @@ class Scheduler:
         return self._stopped
 
     def _open(self) -> tuple[int, int, int, bool] | None:
-        """Rows, source, target and logits for a batch of the head of the queue; None if nothing waits."""
+        """Return rows, source, target and logits for a batch of the head of the queue; None if nothing waits."""
         with self._lock:
             if not self._queue or self._stopped:
                 return None
@@ -203,7 +204,7 @@ class Scheduler:
         return rows, source, min(self.engine.first_target(source), longest), logits
 
     def most_rows(self, source: int) -> int:
-        """The most sentences of a batch of sources of this width."""
+        """Return the maximum number of sentences of a batch of sources of this width."""
         return max(1, min(self._rows, self._batch_tokens // source))
 
     def _head(self) -> Iterator[_Entry]:
@@ -211,23 +212,23 @@ class Scheduler:
         return islice(self._queue, self._rows)
 
     def _share(self, workers: int) -> int:
-        """Share of the waiting entries for one of so many workers, so that the others get some, too."""
+        """Return the share of the waiting entries for one of this number of workers."""
         return -(-len(self._queue) // max(1, workers))
 
     def take(self, state: DecoderState, logits: bool) -> list[_Entry]:
-        """The next group for a running batch, at most as many as it has rows; empty if there is none for it."""
+        """Return the next group for a running batch, at most as many as it has rows; empty if there is none for it."""
         with self._lock:
             return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows // self.policy.rows))]
 
     def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Number of waiting entries that a running batch may take now, at most `most`."""
+        """Return the number of waiting entries that a running batch may take now, at most `most`."""
         if not self._queue:
             return 0
         with self._lock:
             return self._ready(state, logits, most)
 
     def _ready(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Number of entries at the head of the queue that belong in a running batch.
+        """Return the number of entries at the head of the queue that belong in a running batch.
 
         One that is too wide for an engine that pads, or needs logits, lets the batch drain, so that it begins the next
         one. That is rare where many wait, since the longest come first. Sentences of half the width get a batch of
@@ -257,7 +258,10 @@ class _Batch:
         self._width = self._policy.rows
         self._source = source
         self._logits = logits
-        widest = self._engine.limits.source if self._engine.ragged else source
+        if self._engine.ragged:
+            widest = self._engine.limits.source
+        else:
+            widest = source
         self._state = allocate(self._engine, (rows, self._width, widest, target), logits, self._policy.top)
         self._slots: list[Slot | None] = [None] * rows
         self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
@@ -265,7 +269,7 @@ class _Batch:
         self._in_flight = 0  # steps of the group that the device began while the host read another
 
     def steps(self) -> Iterator[list[Slot]]:
-        """Step, and yield the slots that worked; those that are done have left the batch already."""
+        """Run a step and yield its slots. Finished ones have already left the batch."""
         while not self._scheduler.stopped:
             if not self._in_flight:
                 self._give_up()
@@ -291,7 +295,7 @@ class _Batch:
         self._encoded = deque(each for each in self._encoded if not self._scheduler.cancelled(each[0].number))
 
     def unanswered(self) -> list[int]:
-        """The requests that this batch has taken and not answered."""
+        """Return the requests that this batch has taken and not answered."""
         waiting = [*(entry for entry, _, _ in self._encoded), *self._encoding]
         return [slot.index for slot in self._working()] + [entry.number for entry in waiting]
 
@@ -299,21 +303,24 @@ class _Batch:
         return [slot for slot in self._slots if slot is not None]
 
     def _waiting(self, most: int = 1) -> int:
-        """Number of sentences that may still be placed, as far as is known now, at most `most`."""
+        """Return the number of sentences that may still be placed, as far as is known now, at most `most`."""
         return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, most)
 
     def _add_rows(self) -> None:
         """Take at least twice as many rows if more sentences wait than rows are free."""
         count = len(self._slots)
         most = self._scheduler.most_rows(self._source)
-        waiting = self._waiting(most) if count < most else 0
+        if count < most:
+            waiting = self._waiting(most)
+        else:
+            waiting = 0
         if not waiting or (needed := len(self._working()) + waiting) <= count:
             return
         # The protocol makes no free rows: copies of the first slot's become free by ending them.
         count = min(most, max(2 * count, needed))
         rows = range(self._state.rows, count * self._width)
         taken = [*range(self._state.rows), *(row % self._width for row in rows)]
-        self._state = self._state.moved(taken, self._target(self._working()))
+        self._state = self._state.resized(taken, self._target(self._working()))
         self._state.override(rows, [self._engine.tokens.pad] * len(rows), [True] * len(rows))
         self._slots += [None] * (count - len(self._slots))
 
@@ -359,7 +366,7 @@ class _Batch:
         return True
 
     def _drained(self) -> bool:
-        """Whether no sentence waits for this batch; others may come."""
+        """Return whether no sentence waits for this batch; others may come."""
         return not self._waiting()
 
     def _half_free(self, working: list[Slot]) -> bool:
@@ -373,13 +380,16 @@ class _Batch:
         drained = self._drained()
         if not (full or drained):
             return
-        kept = self._compacted_slots() if drained else list(range(len(self._slots)))
+        if drained:
+            kept = self._compacted_slots()
+        else:
+            kept = list(range(len(self._slots)))
         rows = [slot * self._width + row for slot in kept for row in range(self._width)]
-        self._state = self._state.moved(rows, self._target(working))
+        self._state = self._state.resized(rows, self._target(working))
         self._slots = [self._slots[slot] for slot in kept]
 
     def _target(self, working: list[Slot]) -> int:
-        """A length of caches that leaves each row that works room for a token."""
+        """Return a length of caches that leaves each row that works room for a token."""
         length = _longest(working)
         target = self._state.target
         while target <= length:
@@ -387,31 +397,34 @@ class _Batch:
         return target
 
     def _compacted_slots(self) -> list[int]:
-        """The slots that work; those at the end fill the gaps at the front, so that few rows have to move."""
+        """Return the slots that work; those at the end fill the gaps at the front, so that few rows have to move."""
         working = [index for index, slot in enumerate(self._slots) if slot is not None]
         behind = deque(index for index in working if index >= len(working))
         return [index if self._slots[index] is not None else behind.popleft() for index in range(len(working))]
 
     def _step(self, working: list[Slot]) -> None:
-        stepwise = self._policy.stepwise(working)
-        # Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
+        one_by_one = self._policy.steps_one_by_one(working)
+        # If rows do not change, a device continues while the host reads: with half as many steps in a group, since
         # those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
-        ahead = self._engine.poll > 1 and not stepwise and not self._half_free(working) and self._drained()
+        ahead = self._engine.poll > 1 and not one_by_one and not self._half_free(working) and self._drained()
         group = self._scheduler.poll
-        if stepwise:
+        if one_by_one:
             group = 1
         elif ahead:
             group = max(group // 2, 1)
         room = self._state.target - _longest(working)
         most = min(room, max([slot.limit - slot.length for slot in working]))
         self._in_flight = self._in_flight or self._begin(min(group, most))
-        following = self._begin(min(group, most - self._in_flight)) if ahead else 0
+        if ahead:
+            following = self._begin(min(group, most - self._in_flight))
+        else:
+            following = 0
         token_ids = self._state.read().token_ids
         self._in_flight = following
-        self._policy.choose(self._state, self._slots, token_ids, stepwise)
+        self._policy.choose(self._state, self._slots, token_ids, one_by_one)
 
     def _begin(self, steps: int) -> int:
-        """Begin a group of so many steps, behind the one that is in flight."""
+        """Begin a group of this number of steps, after the group in flight."""
         if steps > 0:
             self._state.step(steps)
         return max(steps, 0)

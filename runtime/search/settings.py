@@ -9,7 +9,7 @@ EarlyStopping = bool | Literal["never"]
 
 @dataclass(frozen=True)
 class Rules:
-    """Constraints on the next token, besides what the model says.
+    """Constraints on the next token, in addition to the model.
 
     With beams and in sampling, rules act on log-probabilities; in greedy search, on logits.
 
@@ -36,7 +36,7 @@ class Rules:
 
     @cached_property
     def change_scores(self) -> bool:
-        """Whether a rule may change the score of a token."""
+        """True if a rule may change the score of a token."""
         return replace(self, end_ids=(), forced_end=None, renormalize=False) != NO_RULES
 
 
@@ -49,7 +49,7 @@ class Sampling:
 
     Attributes:
         temperature: what logits are divided by.
-        top_k: choose among so many best tokens; 0 for all.
+        top_k: sample from the k most likely tokens; 0 for all.
         top_p: choose among the most probable tokens whose probabilities sum up to this (Holtzman et al., section 3.1).
         min_p: choose among tokens of at least this share of the best one's probability (Nguyen et al., section 3).
         seed: one seed gives one answer to a sentence, wherever it stands in a batch.
@@ -70,11 +70,11 @@ class Search:
         beam: hypotheses that are followed side by side; 1 for greedy search.
         n_best: hypotheses of each result, at most `beam`; with sampling, independent samples.
         length_penalty: a hypothesis has its log-probability divided by its length to this power as its score.
-        early_stopping: True: a sentence ends when `beam` hypotheses have ended. False: when none of those that run is
+        early_stopping: True: a sentence ends when `beam` hypotheses are finished. False: when no running hypothesis is
             better than the worst that ended, by its score at its length now. "never": at the best length it may reach.
         patience: with `early_stopping` True, a sentence ends when `beam` times this have ended (Kasai et al., 2022).
         sampling: choose tokens at random; None for the best ones.
-        alternatives: each of so many best tokens after the prefix is continued by greedy search; 0 for none.
+        alternatives: number of best tokens after the prefix that are continued by greedy search; 0 for none.
         rules: what may come next.
         shortlist: each request has `words` of its own.
     """

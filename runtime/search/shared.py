@@ -51,7 +51,7 @@ class SharedBatches:
         return decode_all(engine, requests, rows=self._rows, batch_tokens=self._batch_tokens, workers=self._workers)
 
     def _joined(self, engine: Engine, requests: Sequence[Request]) -> list[Result] | None:
-        """The answers by a batch of several calls; None if there is none for this call, or it failed."""
+        """Return the answers by a batch of several calls; None if there is none for this call, or it failed."""
         if self._groups.process != os.getpid():
             self._groups = _Groups()
         groups = self._groups
@@ -79,7 +79,9 @@ class SharedBatches:
             with groups.lock:
                 if not group.leave(call):
                     groups.end(group)
-        return None if call.lost else [result for result in call.results if result is not None]
+        if call.lost:
+            return None
+        return [result for result in call.results if result is not None]
 
     def _group_of(self, groups: "_Groups", engine: Engine, search: Search) -> "_Group | None":
         if len(groups.running) < self._most:

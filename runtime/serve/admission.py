@@ -7,32 +7,33 @@ from contextlib import contextmanager
 from txport.runtime.serve.errors import Refusal
 
 # Sentences of one request that are in the queue at the same time, about: a document has no more there.
-MOST_OF_A_REQUEST = 64
+MAX_OF_A_REQUEST = 64
 
 
 class Admission:
     """Lets requests in.
 
     Args:
-        most_waiting, most_of_a_client: see `txport.runtime.serve.settings.Settings`.
+        max_waiting, max_per_client: see `txport.runtime.serve.settings.Settings`.
     """
 
-    def __init__(self, most_waiting: int, most_of_a_client: int) -> None:
-        self._most_waiting, self._most_of_a_client = most_waiting, most_of_a_client
+    def __init__(self, max_waiting: int, max_per_client: int) -> None:
+        self._max_waiting = max_waiting
+        self._max_per_client = max_per_client
         self._waiting = 0
         self._clients: Counter[str] = Counter()
 
     @contextmanager
     def place(self, sentences: int, client: str) -> Iterator[None]:
-        """A place for a request, which counts for at most `MOST_OF_A_REQUEST` sentences.
+        """Yield a place for a request, which counts for at most `MAX_OF_A_REQUEST` sentences.
 
         Raises:
             Refusal: 429, this client has its share; 503, all places are taken.
         """
-        count = max(1, min(sentences, MOST_OF_A_REQUEST))
-        if self._most_of_a_client and self._clients[client] >= self._most_of_a_client:
+        count = max(1, min(sentences, MAX_OF_A_REQUEST))
+        if self._max_per_client and self._clients[client] >= self._max_per_client:
             raise Refusal(429, "too many requests of one client at the same time: wait for an answer first", retry=True)
-        if self._waiting and self._waiting + count > self._most_waiting:
+        if self._waiting and self._waiting + count > self._max_waiting:
             raise Refusal(503, "too many requests wait for an answer: try again later", retry=True)
         self._waiting += count
         self._clients[client] += 1

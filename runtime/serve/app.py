@@ -30,14 +30,14 @@ from txport.runtime.serve.settings import Settings
 
 T = TypeVar("T")
 # Most bytes of a body whose client has not shown its key in the header.
-MOST_UNKNOWN = 64 << 10
+MAX_UNKNOWN = 64 << 10
 # Whole bodies of the largest size for which there is memory while they arrive.
 BODIES = 32
 _SMALL = 16 << 10  # bytes of a body that is parsed within a millisecond; larger ones are parsed in a thread
 
 
 def create_app(service: Service, keys: Keys) -> Starlette:
-    """The application.
+    """Return the application.
 
     Args:
         service: answers requests.
@@ -80,14 +80,14 @@ def create_app(service: Service, keys: Keys) -> Starlette:
 
 
 def answer_of(error: Exception) -> Response:
-    """The answer for what was raised."""
+    """Return the answer for what was raised."""
     refusal = refusal_of(error)
     return JSONResponse({"error": refusal.sentence}, refusal.status, refusal.headers)
 
 
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words = {404: "there is nothing here", 405: f"{request.method} is not answered here: /translate takes POST, "
+    words = {404: "not found", 405: f"{request.method} is not answered here: /translate takes POST, "
              "all else GET"}  # fmt: skip
     sentence = words.get(error.status_code, error.detail)
     return JSONResponse({"error": sentence}, error.status_code, error.headers)
@@ -97,8 +97,9 @@ class Routes:
     """Handlers."""
 
     def __init__(self, service: Service, keys: Keys) -> None:
-        self._service, self._keys = service, keys
-        self._bodies = Bodies(BODIES * service.settings.most_bytes)
+        self._service = service
+        self._keys = keys
+        self._bodies = Bodies(BODIES * service.settings.max_bytes)
         self._page, self._policy = page()
 
     async def load(self) -> None:
@@ -108,23 +109,23 @@ class Routes:
             log("ready")
 
     async def page(self, _: Request) -> Response:
-        """The page."""
+        """Return the page."""
         return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
 
     async def health(self, _: Request) -> Response:
-        """Health as LibreTranslate says it."""
+        """Health in LibreTranslate's format."""
         return JSONResponse({"status": "ok"})
 
     async def live(self, _: Request) -> Response:
-        """Whether the process should go on: 503 if an engine fails again and again."""
-        return _health(self._service.models.alive, "an engine fails again and again: start the server anew")
+        """Liveness of the process: 503 if an engine keeps failing."""
+        return _health(self._service.models.alive, "an engine keeps failing: restart the server")
 
     async def ready(self, _: Request) -> Response:
-        """Whether requests should come here; while the server drains, it takes no connections."""
+        """Return whether requests should come here; while the server drains, it takes no connections."""
         return _health(self._service.models.ready, "no model is loaded yet, or none could be: see the log")
 
     async def metrics(self, _: Request) -> Response:
-        """All metrics."""
+        """Return all metrics."""
         text = generate_latest(self._service.metrics.registry)
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -137,13 +138,17 @@ class Routes:
 
     async def settings(self, _: Request) -> Response:
         """Settings of LibreTranslate's page, and of this one: the models by name."""
-        models, settings = self._service.models, self._service.settings
+        models = self._service.models
+        settings = self._service.settings
         pairs = models.pairs()
         source = next(iter(pairs), "")
-        target = pairs[source][0] if source else ""
+        if source:
+            target = pairs[source][0]
+        else:
+            target = ""
         return JSONResponse(
             {
-                "charLimit": settings.most_characters,
+                "charLimit": settings.max_characters,
                 "frontendTimeout": 500,
                 "apiKeys": bool(self._keys),
                 "keyRequired": bool(self._keys),
@@ -170,13 +175,19 @@ class Routes:
         """Translate, as LibreTranslate does, or as a stream of events."""
         settings = self._service.settings
         bearer = request.headers.get("Authorization", "")
-        key = bearer[7:].strip() if bearer[:7].lower() == "bearer " else ""
+        if bearer[:7].lower() == "bearer ":
+            key = bearer[7:].strip()
+        else:
+            key = ""
         if key:
             self._keys.check(key)
         known = bool(key) or not self._keys
         body = await _in_time(body_of(request, settings, self._bodies, known=known), settings)
         arguments = body, request.headers.get("Content-Type", ""), request.url.query
-        fields = fields_of(*arguments) if len(body) <= _SMALL else await asyncio.to_thread(fields_of, *arguments)
+        if len(body) <= _SMALL:
+            fields = fields_of(*arguments)
+        else:
+            fields = await asyncio.to_thread(fields_of, *arguments)
         key = key or str(fields.get("api_key") or request.query_params.get("api_key") or "")
         self._keys.check(key)
         ask = ask_of(fields, settings)
@@ -196,7 +207,8 @@ class Bodies:
     """
 
     def __init__(self, most: int | None = None) -> None:
-        self._most, self._bytes = most, 0
+        self._most = most
+        self._bytes = 0
 
     def add(self, size: int) -> None:
         """Count bytes that arrived.
@@ -214,7 +226,7 @@ class Bodies:
 
 
 async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known: bool = True) -> bytes:
-    """The body of a request.
+    """Return the body of a request.
 
     Args:
         request: of the client.
@@ -225,8 +237,14 @@ async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known
     Raises:
         Refusal: 413, it is too long; 503, others have sent too much.
     """
-    most = settings.most_bytes if known else min(settings.most_bytes, MOST_UNKNOWN)
-    instead = "send less at a time" if known else "give the API key in the header Authorization, as Bearer KEY"
+    if known:
+        most = settings.max_bytes
+    else:
+        most = min(settings.max_bytes, MAX_UNKNOWN)
+    if known:
+        instead = "send less at a time"
+    else:
+        instead = "give the API key in the header Authorization, as Bearer KEY"
     too_long = Refusal(413, f"the body has more than {most} bytes: {instead}")
     length = request.headers.get("Content-Length", "0")
     if int(length) > most:  # the protocol has checked that it is a number
@@ -255,7 +273,7 @@ async def _in_time(body: Coroutine[Any, Any, bytes], settings: Settings) -> byte
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of the work, which is cancelled when the client goes away.
+    """Return the result of the work, which is cancelled when the client goes away.
 
     Raises:
         ClientGone: it did.
@@ -341,7 +359,7 @@ def _health(good: bool, otherwise: str) -> Response:
 
 
 def page() -> tuple[str, str]:
-    """The page, and a policy that lets nothing run but its own script, and nothing be asked but this server."""
+    """Return the page, and a policy that lets nothing run but its own script, and nothing be asked but this server."""
     text = files("txport.runtime.serve").joinpath("page.html").read_text(encoding="utf-8")
     hashes = []
     for tag in ("style", "script"):

@@ -32,65 +32,98 @@ MEBIBYTE = 1 << 20
 
 
 def _setting(flag: str, name: str, kind: Any, text: str) -> Callable[[Any], Any]:
-    """An option for a field of `Settings`."""
+    """Return an option for a field of `Settings`."""
     return click.option(flag, name, type=kind, default=getattr(Settings, name), show_default=True, help=text)
 
 
 _limits = flags(
-    _setting("--max-bytes", "most_bytes", COUNT, "Most bytes of a request's body."),
-    _setting("--max-characters", "most_characters", COUNT, "Most characters of a request's texts."),
-    _setting("--max-texts", "most_texts", COUNT, "Most texts in the list of a request."),
-    _setting("--max-alternatives", "most_alternatives", click.IntRange(0), "Most alternatives of a text."),
-    _setting("--max-waiting", "most_waiting", COUNT, "Most sentences without an answer; more are refused (503)."),
+    _setting("--max-bytes", "max_bytes", COUNT, "Maximum size of a request body in bytes."),
+    _setting("--max-characters", "max_characters", COUNT, "Maximum number of characters per request."),
+    _setting("--max-texts", "max_texts", COUNT, "Maximum number of texts per request."),
+    _setting("--max-alternatives", "max_alternatives", click.IntRange(0), "Maximum number of alternatives per text."),
     _setting(
-        "--max-per-client", "most_of_a_client", click.IntRange(0), "Most requests of a key or address; 0: any (429)."
+        "--max-waiting", "max_waiting", COUNT, "Maximum number of waiting sentences. Further requests get status 503."
     ),
-    _setting("--max-connections", "most_connections", COUNT, "Most connections at the same time (503)."),
-    _setting("--seconds", "seconds", SECONDS, "Time for a request."),
-    _setting("--slow-seconds", "slow_seconds", SECONDS, "Time for a client to send a request, or to take an answer."),
+    _setting(
+        "--max-per-client",
+        "max_per_client",
+        click.IntRange(0),
+        "Maximum number of simultaneous requests per key or address, 0 for no limit. Further requests get status 429.",
+    ),
+    _setting(
+        "--max-connections",
+        "max_connections",
+        COUNT,
+        "Maximum number of simultaneous connections. Further connections get status 503.",
+    ),
+    _setting("--seconds", "seconds", SECONDS, "Timeout of a request in seconds."),
+    _setting("--slow-seconds", "slow_seconds", SECONDS, "Read and write timeout per client in seconds."),
 )
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=5000, show_default=True, help="Port; 0 for a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=5000,
+    show_default=True,
+    help="Port to listen on, 0 for a free one.",
+)
 @click.option(
     "--api-keys",
     type=click.Path(path_type=Path),
-    help=f"File of API keys, one a line, of {SHORTEST} characters or more; those of {VARIABLE} count, too.",
+    help=f"File of API keys, one a line, of {SHORTEST} characters or more. Keys of {VARIABLE} are valid as well.",
 )
 @_limits
-@click.option("--memory", type=COUNT, help="MiB of weights that are loaded at the same time. [default: all bundles]")
+@click.option(
+    "--memory",
+    type=COUNT,
+    help="Maximum MiB of loaded weights. Bundles are loaded on demand. [default: all bundles stay loaded]",
+)
 @click.option(
     "--generation",
     type=click.Choice(["greedy", "model"]),
     default="greedy",
     show_default=True,
-    help="How to search: greedy, or by each model's own settings (streams are greedy only).",
+    help="Search: greedy, or the generation settings of each model. Streams are always greedy.",
 )
-@click.option("--allow-origin", "origins", multiple=True, help='Origin of web pages that may ask; "*" for all.')
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    help='Origin of web pages that may call the API, "*" for all. Repeatable.',
+)
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
-    help='Name by which clients may call this server, besides localhost and --host; "*" for any.',
+    help='Host name that requests may use, in addition to localhost and --host, "*" for any. Repeatable.',
 )
 @click.option(
-    "--forwarded-from", multiple=True, help="Address of a proxy whose X-Forwarded-For names the client. [default: none]"
+    "--forwarded-from",
+    multiple=True,
+    help="Address of a proxy whose X-Forwarded-For header is trusted. Repeatable. [default: none]",
 )
-@click.option("--drain-seconds", type=SECONDS, default=30.0, show_default=True, help="Time for answers after SIGTERM.")
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="What runs it there: auto, fused, ort or trt.")
+@click.option(
+    "--drain-seconds",
+    type=SECONDS,
+    default=30.0,
+    show_default=True,
+    help="Seconds to finish running requests after SIGTERM.",
+)
+@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
+@click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt.")
 @TRUST_ENGINES
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each bundle. [default: the cores]")
-@click.option("--batch", type=COUNT, help="Most sentences that run together. [default: the bundle's]")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads per bundle. [default: one per core]")
+@click.option("--batch", type=COUNT, help="Maximum batch size in sentences. [default: the bundle's maximum]")
 @click.option(
     "--batch-tokens",
     type=COUNT,
     default=BATCH_TOKENS,
     show_default=True,
-    help="Most source tokens that run together.",
+    help="Maximum batch size in source tokens, including padding.",
 )
 def main(
     bundles: tuple[str, ...],
@@ -109,10 +142,11 @@ def main(
     batch_tokens: int,
     **limits: Any,
 ) -> None:
-    """Serve each BUNDLE over HTTP, with LibreTranslate's API and a page, to this machine only unless --host is given.
+    """Serve each BUNDLE over HTTP with LibreTranslate's API and a web page.
 
-    NAME is how clients ask for a bundle; one such as en-de says its languages, too, if the bundle does not. The default
-    is the name of its directory. Logs are lines of JSON on standard error, without texts.
+    The server listens on the loopback address unless --host is given. Clients select a bundle by NAME, by default the
+    name of its directory. A NAME such as en-de sets the languages of a bundle that does not specify them. Logs are JSON
+    lines on standard error and never contain texts.
     """
     keys = Keys.read(api_keys)
     weights = None if memory is None else memory * MEBIBYTE
@@ -126,7 +160,7 @@ def main(
     listener = _listen(host, port)
     start_logs()
     service = Service(
-        settings, models, Metrics(models.models), Admission(settings.most_waiting, settings.most_of_a_client)
+        settings, models, Metrics(models.models), Admission(settings.max_waiting, settings.max_per_client)
     )
     if not keys and not _is_loopback(host):
         log("open to the network without API keys", warn=True, host=host)
@@ -159,7 +193,7 @@ def _run(
             server_header=False,
             proxy_headers=bool(forwarded_from),
             forwarded_allow_ips=list(forwarded_from),
-            limit_concurrency=service.settings.most_connections,
+            limit_concurrency=service.settings.max_connections,
             timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type]
         ),
         lambda: log("listening", address=address, port=port, url=url, models=names),

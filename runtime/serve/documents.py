@@ -1,4 +1,4 @@
-"""Texts of a request as documents: submitted to the queue, and said as LibreTranslate's API says them."""
+"""Texts of a request as documents: submitted to the queue, and formatted for LibreTranslate's API."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -14,7 +14,7 @@ from txport.runtime.translator import Translator
 
 T = TypeVar("T")
 # Texts of a request that are in the queue at the same time, so that a long list does not stand before all others.
-MOST_AT_ONCE = 32
+MAX_AT_ONCE = 32
 # A text of more characters is split and tokenized in a thread of its own: it takes longer than others should wait.
 SHORT = 1000
 # Few: a hostile text of the length that is allowed may take seconds.
@@ -57,23 +57,23 @@ async def translate(
         for number, text in waiting:
             found[number] = await (submit(text) if len(text) <= SHORT else _in_thread(submit, text))
 
-    await _together(work() for _ in range(min(MOST_AT_ONCE, len(texts))))
+    await _together(work() for _ in range(min(MAX_AT_ONCE, len(texts))))
     return [found[number] for number in range(len(texts))]
 
 
 def tokens(document: Document) -> int:
-    """Tokens that were made."""
+    """Return tokens that were made."""
     return sum(len(part.translation.ids) for part in document.parts)
 
 
 def alternatives(document: Document, count: int) -> list[str]:
-    """Other texts, each once and at most so many: each of the translations of one rank of all parts."""
+    """Return up to this number of distinct alternatives, each from the translations of one rank of all parts."""
     texts = dict.fromkeys(_of_rank(document, rank) for rank in range(1, count + 1))
     return [text for text in texts if text != document.text]
 
 
 def _of_rank(document: Document, rank: int) -> str:
-    """The text of each part's translation of this rank, or its last, with the layout between them."""
+    """Return the text of each part's translation of this rank, or its last, with the layout between them."""
     texts = []
     end = 0
     for part in document.parts:
@@ -112,7 +112,7 @@ def _places(inner: str, whole: str, span: Span) -> dict[int, int]:
 
 
 async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:
-    """The answer to what another thread submits; if nobody waits for it any more, it is cancelled when it is there."""
+    """Wait for the result of another thread. If the wait is cancelled, the result is cancelled as well."""
 
     def drop(future: "Future[Pending]") -> None:
         if not future.cancelled() and future.exception() is None:
@@ -129,7 +129,7 @@ async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; when one fails, or this is cancelled, the others are cancelled."""
+    """Return the results of all; when one fails, or this is cancelled, the others are cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

@@ -6,32 +6,37 @@ from txport.runtime.search.queue import DeadlineExceeded
 RETRY_SECONDS = 1
 NO_TIME = "there was no answer in time: try again later, or with less text"
 _BUSY = "the server has too much to do: try again later"
-_FAILED = "the engine failed, which is no fault of the request: try again, or tell who runs the server"
+_FAILED = "the engine failed, not because of the request: try again, or report it to the operator of the "
+"server"
 
 
 class Refusal(Exception):
-    """An answer that is no translation.
+    """An error answer.
 
     Args:
         status: of HTTP.
-        sentence: says what is wrong, and the way out.
+        sentence: the error and what to do.
         retry: whether the same request may succeed after `RETRY_SECONDS`.
     """
 
     def __init__(self, status: int, sentence: str, retry: bool = False) -> None:
         super().__init__(sentence)
-        self.status, self.sentence = status, sentence
-        self.headers = {"Retry-After": str(RETRY_SECONDS)} if retry else {}
-        if status in (408, 413):  # the rest of the body may be under way: it is no other request
+        self.status = status
+        self.sentence = sentence
+        if retry:
+            self.headers = {"Retry-After": str(RETRY_SECONDS)}
+        else:
+            self.headers = {}
+        if status in (408, 413):  # the rest of the body may arrive, and is not another request
             self.headers["Connection"] = "close"
 
 
 class ClientGone(Exception):
-    """The client closed the connection: nobody is there to take an answer."""
+    """The client closed the connection, so that no answer can be sent."""
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """The answer for what was raised; what lies inside of the server stays in its log."""
+    """Return the answer for what was raised; what lies inside of the server stays in its log."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, DeadlineExceeded):
@@ -40,4 +45,4 @@ def refusal_of(error: Exception) -> Refusal:
         return Refusal(422, str(error))
     if isinstance(error, (ResourceError, MemoryError)):
         return Refusal(503, _BUSY, retry=True)
-    return Refusal(500, _FAILED if isinstance(error, TxportError) else "the server failed: tell who runs it")
+    return Refusal(500, _FAILED if isinstance(error, TxportError) else "the server failed: report it to its operator")

@@ -48,19 +48,19 @@ class Keys:
         return cls(keys, file)
 
     def reload(self) -> None:
-        """Read the file again, so that keys can be exchanged; if that fails, the keys stay as they are.
+        """Read the file again, so that keys can be exchanged. If that fails, the keys do not change.
 
         Raises:
             InputError: as `read`, or there is no key any more.
         """
         again = Keys.read(self._file)
         if self and not again:
-            raise InputError("no API key is left: the keys stay as they were")
+            raise InputError("no API key is left: the keys do not change")
         self._digests = again._digests
 
     @property
     def readable(self) -> bool:
-        """Whether other users of this machine can read the file."""
+        """True if other users of this machine can read the file."""
         return self._file is not None and bool(self._file.stat().st_mode & 0o044)
 
     def __bool__(self) -> bool:

@@ -18,24 +18,28 @@ def _table() -> dict[str, tuple[str, str]]:
 
 
 def _code(name: str, whole: bool = False) -> str:
-    """The code of a bundle's language: `deu_Latn` and `de_DE` are de; with what follows if it is `whole`."""
+    """Return the code of a bundle's language: `deu_Latn` and `de_DE` are de; with what follows if it is `whole`."""
     first, _, rest = name.replace("_", "-").partition("-")
     short, _ = _table().get(first.lower(), (first, ""))
-    return f"{short}-{rest}" if whole and rest else short
+    if whole and rest:
+        return f"{short}-{rest}"
+    return short
 
 
 def by_code(names: Iterable[str]) -> dict[str, str]:
-    """A bundle's languages by their codes; what follows tells those of one language apart, as zh-Hans and zh-Hant."""
+    """Return a bundle's languages by their codes. Suffixes distinguish variants, such as zh-Hans and zh-Hant."""
     names = list(names)
     codes = [_code(name) for name in names]
     return {_code(name, codes.count(code) > 1): name for name, code in zip(names, codes, strict=True)}
 
 
 def name_of(code: str) -> str:
-    """The English name of a code, or the code."""
+    """Return the English name of a code, or the code."""
     first, _, rest = code.partition("-")
     _, name = _table().get(first, (first, code))
-    return f"{name} ({rest})" if rest and name != code else name
+    if rest and name != code:
+        return f"{name} ({rest})"
+    return name
 
 
 def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str | None], dict[str, str | None]]:
@@ -43,8 +47,8 @@ def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str |
 
     Args:
         description: has the languages to choose from, if there are several.
-        name: "en-de" says what the bundle leaves open, which is a language without a name of its own; another one
-            says nothing.
+        name: "en-de" sets languages that the bundle does not specify; another one
+            is ignored.
     """
     said: list[dict[str, str | None]] = [{}, {}]
     parts = name.split("-")

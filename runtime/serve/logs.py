@@ -43,5 +43,10 @@ def start_logs() -> None:
 
 def log(event: str, *, error: BaseException | None = None, warn: bool = False, **fields: Any) -> None:
     """Log an event; `fields` must hold nothing of a request's own words."""
-    level = logging.ERROR if error is not None else logging.WARNING if warn else logging.INFO
+    if error is not None:
+        level = logging.ERROR
+    elif warn:
+        level = logging.WARNING
+    else:
+        level = logging.INFO
     _LOG.log(level, event, exc_info=error, extra={"event": event, "fields": fields})

@@ -41,7 +41,7 @@ class Metrics:
 class _Queues:
     """Figures of the models, read when they are asked for.
 
-    Those of a queue begin anew when its model is loaded again, as Prometheus expects of counters.
+    Counters of a queue restart when its model is loaded again, as Prometheus expects.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -57,7 +57,8 @@ class _Queues:
         rows = CounterMetricFamily("txport_batch_rows", "Rows that worked, over all groups of steps.", labels=label)
         most = GaugeMetricFamily("txport_batch_most_rows", "Rows that a batch has at most.", labels=label)
         for model in self._models:
-            name, open_one = [model.name], model.loaded
+            name = [model.name]
+            open_one = model.loaded
             loaded.add_metric(name, open_one is not None)
             loads.add_metric(name, model.loads)
             weights.add_metric(name, model.bytes)

@@ -1,4 +1,4 @@
-"""Bundles that are served: chosen by name or languages, loaded when they are needed, unloaded when memory is."""
+"""Models of the server: selected by name or languages, loaded on demand, and unloaded when memory is full."""
 
 import asyncio
 import time
@@ -17,15 +17,16 @@ from txport.runtime.serve.logs import log
 from txport.runtime.translator import Translator
 
 AUTO = "auto"
-_LISTED = "/languages lists those that are"
-# Failures of an engine in a row after which its bundle is opened anew, and after which the process should be.
-REOPEN, GIVE_UP = 3, 6
+_LISTED = "see /languages"
+# Consecutive failures of an engine after which its bundle is opened again, and after which the process should restart.
+REOPEN = 3
+GIVE_UP = 6
 Open = Callable[[Path], Translator]
 
 
 @dataclass(eq=False)
 class Loaded:
-    """An open bundle; one that was retired is closed when its last user has gone."""
+    """An open bundle. After it is retired, its last user closes it."""
 
     translator: Translator
     users: int = 0
@@ -34,17 +35,17 @@ class Loaded:
 
 @dataclass(eq=False)
 class Model:
-    """A bundle that is served.
+    """A model of the server.
 
     Attributes:
-        name: by which clients may ask for it.
-        directory: the bundle, which may be one file.
-        manifest: the bundle's.
-        sources, targets: its own names of languages by their codes; None where there is nothing to choose.
-        loaded: the open bundle; none while it is not loaded.
-        used: when it was used last, by `time.monotonic`.
-        loads: how often it was loaded.
-        failures: of its engine, in a row.
+        name: name in requests.
+        directory: the bundle, a directory or a file.
+        manifest: manifest of the bundle.
+        sources, targets: names of languages in the bundle by their codes; None for a bundle without a choice.
+        loaded: the open bundle; None while it is not loaded.
+        used: time of the last use, by `time.monotonic`.
+        loads: how many times it was loaded.
+        failures: consecutive failures of its engine.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Model:
 
     @classmethod
     def read(cls, argument: str) -> "Model":
-        """The model of an argument: a bundle's path, or NAME=PATH, where en-de says its languages, too.
+        """Return the model of an argument: a bundle's path, or NAME=PATH. A NAME such as en-de sets its languages.
 
         Raises:
             InputError: there is no such bundle.
@@ -81,16 +82,16 @@ class Model:
 
     @property
     def aligns(self) -> bool:
-        """Whether it has the graphs that alignments need."""
+        """True if it has the graphs that alignments need."""
         return self.manifest.optional_graph("decoder") is not None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A model, and the languages as it names them.
+    """A model, and the languages of a request by the names of its bundle.
 
     Attributes:
-        source: code of the source language, where one is known.
+        source: code of the source language, if known.
     """
 
     model: Model
@@ -101,15 +102,15 @@ class Choice:
 
 @dataclass(eq=False)
 class Models:
-    """All that are served.
+    """All models of the server.
 
     Args:
-        models: in the order in which they are loaded first.
-        memory: bytes of weights that are loaded at the same time; None for all.
+        models: models in the order of loading.
+        memory: maximum bytes of loaded weights; None for no limit.
         open: opens a bundle, in a thread.
 
     Raises:
-        InputError: two have one name, or one alone is larger than the memory.
+        InputError: two models have the same name, or one is larger than the memory.
     """
 
     models: Sequence[Model]
@@ -127,12 +128,13 @@ class Models:
                 raise InputError(f"{model.name} has {model.bytes:,} bytes of weights, more than --memory allows")
 
     def choose(self, name: str, source: str, target: str) -> Choice:
-        """The first model of this name, if one is given, that translates between these languages.
+        """Return the first model of this name, if one is given, that translates between these languages.
 
         Args:
             name: of a model, or "" for any.
-            source: code of a language, or of a bundle's own; "auto" where only one is possible; "" where one model is.
-            target: likewise.
+            source: code of a language, or its name in a bundle; "auto" if only one is possible; "" if there is one
+                model.
+            target: the same for the target language.
 
         Raises:
             Refusal: 404 for an unknown name, 400 for languages.
@@ -146,13 +148,16 @@ class Models:
         targets = [(model, code) for model in models for code in _codes(model.targets, target)]
         if not targets:
             unnamed = not any(model.sources or model.targets for model in models)
-            way = "leave out source and target, this bundle has no languages" if unnamed else _LISTED
+            if unnamed:
+                way = "leave out source and target, this bundle has no languages"
+            else:
+                way = _LISTED
             raise Refusal(400, f"the target language is not served: {way}")
         pairs = [(model, code, to) for model, to in targets for code in _codes(model.sources, source)]
         if not pairs:
             raise Refusal(400, f"the source language is not served with this target: {_LISTED}")
         if source == AUTO and len({code for _, code, _ in pairs}) > 1:
-            raise Refusal(400, "languages are not detected here, and there are several: give the source language")
+            raise Refusal(400, "languages are not detected, and there are several: give the source language")
         model, code, to = pairs[0]
         return Choice(model, code or None, model.sources.get(code), model.targets.get(to))
 
@@ -165,32 +170,35 @@ class Models:
         return {source: sorted(targets) for source, targets in sorted(found.items()) if targets}
 
     async def load(self) -> None:
-        """Load the first models, as many as the memory holds; a failure is logged, and tried again when one asks."""
+        """Load models until the memory is full. A failure is logged, and the next request tries again."""
         room = self.memory
         for model in self.models:
             if room is not None and model.bytes > room:
                 continue
             try:
                 async with self.lease(model):
-                    room = None if room is None else room - model.bytes
+                    if room is None:
+                        room = None
+                    else:
+                        room = room - model.bytes
             except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
                 raise
-            except BaseException as error:  # a library may raise what is no Exception
+            except BaseException as error:  # a library may raise a BaseException
                 log("model not loaded", error=error, model=model.name, why=str(error))
 
     @asynccontextmanager
     async def lease(self, model: Model, seconds: float | None = None) -> AsyncIterator[Translator]:
-        """The translator of a model, which stays loaded meanwhile.
+        """Yield the translator of a model, which stays loaded meanwhile.
 
         Args:
-            model: which one.
-            seconds: to wait until it is loaded; None for any time.
+            model: the model.
+            seconds: timeout of loading; None for no limit.
 
         Raises:
-            ResourceError: others that are in use leave no memory.
-            asyncio.TimeoutError: it is not loaded in time; it is loaded all the same.
+            ResourceError: other models in use leave too little memory.
+            asyncio.TimeoutError: it is not loaded in time; loading continues.
         """
-        while (loaded := model.loaded) is None:  # another one may have taken its place before this client goes on
+        while (loaded := model.loaded) is None:  # it may have been unloaded before this client continues
             await asyncio.wait_for(asyncio.shield(self._load(model)), seconds)
         loaded.users += 1
         try:
@@ -209,7 +217,7 @@ class Models:
 
     @property
     def alive(self) -> bool:
-        """Whether no engine fails again and again, although it was opened anew."""
+        """Return whether no engine keeps failing after it was opened again."""
         return all(model.failures < GIVE_UP for model in self.models)
 
     async def close(self) -> None:
@@ -221,16 +229,16 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether there has been a model that could be loaded."""
+        """True if there was a model that could be loaded."""
         return any(model.loads for model in self.models)
 
     def _load(self, model: Model) -> "asyncio.Task[None]":
-        """The task that loads a model: it goes on, and what it loads stays, when those who wait for it go away."""
+        """Return the task that loads a model. It continues when the waiting requests are cancelled."""
         if model not in self._loads:
             task = asyncio.create_task(self._open(model))
             self._loads[model] = task
             task.add_done_callback(lambda _: self._loads.pop(model))
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps nobody waits
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the task may have no waiter
         return self._loads[model]
 
     async def _open(self, model: Model) -> None:
@@ -243,7 +251,7 @@ class Models:
                 log("model loaded", model=model.name, seconds=round(time.monotonic() - start, 3))
 
     async def _make_room(self, wanted: Model) -> None:
-        """Unload those that nobody uses, the least recently used first, until there is room."""
+        """Unload unused models, the least recently used first, until there is room."""
         if self.memory is None:
             return
         while wanted.bytes + sum(model.bytes for model in self.models if model.loaded is not None) > self.memory:
@@ -258,12 +266,13 @@ class Models:
     def _retire(model: Model) -> Loaded:
         loaded = model.loaded
         assert loaded is not None
-        model.loaded, loaded.retired = None, True
+        model.loaded = None
+        loaded.retired = True
         return loaded
 
 
 def _codes(side: dict[str, str | None], wanted: str) -> list[str]:
-    """The codes of a side that a client may mean; [""] where the bundle says none and the client, too."""
+    """Return the codes of a side that match a request; [""] if neither bundle nor client names a language."""
     if wanted == AUTO or (wanted == "" and len(side) == 1):
         return list(side) or [""]
     if wanted == "":

@@ -68,11 +68,17 @@ class Observer:
     def _write(self, scope: Scope, record: Record, status: int) -> None:
         seconds = time.monotonic() - record.start
         # Of a route, never what a client wrote: metrics must not grow with that.
-        path = scope["path"] if scope.get("endpoint") is not None else "none"
+        if scope.get("endpoint") is not None:
+            path = scope["path"]
+        else:
+            path = "none"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
         if path not in QUIET:
-            client = scope["client"][0] if scope.get("client") else None
+            if scope.get("client"):
+                client = scope["client"][0]
+            else:
+                client = None
             log("request", path=path, status=status, seconds=round(seconds, 4), client=client, **record.figures)
 
 
@@ -88,7 +94,10 @@ def hosts_of(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
     except ValueError:
         own = host
     else:
-        own = f"[{host}]" if address.version == 6 else host
+        if address.version == 6:
+            own = f"[{host}]"
+        else:
+            own = host
         if address.is_unspecified and not allowed:
             return (ANY,)
     return (*LOOPBACK, own.lower(), *(name.lower() for name in allowed))
@@ -104,7 +113,9 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], origins: Sequence[str]) -> None:
-        self._app, self._hosts, self._origins = app, hosts, origins
+        self._app = app
+        self._hosts = hosts
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request.
@@ -120,11 +131,16 @@ class Guard:
             origin = headers.get("Origin")
             foreign = origin is not None and origin.partition("://")[2].lower() != host
             if foreign and scope["method"] == "POST" and not {ANY, origin} & set(self._origins):
-                raise Refusal(403, "web pages of other origins may not ask: name them by --allow-origin")
+                raise Refusal(403, "web pages of other origins may not call the API: name them by --allow-origin")
         await self._app(scope, receive, send)
 
 
 def _name(host: str) -> str:
-    """The header Host without its port."""
-    end = host.find("]") + 1 if host.startswith("[") else host.find(":")
-    return host if end <= 0 else host[:end]
+    """Return the header Host without its port."""
+    if host.startswith("["):
+        end = host.find("]") + 1
+    else:
+        end = host.find(":")
+    if end <= 0:
+        return host
+    return host[:end]

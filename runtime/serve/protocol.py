@@ -11,9 +11,10 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_HEADERS = 64 << 10  # bytes of a request's headers
-# In a body of more pieces than this, pieces must have so many bytes on average: each costs as much as many bytes.
-MOST_PIECES, LEAST_BYTES = 512, 64
+MAX_HEADERS = 64 << 10  # bytes of a request's headers
+# A body of more pieces than this needs this average size of pieces, since each piece costs as much as many bytes.
+MAX_PIECES = 512
+MIN_BYTES = 64
 
 
 class _Connection(h11.Connection):
@@ -22,7 +23,7 @@ class _Connection(h11.Connection):
     _pieces = _bytes = 0
 
     def next_event(self) -> Any:
-        """The next event.
+        """Return the next event.
 
         Raises:
             h11.RemoteProtocolError: also for a body in small pieces.
@@ -33,7 +34,7 @@ class _Connection(h11.Connection):
         elif isinstance(event, h11.Data):
             self._pieces += 1
             self._bytes += len(event.data)
-            if self._pieces > MOST_PIECES and self._bytes < LEAST_BYTES * self._pieces:
+            if self._pieces > MAX_PIECES and self._bytes < MIN_BYTES * self._pieces:
                 raise h11.RemoteProtocolError("the body comes in pieces that are too small", 400)
         return event
 
@@ -45,7 +46,7 @@ class Protocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.conn = _Connection(h11.SERVER, MOST_HEADERS)
+        self.conn = _Connection(h11.SERVER, MAX_HEADERS)
 
     _headers: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
@@ -72,7 +73,7 @@ class Protocol(H11Protocol):
         self._stalled = self.loop.call_later(self.slow_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on: it takes the answer."""
+        """Continue sending, since the client reads again."""
         self._forget("_stalled")
         super().resume_writing()
 

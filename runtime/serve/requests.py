@@ -15,15 +15,15 @@ from txport.runtime.serve.settings import Settings
 FIELDS = frozenset("q source target model format api_key alternatives stream alignments secret".split())
 _WHAT = "source, target, model, format and api_key are text"
 # More fields than any request has.
-_MOST_FIELDS = 100
-MOST_PARTS = 100
-MOST_HEADERS = 1024  # bytes of a part's headers
+_MAX_FIELDS = 100
+MAX_PARTS = 100
+MAX_HEADERS = 1024  # bytes of a part's headers
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))', re.ASCII | re.IGNORECASE)
 _NAME = re.compile(rb';\s*name=(?:"([^"\r\n]*)"|([^\s";,]+))', re.IGNORECASE)
-# Encodings that leave a part as it is.
+# Encodings that do not change a part.
 _PLAIN = (b"7bit", b"8bit", b"binary")
 # Brackets of a JSON body: each may be an object, of which a million take a quarter of a second.
-_MOST_BRACKETS = 1 << 16
+_MAX_BRACKETS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Ask:
         model: the name of a bundle, or "" for any that translates so.
         alternatives: how many more translations of each text.
         stream: whether to send the translation as it is made.
-        alignments: whether to say which words come from which.
+        alignments: whether to add word alignments.
         key: of the API, or "".
     """
 
@@ -58,7 +58,7 @@ class Ask:
 
 
 def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
-    """The fields of a request: a JSON object, or a form (either kind) with those of the address.
+    """Return the fields of a request: a JSON object, or a form (either kind) with those of the address.
 
     Raises:
         Refusal: 400, it is neither.
@@ -66,17 +66,17 @@ def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == "application/json" or kind.endswith("+json"):
-            if body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
-                raise Refusal(400, f"the body has more than {_MOST_BRACKETS} brackets: send less at a time")
+            if body.count(b"[") + body.count(b"{") > _MAX_BRACKETS:
+                raise Refusal(400, f"the body has more than {_MAX_BRACKETS} brackets: send less at a time")
             fields = json.loads(body.decode("utf-8-sig"))
             if not isinstance(fields, dict):
-                raise Refusal(400, "the body is JSON, but no object: give {...}")
+                raise Refusal(400, "the body is JSON, but not an object: give {...}")
             return fields
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
         if kind == "multipart/form-data":
             pairs += parts_of(body, content_type)
         else:
-            pairs += parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+            pairs += parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except UnicodeError:
         raise Refusal(400, "the body is not UTF-8") from None
     except (ValueError, RecursionError):
@@ -93,7 +93,7 @@ def parts_of(body: bytes, content_type: str) -> list[tuple[str, str]]:
         content_type: its header, which gives the boundary.
 
     Raises:
-        ValueError: the body is not such a form, has more than `MOST_PARTS` parts or `MOST_HEADERS` bytes of headers in
+        ValueError: the body is not such a form, has more than `MAX_PARTS` parts or `MAX_HEADERS` bytes of headers in
             one, or a part is encoded or not UTF-8.
     """
     found = _BOUNDARY.search(content_type)
@@ -101,17 +101,17 @@ def parts_of(body: bytes, content_type: str) -> list[tuple[str, str]]:
         raise ValueError("the content type has no boundary")
     boundary = b"\r\n--" + (found[1] or found[2]).encode()
     # The first piece is before the form; the one that begins with -- ends it.
-    pieces = (b"\r\n" + body).split(boundary, MOST_PARTS + 1)[1:]
+    pieces = (b"\r\n" + body).split(boundary, MAX_PARTS + 1)[1:]
     parts: list[tuple[str, str]] = []
     for piece in pieces:
         if piece.startswith(b"--"):
             return parts
         parts.append(_part(piece))
-    raise ValueError("the form has no end" if len(pieces) <= MOST_PARTS else "the form has too many parts")
+    raise ValueError("the form has no end" if len(pieces) <= MAX_PARTS else "the form has too many parts")
 
 
 def _part(piece: bytes) -> tuple[str, str]:
-    end = piece.find(b"\r\n\r\n", 0, MOST_HEADERS)
+    end = piece.find(b"\r\n\r\n", 0, MAX_HEADERS)
     padding, _, headers = piece[: max(end, 0)].partition(b"\r\n")
     if end < 0 or padding.strip(b" \t"):
         raise ValueError("a part has no headers, or too many")
@@ -128,10 +128,10 @@ def _part(piece: bytes) -> tuple[str, str]:
 
 
 def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
-    """The request of these fields.
+    """Return the request of these fields.
 
     Raises:
-        Refusal: 400 for what is missing or of another type, 413 for too much, 422 for what this server does not do.
+        Refusal: 400 for missing fields or wrong types, 413 for too much text, 422 for unsupported features.
     """
     if unknown := sorted(fields.keys() - FIELDS):
         raise Refusal(400, f"there is no field {unknown[0]!r}: {nearest(unknown[0], sorted(FIELDS))}")
@@ -139,7 +139,10 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
     if not q:
         raise Refusal(400, "q is missing: give a text, or a list of texts")
     several = isinstance(q, list)
-    texts = q if several else [q]
+    if several:
+        texts = q
+    else:
+        texts = [q]
     if not all(isinstance(text, str) for text in texts):
         raise Refusal(400, "q is neither a text nor a list of texts")
     words = {name: fields.get(name) or "" for name in ("source", "target", "model", "format", "api_key")}
@@ -151,7 +154,7 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
         source=words["source"],
         target=words["target"],
         model=words["model"],
-        alternatives=_number(fields.get("alternatives"), settings.most_alternatives),
+        alternatives=_number(fields.get("alternatives"), settings.max_alternatives),
         stream=_flag(fields.get("stream"), "stream"),
         alignments=_flag(fields.get("alignments"), "alignments"),
         key=words["api_key"],
@@ -161,25 +164,28 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
 
 
 def _check(ask: Ask, form: str, settings: Settings) -> None:
-    if len(ask.texts) > settings.most_texts:
-        raise Refusal(413, f"q has {len(ask.texts)} texts, more than the {settings.most_texts} of a request")
-    if ask.characters > settings.most_characters:
-        raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.most_characters} of a request")
+    if len(ask.texts) > settings.max_texts:
+        raise Refusal(413, f"q has {len(ask.texts)} texts, more than the {settings.max_texts} of a request")
+    if ask.characters > settings.max_characters:
+        raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.max_characters} of a request")
     if form not in ("", "text"):
-        raise Refusal(422 if form == "html" else 400, "only the format text is translated: take tags out before")
+        raise Refusal(422 if form == "html" else 400, "only the format text is translated: strip the tags first")
     if ask.stream and (ask.several or ask.alternatives):
-        raise Refusal(422, "a stream is of one text without alternatives: give q as a text, and leave out alternatives")
+        raise Refusal(422, "streaming takes one text and no alternatives: give q as one text")
     if ask.alignments and ask.alternatives:
         raise Refusal(422, "alignments are of one translation: leave out alternatives")
 
 
 def _number(value: Any, most: int) -> int:
     try:
-        number = int(value or 0) if isinstance(value, (str, int, type(None))) else -1
+        if isinstance(value, (str, int, type(None))):
+            number = int(value or 0)
+        else:
+            number = -1
     except ValueError:
         number = -1
     if number < 0:
-        raise Refusal(400, "alternatives is not a number from 0 on")
+        raise Refusal(400, "alternatives must be 0 or more")
     if number > most:
         raise Refusal(422, f"alternatives may be {most} at most")
     return number

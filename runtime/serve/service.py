@@ -27,7 +27,7 @@ class Record:
 
     Attributes:
         start: of the request, by `time.monotonic`.
-        figures: what the log says of it.
+        figures: values for the log.
     """
 
     start: float = field(default_factory=time.monotonic)
@@ -44,7 +44,7 @@ class Service:
     admission: Admission
 
     async def answer(self, ask: Ask, client: str, record: Record) -> dict[str, Any]:
-        """The members of the answer.
+        """Return the members of the answer.
 
         Raises:
             Refusal, TxportError: there is none.
@@ -101,7 +101,8 @@ class Service:
         return max(0.0, record.start + self.settings.seconds - time.monotonic())
 
     def _count(self, choice: Choice, documents: list[Document], record: Record) -> None:
-        made, sentences = sum(map(tokens, documents)), sum(len(each.parts) for each in documents)
+        made = sum(map(tokens, documents))
+        sentences = sum(len(each.parts) for each in documents)
         record.figures |= {"tokens": made, "sentences": sentences}
         self.metrics.tokens.labels(choice.model.name).inc(made)
         self.metrics.sentences.labels(choice.model.name).inc(sentences)
@@ -114,7 +115,9 @@ def _sentences(text: str) -> int:
 
 def _members(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, Any]:
     def of(values: list[Any]) -> Any:
-        return values if ask.several else values[0]
+        if ask.several:
+            return values
+        return values[0]
 
     members = {"translatedText": of([document.text for document in documents])}
     if ask.source == AUTO and choice.source is not None:
@@ -128,5 +131,5 @@ def _members(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, A
 
 
 def event(name: str, members: Mapping[str, Any]) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return f"event: {name}\ndata: {json.dumps(members, ensure_ascii=False)}\n\n".encode()

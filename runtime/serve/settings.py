@@ -5,34 +5,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits, and who may ask.
+    """Limits and access rules of the server.
 
     Attributes:
-        most_bytes: of a request's body.
-        most_characters: of all texts of a request.
-        most_texts: in the list of a request.
-        most_alternatives: of each text.
-        most_waiting: sentences that are being translated or wait for it; a request beyond is refused.
-        most_of_a_client: requests of one key, or of one address without keys, at the same time; 0 for no limit.
-        seconds: from the first byte of a request to its answer.
-        slow_seconds: that a client may take to send its headers, and its body, or to take what was sent to it.
-        memory: bytes of weights that are loaded at the same time; None for all bundles.
+        max_bytes: maximum size of a request body.
+        max_characters: maximum number of characters in all texts of a request.
+        max_texts: maximum number of texts of a request.
+        max_alternatives: maximum number of alternatives of each text.
+        max_waiting: maximum number of sentences that run or wait. Further requests are refused.
+        max_per_client: maximum number of simultaneous requests of a key, or of an address without keys. 0 is unlimited.
+        seconds: timeout of a request, from its first byte to its answer.
+        slow_seconds: read and write timeout of a client, for headers, body and answer.
+        memory: maximum bytes of loaded weights. None keeps all bundles loaded.
         generation: as in `txport.runtime.options.Options`.
-        origins: of web pages that may ask; "*" for all.
-        hosts: names by which clients may call the server; none or "*" for any.
-        most_connections: open at the same time; a request on another one is refused.
+        origins: origins of web pages that may call the API. "*" allows all.
+        hosts: host names that requests may use. An empty tuple or "*" allows any.
+        max_connections: maximum number of open connections. Requests on further ones are refused.
     """
 
-    most_bytes: int = 1 << 20
-    most_characters: int = 20_000
-    most_texts: int = 256
-    most_alternatives: int = 8
-    most_waiting: int = 1024
-    most_of_a_client: int = 0
+    max_bytes: int = 1 << 20
+    max_characters: int = 20_000
+    max_texts: int = 256
+    max_alternatives: int = 8
+    max_waiting: int = 1024
+    max_per_client: int = 0
     seconds: float = 60.0
     slow_seconds: float = 20.0
     memory: int | None = None
     generation: str = "greedy"
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    most_connections: int = 1024
+    max_connections: int = 1024

@@ -31,9 +31,9 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
 
 def config(bundle: Path, device: str, threads: int) -> str:
-    """The text of config.pbtxt. KIND_CPU says who places the model: txport does, on a GPU, too."""
+    """Return the text of config.pbtxt. KIND_CPU because txport, not Triton, picks the device."""
     values = {"bundle": str(bundle), "device": device, "threads": str(threads)}
-    # A JSON string is one of protocol buffers' text form, with all of Unicode as it is.
+    # A JSON string is valid in the text format of protocol buffers, with Unicode unescaped.
     lines = (
         f'parameters {{ key: "{name}" value: {{ string_value: {json.dumps(value, ensure_ascii=False)} }} }}'
         for name, value in values.items()
@@ -44,20 +44,27 @@ def config(bundle: Path, device: str, threads: int) -> str:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE)
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the model in a repository."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory of the model in a Triton model repository.",
 )
-@click.option("--bundle-path", help="Where the server will find the bundle. [default: where it is now]")
-@click.option("--device", default="auto", show_default=True, help="Where to run: auto, cpu or cuda.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of the engine. [default: the cores]")
+@click.option("--bundle-path", help="Path of the bundle on the server. [default: its present path]")
+@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of the engine. [default: one per core]")
 def main(bundle: Path, output: Path, bundle_path: str | None, device: str, threads: int) -> None:
     """Write a model of Triton's Python backend that translates with BUNDLE: config.pbtxt and 1/model.py.
 
-    The name of the directory is the name of the model. Where tritonserver runs, its Python needs txport.
+    The directory name is the name of the model. The Python of tritonserver needs txport.
     """
     Manifest.load(bundle)
     if not re.fullmatch(r"[\w.-]+", output.name):
-        raise InputError(f"{output.name!r} is no name of a Triton model: take letters, digits, '.', '_' and '-'")
-    place = Path(bundle_path) if bundle_path else bundle.resolve()
+        raise InputError(f"{output.name!r} is not a name of a Triton model: use letters, digits, '.', '_' and '-'")
+    if bundle_path:
+        place = Path(bundle_path)
+    else:
+        place = bundle.resolve()
     with new_directory(output) as directory:
         (directory / "config.pbtxt").write_text(config(place, device, threads), encoding="utf-8")
         (directory / "1").mkdir()

@@ -25,25 +25,25 @@ class Inner(Protocol):
     """The model of one side, which added tokens are added to."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text alone."""
+        """Return the ids of a text alone."""
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode, with the characters of each id."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
 
     def piece(self, token: int) -> str | None:
-        """The piece of an id; None if it has none."""
+        """Return the piece of an id; None if it has none."""
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode as `locate` does, for text that continues a word."""
 
     def normalised(self, text: str) -> Normalised | None:
-        """The text as the model reads it; None if it reads the text unchanged."""
+        """Return the text as the model reads it; None if it reads the text unchanged."""
 
     def space(self) -> list[int]:
-        """The ids of a space alone."""
+        """Return the ids of a space alone."""
 
 
 class Part(NamedTuple):
@@ -60,7 +60,7 @@ class Part(NamedTuple):
     token: AddedToken | None
 
     def cut(self, start: int, end: int, token: AddedToken | None) -> "Part":
-        """A part of this part."""
+        """Return a part of this part."""
         return Part(self.text[start:end], self.places[start : end + 1], token)
 
     def joined(self, other: "Part") -> "Part":
@@ -78,23 +78,33 @@ class WithAdded:
     """
 
     def __init__(self, inner: Inner, added: AddedTokens, decodes: bool) -> None:
-        self._inner, self._added, self._decodes = inner, added, decodes
+        self._inner = inner
+        self._added = added
+        self._decodes = decodes
         self._by_id = {token.id: token for token in added.tokens}
         library = added.rules == "tokenizers"
         self._raw = _Finder([token for token in added.tokens if not (library and token.normalized)])
         # The library searches for these in the normalised text, and normalises them too.
         normalised = [token for token in added.tokens if library and token.normalized]
         # A model that does not normalise texts takes other white space for characters.
-        self._spaces = " " if inner.normalised(" ") is None else "".join(filter(str.isspace, map(chr, range(0x3001))))
+        if inner.normalised(" ") is None:
+            self._spaces = " "
+        else:
+            self._spaces = "".join(filter(str.isspace, map(chr, range(0x3001))))
         self._normalised = _Finder(normalised, [self._normal(token.content) for token in normalised])
 
     def encode(self, text: str) -> list[int]:
-        return self.locate(text)[0] if self._any(text) else self._inner.encode(text)
+        if self._any(text):
+            return self.locate(text)[0]
+        return self._inner.encode(text)
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         ids: list[int] = []
         spans: list[Span] = []
-        parts = list(self._parts(text)) if self._any(text) else [Part(text, range(len(text) + 1), None)]
+        if self._any(text):
+            parts = list(self._parts(text))
+        else:
+            parts = [Part(text, range(len(text) + 1), None)]
         for part, following in zip_longest(parts, parts[1:]):
             found, where = self._located(part, None if following is None else following.token)
             ids += found
@@ -104,25 +114,31 @@ class WithAdded:
     def decode(self, ids: Sequence[int]) -> str:
         if self._decodes:
             return self._inner.decode(ids)
-        text, run = "", list[int]()
+        text = ""
+        run = list[int]()
         for token in ids:
             if (shown := self._by_id.get(token)) is None:
                 run.append(token)
             elif not shown.special:
-                text, run = text + self._inner.decode(run) + shown.content, []
+                text = text + self._inner.decode(run) + shown.content
+                run = []
         return text + self._inner.decode(run)
 
     def piece(self, token: int) -> str | None:
         known = self._by_id.get(token)
-        return self._inner.piece(token) if known is None else known.content
+        if known is None:
+            return self._inner.piece(token)
+        return known.content
 
     def _any(self, text: str) -> bool:
-        """Whether there may be a token in a text."""
+        """Return whether there may be a token in a text."""
         return self._raw.may_find(text) or bool(self._normalised.tokens)
 
     def _normal(self, content: str) -> str:
         normal = self._inner.normalised(content)
-        return content if normal is None else normal.text
+        if normal is None:
+            return content
+        return normal.text
 
     def _parts(self, text: str) -> Iterator[Part]:
         whole = Part(text, range(len(text) + 1), None)
@@ -137,12 +153,17 @@ class WithAdded:
         if not self._normalised.tokens:
             return [part]
         normal = self._inner.normalised(part.text)
-        whole = part if normal is None else Part(normal.text, [part.places[place] for place in normal.places], None)
+        if normal is None:
+            whole = part
+        else:
+            whole = Part(normal.text, [part.places[place] for place in normal.places], None)
         found = self._normalised.split(whole)
-        return found if any(each.token is not None for each in found) else [part]
+        if any(each.token is not None for each in found):
+            return found
+        return [part]
 
     def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
-        """The ids of a part, and the characters of the part that each one stands for."""
+        """Return the ids of a part, and the characters of the part that each one stands for."""
         if part.token is not None:
             return [part.token.id], [(0, len(part.text))]
         continues = self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
@@ -152,7 +173,8 @@ class WithAdded:
         )
         if following is not None and kept and part.text[-1] in self._spaces:
             space = self._inner.space()
-            ids, spans = [*ids, *space], [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
+            ids = [*ids, *space]
+            spans = [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
         return ids, spans
 
 
@@ -175,7 +197,9 @@ class _Finder:
 
     def split(self, part: Part) -> list[Part]:
         """Split as `AddedVocabulary` of the library `tokenizers` does."""
-        text, parts, given = part.text, list[Part](), 0
+        text = part.text
+        parts = list[Part]()
+        given = 0
         for match in self._pattern.finditer(text):
             token, (start, end) = self.tokens[match[0]], match.span()
             if token.single_word and (is_word(text[start - 1 : start]) or is_word(text[end : end + 1])):
@@ -188,7 +212,9 @@ class _Finder:
                 parts.append(part.cut(given, start, None))
             parts.append(part.cut(start, end, token))
             given = end
-        return [*parts, part.cut(given, len(text), None)] if given < len(text) else parts
+        if given < len(text):
+            return [*parts, part.cut(given, len(text), None)]
+        return parts
 
     def split_as_python(self, part: Part) -> list[Part]:
         """Split as `PythonBackend.tokenize` of transformers does, with all that follows from its order.
@@ -196,7 +222,8 @@ class _Finder:
         There each token changes its neighbours in the list: it takes their white space, or goes into them if it must
         not be a part of a word.
         """
-        parts, given = list[Part](), 0
+        parts = list[Part]()
+        given = 0
         for match in self._pattern.finditer(part.text):
             parts += [part.cut(given, match.start(), None), part.cut(*match.span(), None)]
             given = match.end()
@@ -209,7 +236,14 @@ class _Finder:
     @staticmethod
     def _change_neighbours(parts: list[Part], i: int, token: AddedToken) -> None:
         here = parts[i]
-        left, right = parts[i - 1].text if i > 0 else "", parts[i + 1].text if i + 1 < len(parts) else ""
+        if i > 0:
+            left = parts[i - 1].text
+        else:
+            left = ""
+        if i + 1 < len(parts):
+            right = parts[i + 1].text
+        else:
+            right = ""
         if token.rstrip and right:
             parts[i + 1] = parts[i + 1].cut(len(right) - len(right.lstrip()), len(right), None)
         if token.lstrip and left:
@@ -221,7 +255,7 @@ class _Finder:
 
 
 def is_word(character: str) -> bool:
-    r"""Whether a character, if there is one, is \w of the library's regular expressions."""
+    r"""Return whether a character, if there is one, is \w of the library's regular expressions."""
     if not character:
         return False
     category = unicodedata.category(character)

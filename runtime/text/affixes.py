@@ -12,7 +12,7 @@ from txport.runtime.bundle.tokenizer_schema import (
 )
 from txport.runtime.errors import InputError
 
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Affixes:
 
     def wrap(self, ids: Sequence[int], most: int | None = None) -> list[int]:
         """Prefix, ids and suffix of a source text; with `most`, ids are cut so that no more than that remain."""
-        room = len(ids) if most is None else max(0, most - self.count)
+        if most is None:
+            room = len(ids)
+        else:
+            room = max(0, most - self.count)
         return [*self.source_prefix, *ids[:room], *self.source_suffix]
 
     @property
@@ -43,7 +46,7 @@ class Affixes:
 def affixes(
     description: TokenizerDescription, source_language: str | None = None, target_language: str | None = None
 ) -> Affixes:
-    """The affixes for chosen languages, None for the defaults.
+    """Return the affixes for chosen languages, None for the defaults.
 
     Raises:
         InputError: a language is unknown, the bundle has none to choose, or one must be chosen and was not.
@@ -71,7 +74,7 @@ def affixes(
 def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:
     """Split a text's own choice of the target language from its beginning.
 
-    `>>name<<` as Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest stays as it is.
+    `>>name<<` as Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest does not change.
     Before another marker, such as MADLAD's `<2name>`, there may be white space, and the name must be known.
 
     Returns:
@@ -82,7 +85,10 @@ def split_marker(text: str, description: TokenizerDescription) -> tuple[str | No
         return None, text
     before, after = languages.marker
     any_name = languages.marker == MARIANS_MARKER
-    begun = text if any_name else text.lstrip()
+    if any_name:
+        begun = text
+    else:
+        begun = text.lstrip()
     name, marker, rest = begun[len(before) :].partition(after)
     if not begun.startswith(before) or not marker or not (any_name or name in languages.target):
         return None, text
@@ -90,7 +96,7 @@ def split_marker(text: str, description: TokenizerDescription) -> tuple[str | No
 
 
 def with_unknown_target(description: TokenizerDescription, unk: int) -> TokenizerDescription:
-    """The description for a text whose marker names an unknown language: unk takes the language's place."""
+    """Return the description for a text whose marker names an unknown language: unk takes the language's place."""
     prefix = tuple(unk if item == TARGET_LANGUAGE else item for item in description.source_prefix)
     return replace(description, source_prefix=prefix)
 
@@ -99,7 +105,8 @@ def _language_id(side: str, name: str | None, languages: Languages | None) -> in
     table: dict[str, int] = {}
     if languages is not None:
         table, default = languages.of(side)
-        name = default if name is None else name
+        if name is None:
+            name = default
     if name is None:
         return None
     if not table:
@@ -110,12 +117,15 @@ def _language_id(side: str, name: str | None, languages: Languages | None) -> in
 
 
 def _must_choose(side: str, languages: Languages | None) -> InputError:
-    assert languages is not None  # the manifest's rules say so
+    assert languages is not None  # by the rules of the manifest
     table, _ = languages.of(side)
     return InputError(f"choose a {side} language of this bundle with --{side}-language: {_some(table)}")
 
 
 def _some(names: dict[str, int]) -> str:
-    shown = list(names)[:_MOST_NAMES]
-    rest = f" or one of {len(names) - len(shown)} more (tx-inspect lists them)" if len(names) > len(shown) else ""
+    shown = list(names)[:_MAX_NAMES]
+    if len(names) > len(shown):
+        rest = f" or one of {len(names) - len(shown)} more (tx-inspect lists them)"
+    else:
+        rest = ""
     return ", ".join(shown) + rest

@@ -1,10 +1,10 @@
 """Alignment of a translation's words with those of its source, read off cross-attention.
 
 The weights of the heads that are known to align (`alignment_heads` of the manifest) are averaged, or of all heads of
-the last `LAST_LAYERS` layers: the last but one is what aligns best where nobody has trained a head for it (Garg et al.
+the last `LAST_LAYERS` layers: the last but one aligns best if no head was trained for it (Garg et al.
 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1; with one layer, that one). A token
 is aligned to the token of the source text to which the average gives most, and two words are if any of their tokens are
-(section 4.3 there). Attention is no alignment by definition: look before you rely on it.
+(section 4.3 there). Attention is not an alignment by definition: check the results before you rely on it.
 """
 
 from collections.abc import Collection, Sequence
@@ -48,11 +48,11 @@ class Alignment:
 
 
 def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
-    """The average of the heads that align: float32 `[layers, heads, t, s]` -> `[t, s]`.
+    """Return the average of the heads that align: float32 `[layers, heads, t, s]` -> `[t, s]`.
 
     Args:
         cross: cross-attention.
-        heads: (layer, head) of those that do; empty for all of the last layers.
+        heads: (layer, head) pairs that align; empty for all of the last layers.
     """
     if heads:
         layers, numbers = zip(*heads, strict=True)
@@ -78,8 +78,9 @@ def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collect
 
 
 def words_of(text: str) -> list[Span]:
-    """The characters of each word of a text."""
-    words, start = [], None
+    """Return the characters of each word of a text."""
+    words = []
+    start = None
     for position, character in enumerate([*text, " "]):
         if character.isspace():
             if start is not None:
@@ -91,7 +92,7 @@ def words_of(text: str) -> list[Span]:
 
 
 def stripped(span: Span, text: str) -> Span:
-    """A span without white space around it; what is left of a space alone is empty, at its end."""
+    """Return a span without white space around it; a span of spaces only becomes empty, at its end."""
     start, end = span
     while start < end and text[start].isspace():
         start += 1
@@ -118,5 +119,5 @@ def align_words(
 
 
 def _word(span: Span, words: Sequence[Span]) -> int | None:
-    """The first word that ends after the span begins."""
+    """Return the first word that ends after the span begins."""
     return next((number for number, (_, end) in enumerate(words) if end > span[0]), None)

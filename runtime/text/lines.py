@@ -21,11 +21,11 @@ from txport.runtime.files import io_failure
 _CHUNK = 1 << 16
 # A window is translated together: enough lines to sort by length and to keep a batch full.
 WINDOW_LINES = 1024
-# Where somebody waits for the first lines, windows begin with this many, and double.
+# If the first lines are needed soon, windows begin with this size, and double.
 FIRST_LINES = 32
 _WINDOW_BYTES = 1 << 20
-# No sentence has so many bytes: a longer line would take memory and time for nothing.
-MOST_LINE_BYTES = 1 << 20
+# Longer lines are refused: they are not sentences, and would waste memory and time.
+MAX_LINE_BYTES = 1 << 20
 # What may become of a line that is not UTF-8, or too long.
 ON_ERROR = ("strict", "replace", "skip")
 
@@ -40,12 +40,14 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
     """
     lines: list[bytes] = []
     rest: list[bytes] = []  # pieces of a line whose end has not come yet
-    size, now = 0, min(first, most)
+    size = 0
+    now = min(first, most)
     while True:
         if lines and (len(lines) >= now or size >= _WINDOW_BYTES or not _ready(descriptor)):
             yield lines[:now]
             lines = lines[now:]
-            size, now = sum(map(len, lines)), min(2 * now, most)
+            size = sum(map(len, lines))
+            now = min(2 * now, most)
             continue
         chunk = _read(descriptor)
         if not chunk:
@@ -60,7 +62,8 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
         lines.append(last)
     while lines:
         yield lines[:now]
-        lines, now = lines[now:], min(2 * now, most)
+        lines = lines[now:]
+        now = min(2 * now, most)
 
 
 def check_file(path: Path) -> None:
@@ -81,14 +84,14 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[Iterator[list[bytes]]]:
-    """The windows of a file, as `windows` has them; see `open_text`."""
+    """Yield the windows of a file, as `windows` has them; see `open_text`."""
     with open_text(path) as descriptor:
         yield windows(descriptor, most, first)
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[int]:
-    """The descriptor of a file that is open for reading.
+    """Yield the descriptor of a file that is open for reading.
 
     Raises:
         InputError: it cannot be read.
@@ -105,7 +108,7 @@ def open_text(path: Path) -> Iterator[int]:
 
 
 def as_line(text: str) -> bytes:
-    """A translation as one line of output; a line break in it must not shift the lines after it."""
+    """Return a translation as one line of output; a line break in it must not shift the lines after it."""
     return text.replace("\n", " ").encode() + b"\n"
 
 
@@ -113,7 +116,7 @@ def write_all(descriptor: int, data: bytes) -> None:
     """Write bytes at once, past every buffer.
 
     Raises:
-        BrokenPipeError: nobody reads any more.
+        BrokenPipeError: the reader closed the pipe.
         InputError: they cannot be written.
         ResourceError: the disk is full or fails.
     """
@@ -135,20 +138,20 @@ def _read(descriptor: int) -> bytes:
 
 
 def _ready(descriptor: int) -> bool:
-    """Whether a read would return at once; a regular file is always ready."""
+    """Return whether a read would return at once; a regular file is always ready."""
     poll = select.poll()  # not select, which refuses descriptors from 1024 on
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str = "line") -> Iterator[list[str]]:
-    """The same windows as text, with one text for each line, without a byte order mark before the first.
+    """Yield the same windows as text, with one text for each line, without a byte order mark before the first.
 
     Args:
         raw: windows of bytes.
         errors: for a line that is not UTF-8: "strict" raises, after the lines before it were yielded; "replace" puts
             U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty. A line
-            of more than `MOST_LINE_BYTES` raises unless it is skipped.
+            of more than `MAX_LINE_BYTES` raises unless it is skipped.
         what: names a line in messages, before its number.
 
     Raises:
@@ -165,9 +168,9 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
         try:
             for line in window:
                 where = f"{what} {number + len(texts)}"
-                if len(line) > MOST_LINE_BYTES and errors != "skip":
+                if len(line) > MAX_LINE_BYTES and errors != "skip":
                     raise _too_long(line, where, InputError, ", or choose --errors skip")
-                texts.append(_line_text(b"" if len(line) > MOST_LINE_BYTES else line, errors, where))
+                texts.append(_line_text(b"" if len(line) > MAX_LINE_BYTES else line, errors, where))
         except InputError:
             if texts:
                 yield texts
@@ -177,7 +180,7 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
 
 
 def whole_text(descriptor: int, errors: str = "strict", what: str = "line") -> str:
-    """All text of a file descriptor, line breaks and a byte order mark included; otherwise as `text_windows`."""
+    """Return all text of a file descriptor, line breaks and a byte order mark included; otherwise as `text_windows`."""
     lines = b"".join(iter(partial(_read, descriptor), b"")).split(b"\n")
     return "\n".join(_line_text(line, errors, f"{what} {number}") for number, line in enumerate(lines, 1))
 
@@ -194,10 +197,10 @@ def _line_text(line: bytes, errors: str, where: str) -> str:
 
 
 def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
-    r"""All lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at its start is dropped.
+    r"""Return all lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at its start is dropped.
 
     Args:
-        file: may be empty, which is no line.
+        file: may be empty, which gives no lines.
         error: what to raise if the file cannot be read or is not UTF-8; the message has the number of the line.
     """
     try:
@@ -207,13 +210,13 @@ def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
     if not lines[-1]:
         lines.pop()
     for n, line in enumerate(lines, 1):
-        if len(line) > MOST_LINE_BYTES:
+        if len(line) > MAX_LINE_BYTES:
             raise _too_long(line, f"{file}, line {n}", error)
     return [_text(line.removesuffix(b"\r"), f"{file}, line {n}", error) for n, line in enumerate(lines, 1)]
 
 
 def _too_long(line: bytes, where: str, error: type[TxportError], way: str = "") -> TxportError:
-    most = f"{MOST_LINE_BYTES:,}"
+    most = f"{MAX_LINE_BYTES:,}"
     return error(f"{where} has {len(line):,} bytes, more than {most}: break it into sentences{way}")
 
 
@@ -222,4 +225,4 @@ def _text(line: bytes, where: str, error: type[TxportError]) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as fault:
         byte = f"byte {fault.start + 1} is 0x{line[fault.start]:02x}"
-        raise error(f"{where} is not UTF-8 ({byte}): convert the text, say with iconv -t utf-8") from None
+        raise error(f"{where} is not UTF-8 ({byte}): convert the text, for example with iconv -t utf-8") from None

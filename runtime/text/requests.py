@@ -28,7 +28,7 @@ _log = logging.getLogger("txport")
 
 
 def length_limit(source: int, begun: int, most: int) -> int:
-    """The most tokens of an answer, unless a call says otherwise.
+    """Return the default of the maximum number of target tokens.
 
     Args:
         source: the tokens of the source, eos and languages included.
@@ -38,8 +38,8 @@ def length_limit(source: int, begun: int, most: int) -> int:
     return min(most, LENGTH_RATIO * source + LENGTH_OFFSET + begun)
 
 
-def quiet(_message: str) -> None:
-    """Takes warnings of a `Call` where what is cut is counted instead."""
+def ignore_warnings(_message: str) -> None:
+    """Discards warnings of a `Call`; the caller counts truncated sentences."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,15 @@ class Call:
 
         Args:
             tokenizer, limits, options, warn: see `Call`.
-            model: what options of the search need to know; without it the search is greedy.
+            model: facts for options of the search; without it the search is greedy.
 
         Raises:
             InputError: a language is unknown or must be chosen, a length is not possible, or options of the search
                 cannot be together.
         """
         if model is not None:
-            asked, options = options, with_settings(options, model.generation, limits)
+            asked = options
+            options = with_settings(options, model.generation, limits)
             check_effect(asked, options)
         target_prefix = tokenizer.affixes(options.source_language, options.target_language).target_prefix
         prefix: Sequence[int] = []
@@ -119,12 +120,18 @@ class Call:
             prefix = options.prefix if model is None else check_ids(options.prefix, model.vocabulary, "the prefix")
         begun = len(target_prefix) + len(prefix)
         check_lengths(options.max_length, options.min_length, begun, limits.target)
-        search = GREEDY if model is None else search_of(options, model, limits, tokenizer)
-        shortlist = model.shortlist if model is not None and options.shortlist else None
+        if model is None:
+            search = GREEDY
+        else:
+            search = search_of(options, model, limits, tokenizer)
+        if model is not None and options.shortlist:
+            shortlist = model.shortlist
+        else:
+            shortlist = None
         return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist)
 
     def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
-        """The sentence of a text; None if there is nothing in it to translate.
+        """Return the sentence of a text; None if there is nothing in it to translate.
 
         Args:
             text: any text; one that is too long is cut, or refused if the call is strict.
@@ -132,7 +139,7 @@ class Call:
             number: of the sentence in its text, from 1; random draws follow from it.
 
         Raises:
-            InputError: it is no text, or too long.
+            InputError: it is not text, or too long.
         """
         check_text(text, what)
         if not text or text.isspace():
@@ -140,7 +147,8 @@ class Call:
         ids, spans, around = self._encode(text)
         if not ids:
             return None
-        count, most = len(ids) + around.count, self.limits.source
+        count = len(ids) + around.count
+        most = self.limits.source
         if count > most:
             message = f"{what} has {count} tokens, more than the {most} that this model takes"
             if self.options.strict:
@@ -148,15 +156,18 @@ class Call:
             self.warn(f"{message}: it was cut")
         source = around.wrap(ids, most)
         request = self._request(source, around.target_prefix, number)
-        first, last = len(around.source_prefix), len(source) - len(around.source_suffix)
+        first = len(around.source_prefix)
+        last = len(source) - len(around.source_suffix)
         spans = [stripped(span, text) for span in spans[: last - first]]
         return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
 
     def fitting(self, text: str) -> int:
-        """The number of characters at the beginning of a text that the model takes, perhaps all of them."""
+        """Return the number of characters at the beginning of a text that the model takes, perhaps all of them."""
         ids, spans, around = self.tokenizer.locate_source(text, *self._languages)
         room = max(0, self.limits.source - around.count)
-        return len(text) if len(ids) <= room else spans[room][0]
+        if len(ids) <= room:
+            return len(text)
+        return spans[room][0]
 
     def needed(self, text: str, what: str) -> Sentence:
         """Request as `sentence` makes it, of a text that must not be blank.
@@ -170,7 +181,7 @@ class Call:
         return sentence
 
     def of_ids(self, source: Sequence[int], number: int = 1) -> Sentence:
-        """The sentence of whole source ids, which must have been checked."""
+        """Return the sentence of whole source ids, which must have been checked."""
         request = self._request(source, self.target_prefix, number)
         return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
 
@@ -186,14 +197,18 @@ class Call:
 
     def _request(self, source: Sequence[int], target_prefix: Sequence[int], number: int) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""
-        options, prefix = self.options, [*target_prefix, *self.prefix]
+        options = self.options
+        prefix = [*target_prefix, *self.prefix]
         limit = options.max_length
         if limit is None and options.full_length:
             limit = self.limits.target
         elif limit is None:
             limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
         forced = len(target_prefix)
-        words = None if self.shortlist is None else self.shortlist.words(source, [*prefix, *self._fixed])
+        if self.shortlist is None:
+            words = None
+        else:
+            words = self.shortlist.words(source, [*prefix, *self._fixed])
         return Request(source, limit, options.min_length, prefix, options.scores, forced, number, self.search, words)
 
     @property

@@ -19,7 +19,7 @@ _NONE = Generation()
 
 @dataclass(frozen=True)
 class Model:
-    """Facts about the model that a call must know.
+    """Facts about the model that a call needs.
 
     Attributes:
         tokens: ids with a meaning.
@@ -44,8 +44,8 @@ def with_settings(options: Options, generation: Generation, limits: Limits) -> O
         return options
     if generation.unsupported:
         raise InputError(
-            f"the model's own settings say {', '.join(generation.unsupported)}, which txport does not have: leave out "
-            'generation="model" and choose options'
+            f"generation settings of the model are not supported: {', '.join(generation.unsupported)}. Leave out "
+            'generation="model" and set options'
         )
     settings = {each.name: getattr(generation, each.name) for each in fields(generation)}
     left = [option.name for option in fields(options) if getattr(options, option.name) == option.default]
@@ -81,7 +81,7 @@ def check_effect(asked: Options, filled: Options) -> None:
 
 
 def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokenizer") -> Search:
-    """The search that options ask for.
+    """Return the search that options ask for.
 
     Raises:
         InputError: options contradict one another, an id is outside the vocabulary, or a beam has no room.
@@ -101,7 +101,7 @@ def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokeni
 
 
 def _stated(options: Options, *names: str) -> dict[str, Any]:
-    """The options of these names that are not None."""
+    """Return the options of these names that are not None."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
@@ -129,7 +129,8 @@ def _rules(options: Options, model: Model, tokenizer: "Tokenizer") -> Rules:
 
 def _bad_word(word: str | Sequence[int], model: Model, tokenizer: "Tokenizer") -> tuple[int, ...]:
     if isinstance(word, str):
-        ids, shown = tokenizer.encode_prefix(word), repr(word)
+        ids = tokenizer.encode_prefix(word)
+        shown = repr(word)
     else:
         ids = check_ids(word, model.vocabulary, "a bad word")
         shown = repr(ids)
@@ -146,10 +147,15 @@ def _check(search: Search, options: Options, limits: Limits) -> None:
     if search.sampling is None and search.n_best > search.beam:
         raise InputError(f"n_best {search.n_best} is more than the beam of {search.beam}: raise beam, or lower n_best")
     if options.patience is not None and search.early_stopping is not True:
-        raise InputError("patience needs early_stopping true: without it, a sentence does not end by a number")
+        raise InputError("patience needs early_stopping true: patience only applies with it")
     rows = max(search.beam, search.alternatives, search.n_best)
     if rows > limits.batch:
-        name = "beam" if search.beam > 1 else "alternatives" if search.alternatives else "n_best"
+        if search.beam > 1:
+            name = "beam"
+        elif search.alternatives:
+            name = "alternatives"
+        else:
+            name = "n_best"
         raise InputError(
             f"{name} {rows} has no room: this bundle runs {limits.batch} rows together, which is the most for {name}"
         )

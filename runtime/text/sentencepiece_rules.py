@@ -12,21 +12,25 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.protobuf import field_at, tagged
 
-MOST_PIECE_BYTES = 1024
+MAX_PIECE_BYTES = 1024
 # Pieces that a user defined, each of which begins with the one before: the library's buffer for its matches.
-MOST_NESTED = 64
+MAX_NESTED = 64
 # Rules of the table that match at one place, likewise; its keys, its size and the text that it writes.
-MOST_RULES = 32
-MOST_KEY_BYTES = 256
-MOST_TABLE_BYTES = 4 << 20
-MOST_BYTES = 256 << 20  # of a model
-MOST_SPECIAL = 1 << 18  # fields that are not plain pieces
-_MOST_VISITS = 4  # of a unit of the table, on average: paths may share their ends
+MAX_RULES = 32
+MAX_KEY_BYTES = 256
+MAX_TABLE_BYTES = 4 << 20
+MAX_BYTES = 256 << 20  # of a model
+MAX_SPECIAL = 1 << 18  # fields that are not plain pieces
+_MAX_VISITS = 4  # of a unit of the table, on average: paths may share their ends
 
 _PIECE, _NORMALIZER, _DENORMALIZER = (number << 3 | 2 for number in (1, 3, 5))
-_TEXT, _TABLE, _TYPE = 1 << 3 | 2, 2 << 3 | 2, 3 << 3
+_TEXT = 1 << 3 | 2
+_TABLE = 2 << 3 | 2
+_TYPE = 3 << 3
 _USER_DEFINED = 4
-_LABELS, _LEAF, _VALUES = 0x800000FF, 0x100, 0x7FFFFFFF
+_LABELS = 0x800000FF
+_LEAF = 0x100
+_VALUES = 0x7FFFFFFF
 Units = npt.NDArray[np.int64]
 
 
@@ -70,8 +74,8 @@ def check_sentencepiece(model: bytes) -> None:
 
 
 def _check_model(model: bytes) -> None:
-    if len(model) > MOST_BYTES:
-        raise _Refusal(f"has more than {MOST_BYTES} bytes")
+    if len(model) > MAX_BYTES:
+        raise _Refusal(f"has more than {MAX_BYTES} bytes")
     defined: list[bytes] = []
     at = special = 0
     while at < len(model):
@@ -82,7 +86,7 @@ def _check_model(model: bytes) -> None:
             continue
         tag, value, at = field_at(model, at)
         special += 1
-        if special > MOST_SPECIAL or tag >> 32:
+        if special > MAX_SPECIAL or tag >> 32:
             raise _Refusal("has fields that no trainer writes")
         if tag == _PIECE:
             defined += _checked_piece(value)
@@ -93,7 +97,7 @@ def _check_model(model: bytes) -> None:
 
 
 def _checked_piece(message: bytes) -> list[bytes]:
-    """The text of a piece if a user defined it."""
+    """Return the text of a piece if a user defined it."""
     texts: list[bytes] = []
     kinds: list[int] = []
     for tag, value in tagged(message):
@@ -102,9 +106,11 @@ def _checked_piece(message: bytes) -> list[bytes]:
         elif tag == _TYPE:
             kinds.append(value)
     for text in texts:
-        if len(text) > MOST_PIECE_BYTES or b"\0" in text:
-            raise _Refusal(f"has a piece of more than {MOST_PIECE_BYTES} bytes, or with the character NUL")
-    return texts if _USER_DEFINED in kinds else []
+        if len(text) > MAX_PIECE_BYTES or b"\0" in text:
+            raise _Refusal(f"has a piece of more than {MAX_PIECE_BYTES} bytes, or with the character NUL")
+    if _USER_DEFINED in kinds:
+        return texts
+    return []
 
 
 def _check_nesting(defined: list[bytes]) -> None:
@@ -113,8 +119,8 @@ def _check_nesting(defined: list[bytes]) -> None:
         while nested and not text.startswith(nested[-1]):
             nested.pop()
         nested.append(text)
-        if len(nested) > MOST_NESTED:
-            raise _Refusal(f"has more than {MOST_NESTED} user-defined pieces that begin with each other")
+        if len(nested) > MAX_NESTED:
+            raise _Refusal(f"has more than {MAX_NESTED} user-defined pieces that begin with each other")
 
 
 def _check_table(table: bytes) -> None:
@@ -122,7 +128,7 @@ def _check_table(table: bytes) -> None:
     if not table:
         return
     size = int.from_bytes(table[:4], "little")
-    if len(table) > MOST_TABLE_BYTES or not 0 < size <= len(table) - 4 or size % 4:
+    if len(table) > MAX_TABLE_BYTES or not 0 < size <= len(table) - 4 or size % 4:
         raise _Refusal("has a normalisation table of a wrong size")
     units = np.frombuffer(table, "<u4", size // 4, 4).astype(np.int64)
     text = table[4 + size :]
@@ -142,7 +148,8 @@ class _Table:
     """
 
     def __init__(self, units: Units, text: int) -> None:
-        self._units, self._text = units, text
+        self._units = units
+        self._text = text
         labels = units & _LABELS
         self._offsets = units >> 10 << ((units & 0x200) >> 6)
         places = np.where(labels < 256, np.arange(units.size) ^ labels, -1)
@@ -151,15 +158,16 @@ class _Table:
 
     def check(self) -> None:
         """Follow all paths, byte by byte, with the number of rules that match on each."""
-        places, rules = self._offsets[:1], np.zeros(1, np.int64)
+        places = self._offsets[:1]
+        rules = np.zeros(1, np.int64)
         visits = 0
-        for _ in range(MOST_KEY_BYTES):
+        for _ in range(MAX_KEY_BYTES):
             if (places | 255).max() >= self._units.size:
                 raise _Refusal("has a normalisation table that leads out of itself")
             first, last = (np.searchsorted(self._places, places, side) for side in ("left", "right"))
             counts = last - first
             visits += int(counts.sum())
-            if visits > _MOST_VISITS * self._units.size:
+            if visits > _MAX_VISITS * self._units.size:
                 break
             if not counts.any():
                 return
@@ -168,15 +176,15 @@ class _Table:
         raise _Refusal("has a normalisation table whose rules have no end")
 
     def _after(self, reached: Units, rules: Units) -> tuple[Units, Units]:
-        """The places behind these units, each once, and the most rules on a path to them."""
+        """Return the places behind these units, each once, and the most rules on a path to them."""
         places = reached ^ self._offsets[reached]
         matches = self._units[reached] & _LEAF != 0
         leaves = places[matches]
         if (leaves >= self._units.size).any() or (self._units[leaves] & _VALUES >= self._text).any():
             raise _Refusal("has a normalisation table that leads out of itself")
         rules = rules + matches
-        if rules.max() > MOST_RULES:
-            raise _Refusal(f"has a normalisation table with more than {MOST_RULES} rules for one place")
+        if rules.max() > MAX_RULES:
+            raise _Refusal(f"has a normalisation table with more than {MAX_RULES} rules for one place")
         unique, inverse = np.unique(places, return_inverse=True)
         most = np.zeros(unique.size, np.int64)
         np.maximum.at(most, inverse, rules)

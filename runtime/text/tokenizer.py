@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
-        """The source ids of the text alone, and its affixes; None for the default languages."""
+        """Return the source ids of the text alone, and its affixes; None for the default languages."""
 
     def locate_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -48,19 +48,19 @@ class Tokenizer(Protocol):
         """Encode as `encode_source` does, with the characters, first and after the last, that each id stands for."""
 
     def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
-        """The affixes of texts that choose no language by themselves; None for the default languages."""
+        """Return the affixes of texts that choose no language by themselves; None for the default languages."""
 
     def encode_prefix(self, text: str) -> list[int]:
-        """The target ids of a prefix that a translation must begin with, without bos and eos."""
+        """Return the target ids of a prefix that a translation must begin with, without bos and eos."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids; special ids, and ids outside the vocabulary, leave no text."""
+        """Return the text of target ids; special ids, and ids outside the vocabulary, leave no text."""
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of these source ids, for people."""
+        """Return pieces of these source ids, for people."""
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of these target ids, for people."""
+        """Return pieces of these target ids, for people."""
 
     def target_spans(self, ids: Sequence[int]) -> list[Span]:
         """The characters of `decode(ids)` that each id adds to those before; an unfinished one is the last id's."""
@@ -68,7 +68,8 @@ class Tokenizer(Protocol):
         spans = list[Span]()
         end = 0
         for position, token in enumerate(ids):
-            start, end = end, end + len(stream.add(token, position == len(ids) - 1))
+            start = end
+            end = end + len(stream.add(token, position == len(ids) - 1))
             spans.append((start, end))
         return spans
 
@@ -77,16 +78,16 @@ class Side(Protocol):
     """The model of one side: text to ids and back, without affixes."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text alone. Unpaired surrogates count as unseen characters."""
+        """Return the ids of a text alone. Unpaired surrogates count as unseen characters."""
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode, with the characters that each id stands for, also where normalisation changes them."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
 
     def piece(self, token: int) -> str | None:
-        """The piece of an id; None if it has none."""
+        """Return the piece of an id; None if it has none."""
 
 
 class Pieces(Side):
@@ -101,7 +102,8 @@ class Pieces(Side):
     """
 
     def __init__(self, model: File, vocabulary: Vocabulary | None = None) -> None:
-        self._processor, self._vocabulary = _load(model), vocabulary
+        self._processor = _load(model)
+        self._vocabulary = vocabulary
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
@@ -119,12 +121,12 @@ class Pieces(Side):
         return self._vocabulary.ids([piece.piece for piece in pieces]), spans
 
     def _is_unknown(self, text: str) -> bool:
-        """Whether the model makes one unknown piece of a text, after the mark of a word."""
+        """Return whether the model makes one unknown piece of a text, after the mark of a word."""
         ids = self._processor.encode(text, out_type=int)
         return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(_WORD)])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids.
+        """Return the text of ids.
 
         A model's vocabulary may be padded beyond its pieces. Ids from the padding, which an undertrained model can
         choose, leave no text, as special ids do.
@@ -135,7 +137,9 @@ class Pieces(Side):
 
     def piece(self, token: int) -> str | None:
         if self._vocabulary is None:
-            return str(self._processor.id_to_piece(token)) if token < self.size else None
+            if token < self.size:
+                return str(self._processor.id_to_piece(token))
+            return None
         return "".join(self._vocabulary.pieces([token])) or None
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
@@ -143,17 +147,21 @@ class Pieces(Side):
         return self._continuing.locate(text)
 
     def normalised(self, text: str) -> Normalised | None:
-        """The text as the model reads it, without a space that it puts in front; None if it changes nothing."""
-        return _normalised(self._processor, _valid(text)) if self._normalises else None
+        """Return the text as the model reads it, without a space that it puts in front; None if it changes nothing."""
+        if self._normalises:
+            return _normalised(self._processor, _valid(text))
+        return None
 
     def space(self) -> list[int]:
-        """The ids of a space alone."""
+        """Return the ids of a space alone."""
         piece = "\u2581"
-        return [self._processor.piece_to_id(piece)] if self._vocabulary is None else self._vocabulary.ids([piece])
+        if self._vocabulary is None:
+            return [self._processor.piece_to_id(piece)]
+        return self._vocabulary.ids([piece])
 
     @cached_property
     def _normalises(self) -> bool:
-        """Whether there are rules of normalisation."""
+        """True if there are rules of normalisation."""
         specs = [content for number, content, _ in fields(self._processor.serialized_model_proto()) if number == 3]
         return any(number == 2 and content for spec in specs for number, content, _ in fields(spec))
 
@@ -181,14 +189,18 @@ def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str
     places: list[int] = []
     for piece in processor.encode(text, out_type="immutable_proto").pieces:
         # A character of several pieces is one of bytes: the last piece has it.
-        part = text[piece.begin : piece.end] if processor.is_byte(piece.id) else piece.piece.replace("\u2581", " ")
+        if processor.is_byte(piece.id):
+            part = text[piece.begin : piece.end]
+        else:
+            part = piece.piece.replace("\u2581", " ")
         # From the end, since a space in front may be of none of the text's characters.
         places += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
         parts.append(part)
     whole = "".join(parts)
     skipped = len(whole) - len(whole.lstrip(" "))
     # White space at both ends, which the model drops; one of white space alone has it once.
-    before, after = text[:1].isspace(), text[-1:].isspace() and not text.isspace()
+    before = text[:1].isspace()
+    after = text[-1:].isspace() and not text.isspace()
     end = len(text.rstrip())
     return Normalised(
         " " * before + whole[skipped:] + " " * after,
@@ -228,9 +240,9 @@ class FromTokenizers(Side):
         return list(encoding.ids), list(encoding.offsets)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without special ones."""
+        """Return the text of ids, without special ones."""
         with _panics("decode ids"):
-            return str(self._tokenizer.decode([int(i) for i in ids if 0 <= i], skip_special_tokens=True))
+            return str(self._tokenizer.decode([int(i) for i in ids if i >= 0], skip_special_tokens=True))
 
     def piece(self, token: int) -> str | None:
         piece: str | None = self._tokenizer.id_to_token(token)
@@ -238,7 +250,7 @@ class FromTokenizers(Side):
 
 
 class Bytes(Side):
-    """The bytes of UTF-8, as ByT5 has them: what is no byte, and bytes of no character, leave no text."""
+    """UTF-8 bytes, as in ByT5. Ids that are not bytes, and invalid bytes, are dropped from texts."""
 
     def encode(self, text: str) -> list[int]:
         return [byte + FIRST_BYTE for byte in _valid(text).encode()]
@@ -252,7 +264,11 @@ class Bytes(Side):
 
     def piece(self, token: int) -> str | None:
         byte = token - FIRST_BYTE
-        return (chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>") if 0 <= byte < 256 else None
+        if 0 <= byte < 256:
+            if 32 < byte < 127:
+                return chr(byte)
+            return f"<0x{byte:02X}>"
+        return None
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode as `locate` does: bytes have no prefix."""
@@ -263,7 +279,7 @@ class Bytes(Side):
         return None
 
     def space(self) -> list[int]:
-        """The id of a space."""
+        """Return the id of a space."""
         return self.encode(" ")
 
 
@@ -278,13 +294,15 @@ class TextTokenizer(Tokenizer):
     """
 
     def __init__(self, source: Side, target: Side, description: TokenizerDescription, unk: int) -> None:
-        self._source, self._target = source, target
-        self._description, self._unk = description, unk
+        self._source = source
+        self._target = target
+        self._description = description
+        self._unk = unk
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
-        """The source ids of the text alone, and its affixes.
+        """Return the source ids of the text alone, and its affixes.
 
         Args:
             text: one line, which may choose its target language by itself if the bundle has that.
@@ -313,33 +331,37 @@ class TextTokenizer(Tokenizer):
         return self._target.encode(text)
 
     def prefix_spans(self, text: str) -> list[Span]:
-        """The characters that each id of `encode_prefix` stands for."""
+        """Return the characters that each id of `encode_prefix` stands for."""
         return self._target.locate(text)[1]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids; ids without a piece leave no text."""
+        """Return the text of target ids; ids without a piece leave no text."""
         return self._target.decode(ids)
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces of source ids; an id without one is its number."""
+        """Return the pieces of source ids; an id without one is its number."""
         return [self._source.piece(token) or f"<{token}>" for token in ids]
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces of target ids, likewise."""
+        """Return the pieces of target ids, likewise."""
         return [self._target.piece(token) or f"<{token}>" for token in ids]
 
     def source_text(self, ids: Sequence[int]) -> str:
-        """The text of source ids: it turns random ids into sample texts for a model that came without any."""
+        """Return the text of source ids: it turns random ids into sample texts for a model that came without any."""
         return self._source.decode(ids)
 
     def _split(self, text: str, source_language: str | None, target_language: str | None) -> tuple[str, Affixes]:
-        """The text without its own choice of a language, and the affixes for that choice."""
+        """Return the text without its own choice of a language, and the affixes for that choice."""
         description = self._description
         name, text = split_marker(text, description)
         if name is not None:
             known = description.languages is not None and name in description.languages.target
-            target_language = name if known else None
-            description = description if known else with_unknown_target(description, self._unk)
+            if known:
+                target_language = name
+            else:
+                target_language = None
+            if not known:
+                description = with_unknown_target(description, self._unk)
         return text, affixes(description, source_language, target_language)
 
 
@@ -357,9 +379,13 @@ class SentencePieceTokenizer(TextTokenizer):
 
     def __init__(self, source: Path, target: Path | None = None, *, eos: int) -> None:
         pieces = Pieces(source)
-        target_pieces = pieces if target is None or target == source else Pieces(target)
+        if target is None or target == source:
+            target_pieces = pieces
+        else:
+            target_pieces = Pieces(target)
         super().__init__(pieces, target_pieces, plain(source.name, (target or source).name, eos), 0)
-        self.source_size, self.target_size = pieces.size, target_pieces.size
+        self.source_size = pieces.size
+        self.target_size = target_pieces.size
 
 
 class IdsOnly(Tokenizer):
@@ -407,7 +433,7 @@ class IdsOnly(Tokenizer):
 def open_tokenizer(
     bundle: Files, description: TokenizerDescription, vocabularies: Vocabularies
 ) -> TextTokenizer | IdsOnly:
-    """The tokenizer that the field `tokenizer` of a manifest describes.
+    """Return the tokenizer that the field `tokenizer` of a manifest describes.
 
     Args:
         bundle: what has its files, by the names in the description.
@@ -427,12 +453,17 @@ def open_tokenizer(
     files = files_of(bundle)
     source = _side(files, description, description.source, unk, vocabularies.source)
     same = description.source == description.target and vocabularies.source == vocabularies.target
-    target = source if same else _side(files, description, description.target, unk, vocabularies.target)
+    if same:
+        target = source
+    else:
+        target = _side(files, description, description.target, unk, vocabularies.target)
     return TextTokenizer(source, target, description, unk)
 
 
 def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, decodes: bool) -> Side:
-    return side if description.added is None else WithAdded(side, description.added, decodes)
+    if description.added is None:
+        return side
+    return WithAdded(side, description.added, decodes)
 
 
 def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFiles, unk: int, size: int) -> Side:
@@ -462,10 +493,12 @@ class TextStream:
         self._ids.append(token_id)
         text = self._tokenizer.decode(self._ids)
         # A trailing replacement character is what the first bytes of a character look like.
-        text = text if last else text.rstrip("\ufffd")
+        if not last:
+            text = text.rstrip("\ufffd")
         if not text.startswith(self._given):
             return ""
-        added, self._given = text[len(self._given) :], text
+        added = text[len(self._given) :]
+        self._given = text
         return added
 
 
@@ -497,5 +530,7 @@ def _panics(what: str) -> Iterator[None]:
 
 
 def _valid(text: str) -> str:
-    """The text without unpaired surrogates, which UTF-8 cannot hold."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") if not text.isascii() else text
+    """Return the text without unpaired surrogates, which UTF-8 cannot hold."""
+    if not text.isascii():
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -1,4 +1,4 @@
-"""Long runs of characters that a SentencePiece model does not know, for which it takes the square of their length.
+"""Long runs of characters that are unknown to a SentencePiece model, which needs quadratic time for them.
 
 It makes one unknown piece of such a run, however long, so the middle of the run changes nothing. Where the normalised
 text of a run is needed, it is computed in blocks.
@@ -12,8 +12,10 @@ from itertools import accumulate
 from txport.runtime.text.alignment import Span
 
 # Characters without white space that are looked through, and of the pieces in which that is done.
-LEAST_RUN, CHUNK, OVERLAP = 2_048, 512, 64
-_RUN = re.compile(rf"\S{{{LEAST_RUN},}}")
+MIN_RUN = 2_048
+CHUNK = 512
+OVERLAP = 64
+_RUN = re.compile(rf"\S{{{MIN_RUN},}}")
 # Where something was left out of a text, in the text that is left, and how many characters.
 Gap = tuple[int, int]
 
@@ -26,11 +28,14 @@ def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[G
         is_unknown: whether the model makes nothing but one unknown piece of some characters.
 
     Returns:
-        the text that is left, of the same ids, and what was left out.
+        the shortened text, which has the same ids, and the removed text.
     """
-    if len(text) < LEAST_RUN:
+    if len(text) < MIN_RUN:
         return text, []
-    left, gaps, done, size = list[str](), list[Gap](), 0, 0
+    left = list[str]()
+    gaps = list[Gap]()
+    done = 0
+    size = 0
     for start, end in (cut for run in _RUN.finditer(text) for cut in _cuts(text, run.start(), run.end(), is_unknown)):
         left.append(text[done:start])
         size += start - done
@@ -74,7 +79,7 @@ def blocks(text: str, normalise: Callable[[str], str]) -> Iterator[Span]:
         normalise: the normalised text of a short text.
     """
     start = 0
-    for run in _RUN.finditer(text) if len(text) >= LEAST_RUN else ():
+    for run in _RUN.finditer(text) if len(text) >= MIN_RUN else ():
         end = run.start() + CHUNK
         while end + OVERLAP <= run.end():
             left, right = text[end - OVERLAP : end], text[end : end + OVERLAP]

@@ -32,15 +32,16 @@ class Vocabulary:
     """
 
     def __init__(self, pieces: Sequence[str | None], unk: int) -> None:
-        self._pieces, self._unk = pieces, unk
+        self._pieces = pieces
+        self._unk = unk
         self._ids = {piece: token for token, piece in enumerate(pieces) if piece is not None}
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
-        """The ids of pieces."""
+        """Return the ids of pieces."""
         return [self._ids.get(piece, self._unk) for piece in pieces]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The pieces of ids; ids without a piece or outside the vocabulary are skipped."""
+        """Return the pieces of ids; ids without a piece or outside the vocabulary are skipped."""
         found = (self._pieces[token] for token in ids if 0 <= token < len(self._pieces))
         return [piece for piece in found if piece is not None]
 

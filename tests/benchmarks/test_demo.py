@@ -169,7 +169,7 @@ def test_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     )
     demo._train()
     text = demo.console.file.getvalue()
-    assert "cannot go on, a new one begins: " in " ".join(text.split())
+    assert "cannot continue, a new one begins: " in " ".join(text.split())
     assert json.loads(run.end.read_text())["steps"] == 2
 
 

@@ -191,7 +191,7 @@ class State : public DecoderState {
     rows_ = std::move(next);
   }
 
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override {
     require(valid_ && unread_.empty(), "moved before the steps were read");
     valid_ = false;
     auto next = std::make_unique<State>(engine_, rows.size(), source_, target, logits_);

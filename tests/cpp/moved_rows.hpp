@@ -68,7 +68,7 @@ inline void check_moved_rows(const Engine& engine, std::uint32_t seed, std::int6
       taken.resize(rows.size(), 0);
       state->reorder(taken);
     } else {
-      state = state->moved(taken, target);
+      state = state->resized(taken, target);
     }
     REQUIRE(state->rows() == taken.size());
     CHECK(state->target() >= target);

@@ -212,9 +212,9 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
     shown = [part for part in os.read(ours, 1 << 16).decode().split("\r\x1b[K") if part]
     os.close(ours)
     assert done.returncode == 0
-    assert re.fullmatch(r"32 lines, \d+ a second", shown[0])
+    assert re.fullmatch(r"32 lines, \d+ per second", shown[0])
     assert shown[1].startswith(f"txport-translate: {tmp_path}/in, line 41 has")
-    assert re.fullmatch(r"41 lines, \d+ a second\s+", shown[2])
+    assert re.fullmatch(r"41 lines, \d+ per second\s+", shown[2])
 
 
 def test_bad_options_and_closed_pipes() -> None:

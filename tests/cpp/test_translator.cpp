@@ -173,7 +173,7 @@ TEST_CASE("bad arguments") {
   CHECK(fault(options).find("no target language") != std::string::npos);
   CHECK(fault_of<InputError>([&] {
           translator.translate({"a", "b\xFF"}, {});
-        }) == "sentence 2 is not UTF-8 (byte 2 is 0xff): convert the text, say with iconv -t utf-8");
+        }) == "sentence 2 is not UTF-8 (byte 2 is 0xff): convert the text, for example with iconv -t utf-8");
   CHECK(fault_of<InputError>([&] { Translator(kToyBundle, with_lowering("fusion")); }).find("'fusion' is unknown") !=
         std::string::npos);
   TranslatorOptions how;
@@ -184,7 +184,7 @@ TEST_CASE("bad arguments") {
   CHECK(fault_of<InputError>([&] { Translator(kToyBundle, how); }).find("batch") != std::string::npos);
   how.batch = 9;
   CHECK(fault_of<InputError>([&] { Translator(kToyBundle, how); }) ==
-        "the batch 9 is not between 1 and 8, the most of this bundle");
+        "the batch 9 is not between 1 and 8, the maximum of this bundle");
 }
 
 TEST_CASE("what is no graph, and weights that fit no graph, are errors of the bundle") {

@@ -42,7 +42,11 @@ def test_steps_are_captured(float16_bundle: Path, lowering: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "driver", "reason"),
     [
-        ("no-cudnn", "13000", "libcudnn.so.9 is missing, install it where the loader looks, as LD_LIBRARY_PATH says"),
+        (
+            "no-cudnn",
+            "13000",
+            "libcudnn.so.9 is missing, install it in a folder of the loader, for example of LD_LIBRARY_PATH",
+        ),
         (
             "cudnn",
             "12040",

@@ -278,7 +278,7 @@ def test_engines_that_answer_wrongly_do_not_appear(
     monkeypatch.setattr(directory, "run_apart", lambda work, timeout, progress: work(progress))
     monkeypatch.setattr(check, "find_gpu", lambda: L4)
     monkeypatch.setattr(check, "open_engine", lambda *arguments: MemoryEngine(Limits(2, 512, 100)))
-    with pytest.raises(CheckFailed, match=r"do not give what the bundle's golden.json says: case \d+ in a batch of 1"):
+    with pytest.raises(CheckFailed, match=r"differ from the bundle's golden.json: case \d+ in a batch of 1"):
         build()
     assert engines_of(target) == before and not list(own_engines(Manifest.load(target)).glob(".sm*"))
     right = OrtEngine(target, manifest, ["scatter"])

@@ -175,7 +175,7 @@ class MemoryState(DecoderState):
         self.sources = [self.sources[row] for row in keep]
         self.last_logits = None
 
-    def moved(self, rows: Sequence[int], target: int) -> "MemoryState":
+    def resized(self, rows: Sequence[int], target: int) -> "MemoryState":
         assert self.valid and not self.unread and 1 <= len(rows) <= self.engine.limits.batch
         self.valid = False
         self.engine.moves.append((len(rows), target))

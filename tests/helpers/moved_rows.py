@@ -1,4 +1,4 @@
-"""What `DecoderState.moved` and `reorder` must do: each row, copied or not, goes on as if it had been decoded alone.
+"""What `DecoderState.resized` and `reorder` must do: each row, copied or not, goes on as if it had been decoded alone.
 
 Copies that share their buffers would go unnoticed, since they make the same tokens. So rows are also given other tokens
 (`override`) and new sentences (`place`) on the way, after which only independent copies are right.
@@ -88,7 +88,7 @@ def check_moves(
             taken = [index % len(rows) for index in turn.rows]
             rows = _taken(rows, taken)
             target = min(max(len(row.made) for row in rows) + 1 + turn.longer, engine.limits.target)
-            state = state.moved(taken, target)
+            state = state.resized(taken, target)
             assert state.rows == len(rows) and state.target >= target
         if turn.refill and (free := [index for index, row in enumerate(rows) if row.finished]):
             for index in free:
@@ -115,7 +115,7 @@ def _with_room(engine: Engine, state: DecoderState, rows: list[_Row]) -> Decoder
     made = max(len(row.made) for row in rows if not row.finished)
     if made < state.target:
         return state
-    return state.moved(range(len(rows)), min(2 * made, engine.limits.target))
+    return state.resized(range(len(rows)), min(2 * made, engine.limits.target))
 
 
 def _step(engine: Engine, state: DecoderState, rows: list[_Row], steps: int, next_token: NextToken) -> None:

@@ -123,7 +123,7 @@ def test_long_lines() -> None:
         ([BUNDLE, "--engine", "swift"], ["'swift'", "auto, fused, ort, trt"]),
         ([BUNDLE, "--engine", "fused"], ["the bundle has no parameters for the fused engine", "export it again"]),
         ([BUNDLE, "--max-length", 73], ["73", "72"]),
-        ([BUNDLE, "--batch", 9], ["the batch 9 is not between 1 and 8, the most of this bundle"]),
+        ([BUNDLE, "--batch", 9], ["the batch 9 is not between 1 and 8, the maximum of this bundle"]),
         ([BUNDLE, "--scores"], ["--scores needs --json"]),
         ([BUNDLE, "nowhere.txt"], ["nowhere.txt cannot be read: No such file"]),
         ([BUNDLE, BUNDLE], ["toy_bundle is a directory: give a text file"]),

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -134,7 +135,7 @@ def test_each_pair_is_scored_as_if_alone(real: Translator, data: st.DataObject) 
     pairs = data.draw(st.lists(st.tuples(ids, ids), min_size=1, max_size=6))
     most = data.draw(st.sampled_from([1, 5000, 1 << 24]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(teacher_forcing, "MOST_NUMBERS", most)
+        patch.setattr(teacher_forcing, "MAX_NUMBERS", most)
         together = real.score_ids([source for source, _ in pairs], [target for _, target in pairs])
     for (source, target), score in zip(pairs, together, strict=True):
         (alone,) = real.score_ids([source], [target])

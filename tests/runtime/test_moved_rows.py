@@ -100,5 +100,5 @@ def test_copies_within_the_same_buffers_move_only_the_repeated_rows(rows: list[i
     check_moves(engine, sources, [60] * 3, walk, after)
     copies = device.copies
     state = engine.allocate(3, 3, 60)
-    state.moved(rows, 60)
+    state.resized(rows, 60)
     assert (device.copies > copies) == (len(set(rows)) < len(rows))

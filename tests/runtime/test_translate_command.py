@@ -153,7 +153,7 @@ def watched(tmp_path: Path, *arguments: str, terminal_output: bool = False) -> s
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     said = watched(tmp_path)
     shown = [part for part in said.split("\r\x1b[K") if part]
-    assert shown[0].startswith("32 lines, ") and shown[0].endswith(" a second")
+    assert shown[0].startswith("32 lines, ") and shown[0].endswith(" per second")
     # Broken between words, where the terminal's width wants it.
     assert " ".join(shown[1].split()).startswith(f"tx-translate: {tmp_path}/in, line 41 has")
     assert shown[2].startswith("41 lines, ") and said.endswith("\n")
@@ -161,8 +161,8 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_no_progress_among_lines_that_are_seen(tmp_path: Path) -> None:
-    assert "a second" not in watched(tmp_path, terminal_output=True)
-    assert "a second" in watched(tmp_path, "-o", str(tmp_path / "out"), terminal_output=True)
+    assert "per second" not in watched(tmp_path, terminal_output=True)
+    assert "per second" in watched(tmp_path, "-o", str(tmp_path / "out"), terminal_output=True)
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, object]) -> None:
 
 
 def test_a_batch_is_within_the_bundles(toy: Translator) -> None:
-    with pytest.raises(InputError, match="the batch 9 is not between 1 and 8, the most of this bundle"):
+    with pytest.raises(InputError, match="the batch 9 is not between 1 and 8, the maximum of this bundle"):
         Translator(BUNDLE, batch=9)
     assert Translator(BUNDLE, batch=8).translate(TEXTS) == toy.translate(TEXTS)
 
@@ -389,7 +389,7 @@ def test_threads_share_a_translator(toy: Translator) -> None:
 
 
 def test_files(toy: Translator, tmp_path: Path) -> None:
-    lines = (TEXTS + ["", "  "]) * 300
+    lines = ([*TEXTS, "", "  "]) * 300
     (tmp_path / "in").write_text("\n".join(lines), encoding="utf-8")
     assert toy.translate_file(tmp_path / "in", tmp_path / "out", Options(max_length=5)) == len(lines)
     found = (tmp_path / "out").read_bytes().decode().split("\n")

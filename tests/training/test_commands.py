@@ -196,7 +196,7 @@ def test_evaluate_refuses_a_device_and_a_length_that_are_not_there(checkpoint: P
             ("--recipe", "tiny", "-o", "x", "--source-language", "en"),
             ("corpus has the unknown field 'source_language'",),
         ),
-        (("--recipe", "tiny", "-o", "x", "--resume", "--force"), ("give one of them",)),
+        (("--recipe", "tiny", "-o", "x", "--resume", "--force"), ("choose one of them",)),
     ],
 )
 def test_bad_use_of_train(command: Command, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
@@ -278,7 +278,7 @@ def test_nothing_to_resume_and_a_finished_run_are_said_before_pytorch_is_importe
     arguments = ("--recipe", "tiny", "--resume", "-o")
     assert_says(command("train", *arguments, "x", before=without), 2, "x.run holds no run to resume")
     done = command("train", *arguments, checkpoint, "--max-steps", 2, before=without)
-    assert_says(done, 0, "tx-train: the run is finished (2 steps, BLEU ", "raise max_steps to go on")
+    assert_says(done, 0, "tx-train: the run is finished (2 steps, BLEU ", "raise max_steps to continue")
     assert not list(tmp_path.iterdir())
 
 

@@ -78,7 +78,7 @@ def test_answers_without_an_end_are_limited_by_their_source(copying_model: Trans
     # Twice the source with its end, and 20; the model has 40 positions.
     assert tokens == [Answer("28", ended=False), Answer("24", ended=False), Answer("40", ended=False)]
     assert answers(engine, letters, ["abc"], max_length=5) == [Answer("5", ended=False)]
-    with pytest.raises(InputError, match="the maximum length 41 is not between 1 and 40, the most of this model"):
+    with pytest.raises(InputError, match="the maximum length 41 is not between 1 and 40, the maximum of this model"):
         answers(engine, letters, ["abc"], max_length=41)
 
 

@@ -51,7 +51,7 @@ def test_all_pairs_in_order_as_often_as_asked(tmp_path: Path) -> None:
     found = Shards(shards(tmp_path / "a", pairs), ("source", "target"))
     assert list(found) == pairs == list(found) and len(found) == len(pairs)
     assert list(Shards(shards(tmp_path / "b", pairs), ("source", "target"), first=10)) == pairs[:10]
-    assert list(found.without(frozenset([TEXTS[0]]), 1).answered(str.upper))[0] == (TEXTS[1], f"{TEXTS[1]}!".upper())
+    assert next(iter(found.without(frozenset([TEXTS[0]]), 1).answered(str.upper))) == (TEXTS[1], f"{TEXTS[1]}!".upper())
 
 
 def test_rows_without_text_are_left_out(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def size():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
     return int(line.split()[1]) * 1024
 
-tokenizers.MOST_SENTENCES = 2_000  # of 2,000,000: it keeps so many, whatever the corpus has
+tokenizers.MAX_SENTENCES = 2_000  # of 2,000,000: it keeps so many, whatever the corpus has
 # What the process may have besides what is imported: its own memory, without what it maps of files.
 limit = size() + int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -146,7 +146,7 @@ def test_a_finished_run_says_so_and_writes_nothing(tiny: Tiny, run: tuple[Path, 
         with pytest.raises(Finished) as said:
             train(tiny(limit, *OPTIONS), output, Path(), resume=True)
         bleu = f"{outcome.test.bleu:.2f}"
-        assert str(said.value) == f"the run is finished (12 steps, BLEU {bleu}): raise max_steps to go on"
+        assert str(said.value) == f"the run is finished (12 steps, BLEU {bleu}): raise max_steps to continue"
         assert said.value.exit_code == 0
     assert files(output, RunDirectory(output).path) == before
 
@@ -154,7 +154,7 @@ def test_a_finished_run_says_so_and_writes_nothing(tiny: Tiny, run: tuple[Path, 
 def test_a_run_that_its_time_ended_is_finished(tiny: Tiny, tmp_path: Path) -> None:
     limits = ("training.max_minutes=0.03", "training.max_steps=100000")
     train(tiny(*limits), tmp_path / "checkpoint", Path())
-    with pytest.raises(Finished, match="raise max_minutes to go on"):
+    with pytest.raises(Finished, match="raise max_minutes to continue"):
         train(tiny(*limits), tmp_path / "checkpoint", Path(), resume=True)
 
 
@@ -164,7 +164,7 @@ def test_an_output_that_exists_is_refused(tiny: Tiny, run: tuple[Path, Outcome],
         train(recipe, run[0], Path())
     (tmp_path / "mine.run" / "state").mkdir(parents=True)
     (tmp_path / "mine.run" / "state" / "last.ckpt").touch()
-    with pytest.raises(InputError, match="--resume to go on with it"):
+    with pytest.raises(InputError, match="--resume to continue it"):
         train(recipe, tmp_path / "mine", Path())
 
 

@@ -1,7 +1,7 @@
 """Guided attention: chosen heads of cross-attention learn to point to the source, beside what all heads learn.
 
 Heads learn to translate, and not to point at what they translate (a word's number may be read off its neighbour). Two
-losses teach it, on the average of the heads that `alignment_heads` of a config names. "diagonal" wants a target token
+losses teach it, on the average of the heads that `alignment_heads` of a config names. "diagonal" rewards a target token
 to look as far into the source as it is into the target, which is right where both run in parallel: Tachibana et al.
 (2017), "Efficiently Trainable Text-to-Speech System Based on Deep Convolutional Networks with Guided Attention",
 arXiv:1710.08969, section 4.1. "alignments" wants what an aligner has found: Chen et al. (2016), "Guided Alignment
@@ -45,7 +45,7 @@ class Guide(Protocol):
 class Diagonal(Guide):
     """The penalties of `diagonal_loss`.
 
-    Of step t of T and source piece n of N, both counted from 0, 1 - exp(-(n / N - t / T)^2 / (2 g^2)). What is no text
+    Of step t of T and source piece n of N, both counted from 0, 1 - exp(-(n / N - t / T)^2 / (2 g^2)). Special tokens
     (eos, a language) counts in neither N nor T; to look there costs 1, or it would be a way out. Steps that make no
     text are free.
 
@@ -61,7 +61,8 @@ class Diagonal(Guide):
 
     def fill(self, matrix: Matrix, points: npt.NDArray[np.int32]) -> None:
         source, source_end, target, target_end = points.tolist()
-        sources, targets = source_end - source, target_end - target
+        sources = source_end - source
+        targets = target_end - target
         distance = np.arange(sources) / max(1, sources) - np.arange(targets)[:, None] / max(1, targets)
         matrix[target:target_end] = 1.0
         matrix[target:target_end, source:source_end] = 1 - np.exp(-(distance**2) / (2 * self._width**2))
@@ -76,7 +77,8 @@ class Aligned(Guide):
     """
 
     def __init__(self, alignments: Mapping[Pair, Links], tokenizer: TextTokenizer) -> None:
-        self._alignments, self._tokenizer = alignments, tokenizer
+        self._alignments = alignments
+        self._tokenizer = tokenizer
 
     def points(self, pair: Pair, source: range, target: range) -> Sequence[int]:
         links = self._alignments.get(pair)
@@ -91,24 +93,26 @@ class Aligned(Guide):
 
 
 def choose_guide(options: TrainingOptions, alignments: Mapping[Pair, Links], tokenizer: TextTokenizer) -> Guide | None:
-    """The guide of a recipe's `[training]`; None where none has a weight."""
+    """Return the guide of a recipe's `[training]`; None where none has a weight."""
     if options.guided_attention == "none" or not options.guided_weight:
         return None
-    return Diagonal(options.guided_width) if options.guided_attention == "diagonal" else Aligned(alignments, tokenizer)
+    if options.guided_attention == "diagonal":
+        return Diagonal(options.guided_width)
+    return Aligned(alignments, tokenizer)
 
 
 def default_heads(decoder_layers: int) -> Heads:
     """(layer, head) to guide where a recipe names none: the first head of the last layer but one, or of two the last.
 
     That layer aligns best by itself already (Garg et al. 2019, "Jointly Learning to Align and Translate with
-    Transformer Models", section 4.1), and what it finds the last layer can use. The first of two knows too little: on
-    the built-in corpus its heads align digits worst.
+    Transformer Models", section 4.1), and the last layer can use its result. The first of two layers has too little
+    context: on the built-in corpus its heads align digits worst.
     """
     return ((decoder_layers - 2 if decoder_layers > 2 else decoder_layers - 1, 0),)
 
 
 def cross_attentions(model: Transformer) -> list[torch.nn.Module]:
-    """The attentions that have a head of the config's `alignment_heads`, by layer."""
+    """Return the attentions that have a head of the config's `alignment_heads`, by layer."""
     layers = sorted({layer for layer, _ in model.config.alignment_heads})
     return [_cross_attention(model, layer) for layer in layers]
 
@@ -134,7 +138,7 @@ def guided_loss(kind: str, attention: Tensor, guide: Tensor, tokens: int | Tenso
 
 
 def diagonal_loss(attention: Tensor, penalties: Tensor, tokens: int | Tensor) -> Tensor:
-    """The mean over steps of the penalty that a step's attention meets: from 0 to 1, without a unit.
+    """Return the mean over steps of the penalty that a step's attention meets: from 0 to 1, without a unit.
 
     The paper takes the mean over source positions too, which makes long sources cheaper.
 

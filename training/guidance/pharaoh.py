@@ -21,7 +21,7 @@ _LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
 def read_links(text: str, source: str, target: str, where: str) -> Links:
-    """The alignment of one pair, of words.
+    """Return the alignment of one pair, of words.
 
     Args:
         text: in Pharaoh form; empty where nothing is known to be aligned.
@@ -52,7 +52,7 @@ def read_links(text: str, source: str, target: str, where: str) -> Links:
 
 
 def piece_links(links: Links, source: str, target: str, tokenizer: TextTokenizer) -> Links:
-    """The alignment of the pieces of a pair, counted from the first of each text, from that of its words."""
+    """Return the alignment of the pieces of a pair, counted from the first of each text, from that of its words."""
     sides = (source, tokenizer.locate_source(source)[1]), (target, tokenizer.prefix_spans(target))
     pieces_of_source, pieces_of_target = (_pieces(text, spans) for text, spans in sides)
     found = [
@@ -67,7 +67,7 @@ def piece_links(links: Links, source: str, target: str, tokenizer: TextTokenizer
 def by_pair(
     pairs: Iterable[tuple[str, str]], alignments: Sequence[str], lines: Iterable[str]
 ) -> dict[tuple[str, str], Links]:
-    """The alignment of each pair, as `read_links` reads it; of equal pairs, that of the first.
+    """Return the alignment of each pair, as `read_links` reads it; of equal pairs, that of the first.
 
     Args:
         pairs: with a text on both sides, or they are left out.
@@ -83,7 +83,7 @@ def by_pair(
 
 
 def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The pieces of each word; one without characters belongs to the word that follows, if there is one."""
+    """Return the pieces of each word; one without characters belongs to the word that follows, if there is one."""
     words = words_of(text)
     begins = [stripped(span, text)[0] for span in spans]
     pieces: list[list[int]] = [[] for _ in words]

@@ -30,7 +30,7 @@ class Standing:
 
 
 def compare(translations: Mapping[str, Sequence[str]], references: Sequence[str]) -> dict[str, Standing]:
-    """The standing of each model, by its name.
+    """Return the standing of each model, by its name.
 
     Args:
         translations: at least two models' translations of the same sentences; the others are compared with the first.

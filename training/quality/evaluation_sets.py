@@ -48,7 +48,8 @@ def evaluation_sets(
 
 
 def _own(model: Path) -> EvaluationSet:
-    sentences, references = model / "sentences.txt", model / "references.txt"
+    sentences = model / "sentences.txt"
+    references = model / "references.txt"
     if not (sentences.exists() and references.exists()):
         raise InputError(f"{model} carries no sentences with references: {_WAYS}")
     return EvaluationSet(f"its own {sentences}", read_parallel(sentences, references))

@@ -34,16 +34,18 @@ def sentence_bleu(translation: str, reference: str, order: int = 2) -> float:
     Longer n-grams than the translation has do not count, and an empty translation has 0.
 
     Args:
-        translation: what was made.
+        translation: the translation.
         reference: what should have been made.
         order: of the longest n-grams.
     """
-    made, wanted = translation.split(), reference.split()
+    made = translation.split()
+    wanted = reference.split()
     if not made:
         return 0.0
     score = math.exp(min(0.0, 1 - len(wanted) / len(made)))
     for n in range(1, min(order, len(made)) + 1):
-        ours, theirs = _ngrams(made, n), _ngrams(wanted, n)
+        ours = _ngrams(made, n)
+        theirs = _ngrams(wanted, n)
         score *= ((ours & theirs).total() / ours.total()) ** 0.5**n
     return score
 
@@ -53,7 +55,7 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def worst(pairs: Sequence[Pair], translations: Sequence[str], count: int, order: int = 2) -> list[Scored]:
-    """The `count` worst translations by BLEU of `order`, then by chrF; the worst is first.
+    """Return the `count` worst translations by BLEU of `order`, then by chrF; the worst is first.
 
     Args:
         pairs: sources and references.

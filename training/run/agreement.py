@@ -9,12 +9,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.runtime.errors import EngineError, InputError, TxportError
 from txport.training.examples import Examples
 
-# What gloo says; NCCL's errors have a type.
+# Messages of gloo; NCCL's errors have a type.
 _LOST = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
 
 
 class Agreement(Callback):
-    """Compares what the processes are to train on, once they know each other.
+    """Compares the inputs of all processes after they are connected.
 
     Args:
         examples: what each device has a share of: training pairs, validation pairs.
@@ -43,12 +43,14 @@ class Agreement(Callback):
 
 
 def said_once(trainer: Trainer, error: TxportError) -> BaseException:
-    """Exception for an error that all processes of a run have: only the first says it."""
-    return error if trainer.is_global_zero else SystemExit(error.exit_code)
+    """Exception for an error of all processes of a run: only the first reports it."""
+    if trainer.is_global_zero:
+        return error
+    return SystemExit(error.exit_code)
 
 
 def lost(error: RuntimeError, saved: bool) -> TxportError | None:
-    """The error for a process that does not answer any more; None if that is not what happened.
+    """Return the error for a process that does not answer any more; None if that is not what happened.
 
     Args:
         error: what a collective operation raised.
@@ -56,9 +58,14 @@ def lost(error: RuntimeError, saved: bool) -> TxportError | None:
     """
     if not isinstance(error, torch.distributed.DistError) and _LOST.search(str(error)) is None:
         return None
-    way_out = "go on with --resume" if saved else "start again"
+    if saved:
+        way_out = "continue with --resume"
+    else:
+        way_out = "start again"
     return EngineError(f"another process of this run has ended, or the network between them: {way_out}")
 
 
 def _words(pairs: int, first: int) -> str:
-    return f"{pairs} training pairs, not {first}" if pairs != first else f"{pairs} training pairs as well, but others"
+    if pairs != first:
+        return f"{pairs} training pairs, not {first}"
+    return f"{pairs} training pairs as well, but others"

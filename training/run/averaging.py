@@ -32,7 +32,7 @@ class LastValidations(ModelCheckpoint):
 
 
 def average_weights(weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each tensor, summed in float64; of whole numbers the last.
+    """Return the mean of each tensor, summed in float64; of whole numbers the last.
 
     Args:
         weights: at least one, with the same names and shapes.

@@ -4,7 +4,8 @@ import time
 
 # The part of `max_minutes` that is kept for the last validation, the test and the checkpoint: until a validation was
 # timed, and the most.
-FIRST_RESERVE, MOST_RESERVE = 0.08, 0.2
+FIRST_RESERVE = 0.08
+MAX_RESERVE = 0.2
 # What loading the kept weights and writing the checkpoint take, in seconds.
 WRITING = 2.0
 
@@ -23,11 +24,17 @@ class Clock:
     """
 
     def __init__(self, minutes: float | None, started: float | None = None) -> None:
-        self.limit = None if minutes is None else 60 * minutes
+        if minutes is None:
+            self.limit = None
+        else:
+            self.limit = 60 * minutes
         self.before = 0.0
         self.test = 1.0
         self.reserve = FIRST_RESERVE * (self.limit or 0.0)
-        self._started = time.monotonic() if started is None else started
+        if started is None:
+            self._started = time.monotonic()
+        else:
+            self._started = started
 
     @property
     def seconds(self) -> float:
@@ -37,14 +44,18 @@ class Clock:
     @property
     def left(self) -> float | None:
         """Seconds until the limit; None if there is none."""
-        return None if self.limit is None else self.limit - self.seconds
+        if self.limit is None:
+            return None
+        return self.limit - self.seconds
 
     def reserve_for(self, validation: float, decoding: float) -> None:
         """Learn what a validation takes and what decoding in it, in seconds, and so what comes after the last step."""
         if self.limit is not None:
             rest = 2 * validation + 1.3 * self.test * decoding + WRITING + 0.01 * self.limit
-            self.reserve = min(rest, MOST_RESERVE * self.limit)
+            self.reserve = min(rest, MAX_RESERVE * self.limit)
 
     def done(self) -> float:
-        """The used part of the time for steps, 0 to 1; 0 without a limit."""
-        return 0.0 if self.limit is None else min(1.0, self.seconds / (self.limit - self.reserve))
+        """Return the used part of the time for steps, 0 to 1; 0 without a limit."""
+        if self.limit is None:
+            return 0.0
+        return min(1.0, self.seconds / (self.limit - self.reserve))

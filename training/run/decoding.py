@@ -9,9 +9,10 @@ from txport.training.corpora import Pair
 from txport.training.evaluation import Scores, answers, score
 
 # Test sentences for each minute of a run, and the fewest.
-PER_MINUTE, FEWEST = 50, 100
+PER_MINUTE = 50
+FEWEST = 100
 
-# Told how many sentences are done, and of how many.
+# Called with the number of finished sentences and of all sentences.
 Watch = Callable[[int, int], None]
 
 
@@ -37,11 +38,14 @@ def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
         pairs: the test split.
         minutes: the recipe's `max_minutes`.
     """
-    count = len(pairs) if minutes is None else max(FEWEST, round(PER_MINUTE * minutes))
+    if minutes is None:
+        count = len(pairs)
+    else:
+        count = max(FEWEST, round(PER_MINUTE * minutes))
     return [pairs[number] for number in np.random.default_rng(0).permutation(len(pairs))[:count]]
 
 
 def judge(engine: Engine, tokenizer: Tokenizer, pairs: Sequence[Pair], watch: Watch) -> Scores:
-    """Figures of the translations of all pairs; `watch` is told how far it is."""
+    """Return the scores of the translations of all pairs; `watch` is called with the progress."""
     hypotheses = decode(engine, tokenizer, [source for source, _ in pairs], watch)
     return score(hypotheses, [target for _, target in pairs])

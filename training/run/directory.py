@@ -2,9 +2,9 @@
 
 NAME.run/
   recipe.json     the recipe, with all overrides
-  config.json     the model of a run that goes on from a checkpoint; others follow from the recipe
+  config.json     the model of a run that fine-tunes a checkpoint; other models follow from the recipe
   tokenizer/      as it will be in the checkpoint
-  state/          last.ckpt, the best, and those that are averaged, written by Lightning
+  state/          last.ckpt, the best and the averaged checkpoints, written by Lightning
   logs/           csv/version_N/metrics.csv and tensorboard/
   end.json        of a run that is finished: what ended it, and how good it was
 """
@@ -35,7 +35,7 @@ class RunDirectory(RunPaths):
     """Files of a run, with what it writes and reads there."""
 
     def start(self, recipe: Recipe) -> None:
-        """Begin anew: what `check` allowed to replace is gone."""
+        """Begin a new run and delete the run that `check` allows to replace."""
         if self.path.exists():
             shutil.rmtree(self.path)
         self.path.mkdir(parents=True)
@@ -77,12 +77,14 @@ class RunDirectory(RunPaths):
         return recipe
 
     def stored(self) -> Recipe:
-        """The recipe of the run, which leaves nothing open."""
+        """Return the recipe of the run, which leaves nothing open."""
         return from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
 
     def start_of(self, recipe: Recipe) -> Start | None:
-        """Checkpoint that the run went on from, as it keeps it; None for one that began with random weights."""
-        return Start.read(recipe, self.path) if self.config.exists() else None
+        """Return the stored copy of the checkpoint that the run fine-tunes, or None for random weights."""
+        if self.config.exists():
+            return Start.read(recipe, self.path)
+        return None
 
     def _write(self, recipe: Recipe) -> None:
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())

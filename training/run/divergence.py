@@ -1,4 +1,4 @@
-"""A run whose loss is no number any more ends there, and what it saved before stays as it is."""
+"""End a run whose loss is not a number, and keep its last saved state."""
 
 import math
 
@@ -39,7 +39,7 @@ class Divergence(Callback):
 
 
 def check_weights(trainer: Trainer, interruption: Interruption) -> None:
-    """Whether the weights may be saved.
+    """True if the weights may be saved.
 
     Raises:
         Diverged: one of them, on any device, is NaN or infinite.
@@ -50,13 +50,19 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
 
 
 def _on_all(trainer: Trainer, good: bool) -> bool:
-    """Whether all devices find it good: they end together, or wait for each other for ever."""
-    return trainer.strategy.reduce_boolean_decision(good, all=True) if trainer.world_size > 1 else good
+    """Return whether all devices find it good: they end together, or wait for each other for ever."""
+    if trainer.world_size > 1:
+        return trainer.strategy.reduce_boolean_decision(good, all=True)
+    return good
 
 
 def _diverged(trainer: Trainer, interruption: Interruption, what: str, value: float) -> BaseException:
-    name = "is infinite" if math.isinf(value) else "is no number"
-    saved, way_out = interruption.saved, "start again with a lower training.learning_rate or a longer warm-up"
+    if math.isinf(value):
+        name = "is infinite"
+    else:
+        name = "is no number"
+    saved = interruption.saved
+    way_out = "start again with a lower training.learning_rate or a longer warm-up"
     if saved:
         way_out += (
             f", or make a checkpoint of step {saved}, the last that was saved, with "

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what they end, and how the user goes on."""
+"""Ctrl-C and SIGTERM: end a run so that it can be resumed."""
 
 import os
 import signal
@@ -62,11 +62,12 @@ class Interruption:
         if self.saved is None:
             return Interrupted("interrupted before the first step was saved: start again with the same command", number)
         return Interrupted(
-            f"interrupted at step {self.step}; the state of step {self.saved} is saved: go on with --resume", number
+            f"interrupted at step {self.step}; the state of step {self.saved} is saved: continue with --resume", number
         )
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        again, self.received = self.received is not None, number
+        again = self.received is not None
+        self.received = number
         if again or not self.deferred:
             raise self.error()
         # Not by logging: a message may be what the signal interrupts, and Python writes to no buffer twice at once.

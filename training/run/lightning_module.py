@@ -35,7 +35,7 @@ class TranslationModule(LightningModule):
         tokenizer: for validation by decoding.
         validation: pairs to decode at each validation.
         clock: of the run.
-        watch: told how many of this device's sentences are decoded.
+        watch: called with the number of decoded sentences of this device.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class TranslationModule(LightningModule):
         self.options = options
         self.tokenizer = tokenizer
         self.validation = validation
-        self.clock, self._watch = clock, watch
+        self.clock = clock
+        self._watch = watch
         self._validating = 0.0
         # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
         for embedding in (model.source_embedding, model.target_embedding):
@@ -69,7 +70,7 @@ class TranslationModule(LightningModule):
         return float(self.trainer.strategy.broadcast(self.own_progress()))
 
     def own_progress(self) -> float:
-        """`progress` by the clock of this device, which asks no other."""
+        """Return `progress` by the clock of this device, without communication."""
         done = self.global_step / max(1.0, float(self.trainer.estimated_stepping_batches))
         return min(1.0, max(done, self.clock.done()))
 
@@ -156,7 +157,7 @@ class TranslationModule(LightningModule):
             true_token, seed: see `mixed_inputs`.
         """
         config = self.model.config
-        # Marian's answers begin with padding: what is to be predicted tells how long they are.
+        # Marian's answers begin with padding: the labels show their length.
         wanted = batch.target_ids[:, 1:] != config.pad_id
         target_lengths = wanted.sum(dim=1)
         with (
@@ -169,7 +170,10 @@ class TranslationModule(LightningModule):
             )
             logits = self.model.decode(read, memory, batch.source_lengths, batch.source_ids, wanted)
         # By the bias of the projection, so that it is the same for every token.
-        banned = logits[0].detach() < BANNED / 2 if config.projection_bias else None
+        if config.projection_bias:
+            banned = logits[0].detach() < BANNED / 2
+        else:
+            banned = None
         loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:][wanted], smoothing, banned)
         if batch.guide is None:
             return loss
@@ -180,7 +184,8 @@ class TranslationModule(LightningModule):
         return loss + self.options.guided_weight * guided
 
     def _decode(self, sources: Sequence[str]) -> list[str]:
-        rank, world = self.global_rank, self.trainer.world_size
+        rank = self.global_rank
+        world = self.trainer.world_size
         engine = TorchEngine(self.model, target=self.options.max_length)
         mine = decode(engine, self.tokenizer, sources[rank::world], self._watch)
         if world == 1:

@@ -1,4 +1,4 @@
-"""A look at a run after its first tenth: is the machine busy, and will it make the steps that were foreseen?"""
+"""Speed check of a run after its first tenth: whether the machine is busy, and the run slower than estimated."""
 
 import logging
 
@@ -6,22 +6,23 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.runtime.console.words import plural
 from txport.training.fitting import FEWEST_STEPS, TOO_FEW
-from txport.training.outlook import Outlook, Share
+from txport.training.outlook import Share, SpeedEstimate
 from txport.training.run.lightning_module import TranslationModule
 
 _log = logging.getLogger("txport")
-# The part of a run after which it is compared with what was foreseen, and the part of those steps below which this is
-# said.
-LOOK, LEAST = 0.1, 0.5
+# Share of a run after which its speed is checked, and share of the estimated steps below which a warning is logged.
+LOOK = 0.1
+MINIMUM_SHARE = 0.5
 
 
-class Lookout(Callback):
-    """Says, after a tenth of the steps' time, whether the machine is busy and whether it will make half of the steps
-    foreseen; and at the end, that a run made too few to learn anything.
+class SpeedCheck(Callback):
+    """Warns after a tenth of the time of a run if the machine is busy or the run will make half of the estimated steps.
+
+    At the end it warns if a run made too few steps to learn anything.
     """
 
-    def __init__(self, outlook: Outlook) -> None:
-        self._outlook = outlook
+    def __init__(self, estimate: SpeedEstimate) -> None:
+        self._estimate = estimate
         self._share: Share | None = None
         self._began = 0.0, 0  # seconds and steps
         self._look = LOOK
@@ -30,31 +31,34 @@ class Lookout(Callback):
         assert isinstance(pl_module, TranslationModule)
         if not trainer.is_global_zero:
             return
-        clock, done = pl_module.clock, pl_module.own_progress()
+        clock = pl_module.clock
+        done = pl_module.own_progress()
         if clock.limit is not None and clock.before:
             _log.info("of %g minutes, %s are used", clock.limit / 60, _minutes(clock.seconds))
-        # What came before the first step, such as reading the corpus, may have taken more than a tenth.
+        # Work before the first step, such as reading the corpus, may have taken more than a tenth.
         self._look = done + LOOK * (1 - done)
-        self._share, self._began = Share(), (clock.seconds, trainer.global_step)
+        self._share = Share()
+        self._began = (clock.seconds, trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: object) -> None:
         assert isinstance(pl_module, TranslationModule)
         if self._share is None or pl_module.own_progress() < self._look:
             return
-        if trainer.strategy.root_device == torch.device("cpu"):  # else the thread waits for its device
-            self._outlook.look_at(self._share.measured())
+        if trainer.strategy.root_device == torch.device("cpu"):  # a GPU keeps the thread waiting
+            self._estimate.look_at(self._share.measured())
         self._share = None
         seconds, steps = self._began
-        clock, foreseen = pl_module.clock, self._outlook.steps
-        if clock.limit is None or foreseen is None:
+        clock = pl_module.clock
+        estimated = self._estimate.steps
+        if clock.limit is None or estimated is None:
             return
         rate = (trainer.global_step - steps) / max(1e-9, clock.seconds - seconds)
         expected = trainer.global_step + rate * max(0.0, clock.limit - clock.reserve - clock.seconds)
-        if expected <= LEAST * foreseen:
+        if expected <= MINIMUM_SHARE * estimated:
             _log.warning(
                 "at this speed the run will make about %.0f steps instead of the %.0f that its sizes were chosen for: "
                 "give it more max_minutes, or start it again with --force when the machine is less busy",
-                expected, foreseen,
+                expected, estimated,
             )  # fmt: skip
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,11 +66,11 @@ class Lookout(Callback):
         too_few = trainer.global_step < TOO_FEW and pl_module.clock.done() >= 1
         if trainer.is_global_zero and too_few:
             _log.warning(
-                "the run made %s, and a model needs some %d to learn: go on with --resume and a higher --max-minutes",
+                "the run made %s, and a model needs some %d: continue with --resume and a higher --max-minutes",
                 plural(trainer.global_step, "step"), FEWEST_STEPS,
             )  # fmt: skip
 
 
 def _minutes(seconds: float) -> str:
-    """Seconds as minutes and seconds, as in 2:17."""
+    """Return seconds as minutes and seconds, as in 2:17."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,4 +1,4 @@
-"""When a run ends by time, and when it validates: so that this takes a tenth of the time at most."""
+"""Pacing of a run: the end by time, and validations that take at most a tenth of the time."""
 
 import time
 from typing import Any
@@ -7,19 +7,20 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.training.run.lightning_module import TranslationModule
 
 # How often a run validates by itself, and how much longer than a validation the time between two of them is.
-MOST, APART = 10, 10.0
+MOST = 10
+APART = 10.0
 # A number of batches that no run makes.
 NEVER = 1 << 62
 
 
 def due(trainer: Trainer) -> bool:
-    """Whether a validation follows this batch."""
+    """Return whether a validation follows this batch."""
     assert trainer.val_check_batch is not None
     return trainer.should_stop or (trainer.fit_loop.total_batch_idx + 1) % trainer.val_check_batch == 0
 
 
 def next_validation(done: float, took: float, used: float) -> float:
-    """The part of a run after which it validates again, 0 to 1.
+    """Return the part of a run after which it validates again, 0 to 1.
 
     Args:
         done: the part that is done after a validation.
@@ -28,7 +29,9 @@ def next_validation(done: float, took: float, used: float) -> float:
     """
     following = done + max(1 / MOST, APART * took * done / max(used, took, 1e-9))
     # The last one is after the last step, not just before.
-    return following if following < 1 - 0.5 / MOST else 1.0
+    if following < 1 - 0.5 / MOST:
+        return following
+    return 1.0
 
 
 class TimeLimit(Callback):
@@ -68,8 +71,14 @@ class TargetReached(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         value = float(trainer.callback_metrics[self._monitor])
-        good = value <= self._target if self._falling else value >= self._target
-        self._in_a_row = self._in_a_row + 1 if good else 0
+        if self._falling:
+            good = value <= self._target
+        else:
+            good = value >= self._target
+        if good:
+            self._in_a_row = self._in_a_row + 1
+        else:
+            self._in_a_row = 0
         if self.reached:
             trainer.should_stop = True
 
@@ -82,7 +91,7 @@ class TargetReached(Callback):
 
 class Pace(Callback):
     """Validations at equal parts of a run, by steps or by time, and after its last step; farther apart where they
-    are slow. Lightning is told by `val_check_batch`, the number of batches after which it validates.
+    are slow. Lightning's `val_check_batch` is the number of batches after which it validates.
 
     Must be asked before the state is saved, which waits for a validation that is due.
     """
@@ -94,7 +103,7 @@ class Pace(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)
         trainer.val_check_batch = NEVER
-        # Reading the corpus may have taken long, and a run that had ended may go on.
+        # Reading the corpus may have taken long, and a finished run may continue.
         if self._next is None or self._next == 1:
             self._next = min(1.0, pl_module.progress() + 1 / MOST)
 

@@ -1,4 +1,4 @@
-"""Paths of the files of a run, and checks of whether it can go on. Neither needs PyTorch."""
+"""Paths of the files of a run, and checks whether it can be resumed. Neither needs PyTorch."""
 
 import json
 from collections.abc import Collection
@@ -32,7 +32,7 @@ class RunPaths:
         self.end = self.path / "end.json"
 
     def check(self, force: bool) -> None:
-        """Whether a run may begin here. A run of which no step was saved may always be begun again.
+        """True if a run may begin here. A run of which no step was saved may always be begun again.
 
         Raises:
             InputError: the checkpoint or its run exists and `force` is false, or it is a directory of something else.
@@ -41,13 +41,16 @@ class RunPaths:
             if not directory.exists():
                 continue
             if not force and (directory == self.checkpoint or self.last.exists()):
-                way_out = "--resume to go on with it, " if directory == self.path else ""
+                if directory == self.path:
+                    way_out = "--resume to continue it, "
+                else:
+                    way_out = ""
                 raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
             if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
                 raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
 
     def check_resume(self, recipe: Recipe, stated: Collection[str] = ()) -> Recipe:
-        """Check that a run can go on, by `check_begun` and `check_unfinished`.
+        """Check that a run can be resumed, by `check_begun` and `check_unfinished`.
 
         Args:
             recipe: of this start.
@@ -81,7 +84,7 @@ class RunPaths:
         """Check that a run has steps left.
 
         Args:
-            options: the `TrainingOptions` that it would go on with.
+            options: the `TrainingOptions` of the resumed run.
 
         Raises:
             Finished: it has made all the steps that these options allow.
@@ -89,10 +92,11 @@ class RunPaths:
         if not (self.end.exists() and self.checkpoint.exists()):
             return
         end = json.loads(self.end.read_bytes())
-        now, then = getattr(options, end["by"]), end["limit"]
+        now = getattr(options, end["by"])
+        then = end["limit"]
         if now is not None and now <= then:
             steps = f"{end['steps']:,} step{'' if end['steps'] == 1 else 's'}"
-            raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to go on")
+            raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to continue")
 
     def write_end(self, options: Any, by: str, steps: int, bleu: float) -> None:
         """Note that the run is finished.

@@ -12,7 +12,7 @@ from txport.training.run.lightning_module import TranslationModule
 
 _log = logging.getLogger("txport")
 # Characters of an example.
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 # Weight of the newest step in the averages of speed.
 NEWEST = 0.05
 
@@ -32,9 +32,13 @@ class RunProgress(Callback):
         self._lined = time.monotonic()
         self._module: TranslationModule | None = None
         self._step, self._loss = 0, float("nan")
-        self._tokens, self._seconds = 0.0, 0.0  # of a step, averaged
+        # of a step, averaged
+        self._tokens = 0.0
+        self._seconds = 0.0
         self._last: float | None = None
-        self._began, self._first = 0.0, 0.0  # time and progress at the first step of this process
+        # time and progress at the first step of this process
+        self._began = 0.0
+        self._first = 0.0
 
     def __enter__(self) -> "RunProgress":
         self._bar.__enter__()
@@ -45,20 +49,26 @@ class RunProgress(Callback):
 
     def phase(self, name: str, done: int = 0, total: int = 0) -> None:
         """Phase of the run, and how far it is where that is known."""
-        self._phase = f"{name} {done}/{total}" if total else name
+        if total:
+            self._phase = f"{name} {done}/{total}"
+        else:
+            self._phase = name
         if self._module is not None:
             self._share = self._module.own_progress()
         self._print_line()
 
     def watch(self, name: str) -> Any:
-        """A function that is told how many sentences are done, and of how many."""
+        """Return a function that is called with the number of finished sentences and of all sentences."""
         return lambda done, total: self.phase(name, done, total)
 
     def figures(self) -> str:
         """Step, loss, speed and time left, once there are some."""
         if self._module is None or not self._step:
             return ""
-        speed = f", {self._tokens / self._seconds:.0f} tokens/s" if self._seconds else ""
+        if self._seconds:
+            speed = f", {self._tokens / self._seconds:.0f} tokens/s"
+        else:
+            speed = ""
         return f"step {self._step}, loss {self._loss:.3f}{speed}{self._left()}"
 
     def _left(self) -> str:
@@ -68,8 +78,13 @@ class RunProgress(Callback):
         if (options.max_minutes is None or options.max_steps is not None) and self._share > self._first:
             spent = time.monotonic() - self._began
             steps = spent * (1 - self._share) / (self._share - self._first)
-            left = steps if left is None else min(left, steps)
-        return "" if left is None else f", {minutes(left)} left"
+            if left is None:
+                left = steps
+            else:
+                left = min(left, steps)
+        if left is None:
+            return ""
+        return f", {minutes(left)} left"
 
     def _text(self) -> str:
         return f"{self._phase} {bar(self._share)} {self.figures()}"
@@ -95,19 +110,28 @@ class RunProgress(Callback):
         pad = pl_module.model.config.pad_id
         if self._last is not None:
             tokens = int(batch.source_lengths.sum()) + int((batch.target_ids[:, 1:] != pad).sum())
-            share = NEWEST if self._seconds else 1.0
+            if self._seconds:
+                share = NEWEST
+            else:
+                share = 1.0
             self._tokens += share * (tokens - self._tokens)
             self._seconds += share * (now - self._last - self._seconds)
-        self._last, self._step = now, trainer.global_step
+        self._last = now
+        self._step = trainer.global_step
         if self._step % 10 == 1:  # on a GPU, reading the loss waits for it
-            loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-            self._loss = float(loss.detach()) if isinstance(loss, torch.Tensor) else self._loss
+            if isinstance(outputs, dict):
+                loss = outputs["loss"]
+            else:
+                loss = outputs
+            if isinstance(loss, torch.Tensor):
+                self._loss = float(loss.detach())
         self.phase("training")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The figures, and what the model makes of the first sentence by now."""
         assert isinstance(pl_module, TranslationModule)
-        scores, self._last = pl_module.scores, None
+        scores = pl_module.scores
+        self._last = None
         if trainer.is_global_zero and scores is not None:
             loss = float(trainer.callback_metrics["validation/loss"])
             _log.info(
@@ -119,5 +143,7 @@ class RunProgress(Callback):
 
 
 def _beginning(text: str) -> str:
-    """Text cut to fit a line: a model that knows little does not end."""
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
+    """Truncate a text to one line, since an untrained model may not end."""
+    if len(text) <= MAX_SHOWN:
+        return text
+    return f"{text[:MAX_SHOWN]} ..."

@@ -18,13 +18,14 @@ SAVE_EVERY = 180.0
 
 
 class StateSaver(Checkpoint):
-    """Writes `state/last.ckpt`, from which a run goes on exactly. Lightning calls it after the other callbacks.
+    """Writes `state/last.ckpt`, from which a run resumes exactly. Lightning calls it after the other callbacks.
 
     Between batches only: the gradients of a step that accumulates are no part of the state.
     """
 
     def __init__(self, run: RunDirectory, interruption: Interruption) -> None:
-        self._run, self._interruption = run, interruption
+        self._run = run
+        self._interruption = interruption
         self._next = time.monotonic() + SAVE_EVERY
         self._step = 0
 
@@ -38,7 +39,7 @@ class StateSaver(Checkpoint):
         if trainer.global_step == self._step:  # gradients accumulate
             return
         self._step = self._interruption.step = trainer.global_step
-        if due(trainer):  # what is saved before a validation would go on without it
+        if due(trainer):  # a state saved before a validation would resume without it
             return
         stop = self._agreed(trainer, self._interruption.received is not None)
         if stop or self._agreed(trainer, time.monotonic() >= self._next) or _last(trainer):
@@ -63,12 +64,14 @@ class StateSaver(Checkpoint):
 
     @staticmethod
     def _agreed(trainer: Trainer, wanted: bool) -> bool:
-        """Whether any device wants it: saving is done by all of them together."""
-        return trainer.strategy.reduce_boolean_decision(wanted, all=False) if trainer.world_size > 1 else wanted
+        """Return whether any device wants it: saving is done by all of them together."""
+        if trainer.world_size > 1:
+            return trainer.strategy.reduce_boolean_decision(wanted, all=False)
+        return wanted
 
 
 def _last(trainer: Trainer) -> bool:
-    """Whether no step follows."""
+    """Return whether no step follows."""
     loop = trainer.fit_loop
     whole = loop.epoch_loop.batch_progress.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
     return trainer.should_stop or trainer.global_step == trainer.max_steps or whole

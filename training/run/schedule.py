@@ -29,7 +29,9 @@ def cooldown(progress: float, share: float) -> float:
         progress: done part of the run, 0 to 1.
         share: 0 for no cool-down.
     """
-    return min(1.0, max(0.0, 1.0 - progress) / share) if share else 1.0
+    if share:
+        return min(1.0, max(0.0, 1.0 - progress) / share)
+    return 1.0
 
 
 SCHEDULES = {"inverse_sqrt": noam, "constant": constant}

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: its model, tokenizer and languages for another corpus, and what of it stays as it is."""
+"""Fine-tuning: model, tokenizer and languages of a checkpoint for another corpus, and its frozen parameters."""
 
 import json
 import shutil
@@ -23,12 +23,13 @@ from txport.training.guidance.guided_attention import default_heads
 from txport.training.recipe import Recipe, TokenizerOptions
 
 # The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
-MOST_UNKNOWN, LOOKED_AT = 0.05, 5_000
+MAX_UNKNOWN = 0.05
+LOOKED_AT = 5_000
 
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint that a run goes on from.
+    """The checkpoint that a run fine-tunes.
 
     Attributes:
         directory: the checkpoint, or the run that keeps its config and tokenizer.
@@ -44,11 +45,11 @@ class Start:
 
     @classmethod
     def read(cls, recipe: Recipe, directory: Path) -> "Start":
-        """A checkpoint that a recipe can go on from.
+        """Return a checkpoint that a recipe can fine-tune.
 
         Raises:
             CheckpointError: it is damaged.
-            InputError: it has no tokenizer, or is not what [model] says.
+            InputError: it has no tokenizer, or does not match [model].
         """
         file = read_config_file(directory)
         config = file.config
@@ -59,7 +60,7 @@ class Start:
         return cls(directory, _chosen(recipe, config), _in_languages(description, recipe.corpus), file.generation)
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe with the checkpoint's model and tokenizer in the place of its own."""
+        """Return the recipe with the checkpoint's model and tokenizer instead of those of the recipe."""
         config = self.config
         names = [field.name for field in fields(Config) if not field.name.endswith(("_vocabulary", "_id"))]
         model = {"preset": "base", **{name: encode(getattr(config, name)) for name in names}}
@@ -84,7 +85,7 @@ class Start:
 
 
 def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], checkpoint: Path) -> None:
-    """Whether a tokenizer knows the pieces of a corpus.
+    """Check that a tokenizer has the pieces of a corpus.
 
     Args:
         tokenizer: that of the checkpoint.
@@ -93,7 +94,7 @@ def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], check
         checkpoint: for messages.
 
     Raises:
-        InputError: on one side too many pieces are unknown, or the checkpoint needs a language that it does not know.
+        InputError: on one side too many pieces are unknown, or the checkpoint needs a language that it does not have.
     """
     every = list(islice(pairs, 0, None, max(1, len(pairs) // LOOKED_AT)))
     for side in (0, 1):
@@ -101,11 +102,11 @@ def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], check
         encode_side = (lambda text: tokenizer.encode_source(text)[0], tokenizer.encode_prefix)[side]
         ids = [token for pair in every for token in encode_side(pair[side])]
         share = ids.count(unk) / max(1, len(ids))
-        if share > MOST_UNKNOWN:
+        if share > MAX_UNKNOWN:
             raise InputError(
-                f"the tokenizer of {checkpoint} does not know {100 * share:.0f}% of the pieces of the corpus' {name} "
-                f"texts, for example in {_example(every, side, unk, encode_side)!r}: go on from a checkpoint of these "
-                "languages, swap source and target if they are reversed, or train anew without --from"
+                f"the tokenizer of {checkpoint} lacks {100 * share:.0f}% of the pieces of the corpus' {name} "
+                f"texts, for example in {_example(every, side, unk, encode_side)!r}: fine-tune a checkpoint of these "
+                "languages, swap source and target if they are reversed, or train a new model without --from"
             )
 
 
@@ -114,7 +115,7 @@ def _example(pairs: Sequence[Pair], side: int, unk: int, encode_side: Any) -> st
 
 
 def freeze(model: Transformer, patterns: Sequence[str]) -> None:
-    """Keep the parameters of some names as they are.
+    """Freeze the parameters of these names.
 
     Args:
         model: what is trained.
@@ -137,14 +138,14 @@ def freeze(model: Transformer, patterns: Sequence[str]) -> None:
 
 
 def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None:
-    """Check that the model is as the recipe says."""
+    """Check that the model matches the recipe."""
     said = {**PRESETS.get(model.get("preset", ""), {}), **model}
     for name, value in said.items():
         has = encode(getattr(config, name, None))
         if not name.endswith(("preset", "dropout", "alignment_heads")) and value != has:
             raise InputError(
                 f"the recipe's model.{name} is {value}, but {directory} has {has}: a checkpoint "
-                "decides the model, leave [model] out but for dropout and alignment_heads"
+                "decides the model, leave [model] out except for dropout and alignment_heads"
             )
 
 

@@ -12,7 +12,7 @@ from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
-from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.requests import Call, ignore_warnings
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.runtime.translator import Translator
 from txport.training.corpora import Pair, read_parallel
@@ -20,45 +20,52 @@ from txport.training.shortlists.links import Links, by_aligner, by_attention, by
 
 _log = logging.getLogger("txport")
 # What a shortlist may cost, in BLEU.
-MOST_LOSS = 0.1
+MAX_LOSS = 0.1
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=BUNDLE_DIRECTORY)
-@click.option(
-    "--source", type=click.Path(path_type=Path), help="Sentences of a corpus in the source language, one a line."
-)
-@click.option("--target", type=click.Path(path_type=Path), help="Their translations, one a line.")
+@click.option("--source", type=click.Path(path_type=Path), help="Source sentences of a corpus, one per line.")
+@click.option("--target", type=click.Path(path_type=Path), help="File of reference translations, one per line.")
 @click.option(
     "--alignments", type=click.Path(path_type=Path),
-    help="Alignments of their words, a line for each pair, as fast_align writes them: 0-0 1-2. [default: what the "
-    "bundle's attention says; for that export it with tx-export --with-attention]",
+    help="Word alignments in the format of fast_align (0-0 1-2), one line per pair. [default: from the "
+"attention of the bundle, which requires tx-export --with-attention]",
 )  # fmt: skip
 @click.option(
     "--table", type=click.Path(path_type=Path),
-    help="A lexical table in place of alignments, as Marian reads it: a target piece, a source piece, a probability.",
+    help="Lexical table instead of alignments, in Marian's format: target piece, source piece, "
+"probability.",
 )  # fmt: skip
 @click.option(
     "--frequent", type=click.IntRange(0), default=1000, show_default=True,
-    help="Most frequent words of the corpus, which all sentences have; without a corpus the first of the vocabulary.",
+    help="Number of frequent words that every shortlist contains: of the corpus, or the first of the "
+"vocabulary without one.",
 )  # fmt: skip
 @click.option(
-    "--candidates", type=click.IntRange(1), default=50, show_default=True, help="Most words that a source word brings."
+    "--candidates",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="Maximum number of candidates per source word.",
 )
-@click.option("--check-source", type=click.Path(path_type=Path), help="Other sentences, to compare BLEU on.")
-@click.option("--check-reference", type=click.Path(path_type=Path), help="Their translations.")
-@click.option("--most-loss", type=click.FloatRange(0), default=MOST_LOSS, show_default=True,
-              help="Nothing is written if BLEU falls by more.")  # fmt: skip
-@click.option("--no-check", is_flag=True, help="Do not compare BLEU.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: the cores]")
+@click.option("--check-source", type=click.Path(path_type=Path), help="File of held-out sentences, to compare BLEU.")
+@click.option(
+    "--check-reference", type=click.Path(path_type=Path), help="File of reference translations of --check-source."
+)
+@click.option("--max-loss", "--most-loss", "max_loss", type=click.FloatRange(0), default=MAX_LOSS, show_default=True,
+              help="Maximum loss of BLEU. Nothing is written if the loss is larger.")  # fmt: skip
+@click.option("--no-check", is_flag=True, help="Skip the comparison of BLEU.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads per operator. [default: one per core]")
 def main(
     bundle: Path, source: Path | None, target: Path | None, alignments: Path | None, table: Path | None,
-    frequent: int, candidates: int, check_source: Path | None, check_reference: Path | None, most_loss: float,
+    frequent: int, candidates: int, check_source: Path | None, check_reference: Path | None, max_loss: float,
     no_check: bool, threads: int,
 ) -> None:  # fmt: skip
-    """Give BUNDLE a shortlist, so that the option shortlist makes its large vocabulary cheap.
+    """Add a shortlist to BUNDLE, which makes a large vocabulary faster with the option shortlist.
 
-    Each sentence chooses among the most frequent words and those that its own words become in a corpus.
+    Target words of each sentence are restricted to the most frequent words and the translations of its source words in
+    a corpus.
     """
     show_log("txport")
     refuse_unused(no_check, "with --no-check", "check_source", "check_reference", "most_loss")
@@ -79,9 +86,9 @@ def main(
             f"{found.sentences} sentences: BLEU {found.bleu:.2f} with the shortlist, {found.full_bleu:.2f} with all "
             f"words; {found.equal} translated the same; {found.words:.0f} words a sentence"
         )
-        if found.full_bleu - found.bleu > most_loss:
+        if found.full_bleu - found.bleu > max_loss:
             raise InputError(
-                f"BLEU falls by {found.full_bleu - found.bleu:.2f}, more than {most_loss:g}, and nothing was written: "
+                f"BLEU falls by {found.full_bleu - found.bleu:.2f}, more than {max_loss:g}, and nothing was written: "
                 "raise --frequent or --candidates, or give a larger corpus"
             )
     file = put_shortlist(made, bundle, translator.manifest)
@@ -102,13 +109,15 @@ def _make(
 ) -> Shortlist:  # fmt: skip
     from txport.training.shortlists import making
 
-    manifest, tokenizer = translator.manifest, translator.tokenizer
+    manifest = translator.manifest
+    tokenizer = translator.tokenizer
     if not isinstance(tokenizer, TextTokenizer):
         raise InputError(f"{bundle} has no tokenizer, so that a corpus has no ids: give a bundle with one")
     model = manifest.model
     source_pieces = making.pieces_of(tokenizer.source_pieces(range(model.source_vocabulary)))
     target_pieces = making.pieces_of(tokenizer.target_pieces(range(model.target_vocabulary)))
-    links, same = Links(model.target_vocabulary), Links(model.target_vocabulary)
+    links = Links(model.target_vocabulary)
+    same = Links(model.target_vocabulary)
     both = sorted(source_pieces.keys() & target_pieces.keys())
     same.add([source_pieces[piece] for piece in both], [target_pieces[piece] for piece in both])
     if table is not None:
@@ -116,10 +125,13 @@ def _make(
     elif alignments is not None:
         by_aligner(links, pairs, alignments, tokenizer)
     else:
-        call = Call.of(tokenizer, translator.engine.limits, Options(), warn=quiet)
+        call = Call.of(tokenizer, translator.engine.limits, Options(), warn=ignore_warnings)
         by_attention(links, pairs, call, bundle, manifest, translator.engine, threads)
     counts = np.zeros(model.target_vocabulary, np.int64)
     for _, text in pairs:
         np.add.at(counts, tokenizer.encode_prefix(text), 1)
-    always = making.frequent(counts, frequent) if pairs else np.arange(min(frequent, model.target_vocabulary))
+    if pairs:
+        always = making.frequent(counts, frequent)
+    else:
+        always = np.arange(min(frequent, model.target_vocabulary))
     return making.make(links, always, manifest, candidates, same)

@@ -35,20 +35,22 @@ class Links:
         self._weights: list[Weights] = []
 
     def add(self, sources: Sequence[int], targets: Sequence[int], weights: Sequence[float] | None = None) -> None:
-        """Add pairs, each of the weight 1 unless `weights` says otherwise."""
+        """Add pairs, with weight 1 unless `weights` is set."""
         keys = np.asarray(sources, np.int64) * self._width + np.asarray(targets, np.int64)
         self._keys.append(keys)
         self._weights.append(np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64))
 
     def best(self, count: int) -> tuple[Int64, Int64]:
-        """The source id and the target id of each pair that is among the `count` heaviest of its source id."""
+        """Return the source id and the target id of each pair that is among the `count` heaviest of its source id."""
         if not self._keys:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         keys, places = np.unique(np.concatenate(self._keys), return_inverse=True)
         weights = np.bincount(places, np.concatenate(self._weights))
-        sources, targets = keys // self._width, keys % self._width
+        sources = keys // self._width
+        targets = keys % self._width
         order = np.lexsort((targets, -weights, sources))
-        sources, targets = sources[order], targets[order]
+        sources = sources[order]
+        targets = targets[order]
         rank = np.arange(len(sources)) - np.searchsorted(sources, sources)
         return sources[rank < count], targets[rank < count]
 
@@ -64,7 +66,8 @@ def by_aligner(links: Links, pairs: Sequence[Pair], file: Path, tokenizer: TextT
         raise InputError(f"{file} has {len(lines)} lines, and the corpus {len(pairs)}: each pair needs an alignment")
     for number, (pair, line) in enumerate(zip(pairs, lines, strict=True), 1):
         found = piece_links(read_links(line, *pair, f"{file}, line {number}"), *pair, tokenizer)
-        source, target = tokenizer.locate_source(pair[0])[0], tokenizer.encode_prefix(pair[1])
+        source = tokenizer.locate_source(pair[0])[0]
+        target = tokenizer.encode_prefix(pair[1])
         links.add([source[piece] for piece in found[:, 0]], [target[piece] for piece in found[:, 1]])
 
 
@@ -120,7 +123,8 @@ def by_table(links: Links, file: Path, source: dict[str, int], target: dict[str,
         if "NULL" in cells[:2] or not cells:
             continue
         try:
-            words, probability = cells[:2], float(cells[2])
+            words = cells[:2]
+            probability = float(cells[2])
             if len(cells) != 3:
                 raise ValueError
         except (ValueError, IndexError):

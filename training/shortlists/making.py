@@ -11,7 +11,7 @@ from txport.runtime.engine import Engine, Int64
 from txport.runtime.errors import InputError
 from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.requests import Call, quiet
+from txport.runtime.text.requests import Call, ignore_warnings
 from txport.runtime.text.search_options import Model
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.shortlists.links import Links
@@ -21,18 +21,18 @@ PART = 512
 
 
 def pieces_of(labels: Sequence[str]) -> dict[str, int]:
-    """The id of each piece; of equal ones the first."""
+    """Return the id of each piece; of equal ones the first."""
     return {piece: number for number, piece in reversed(list(enumerate(labels)))}
 
 
 def frequent(counts: Int64, count: int) -> Int64:
-    """The `count` most frequent ids of `[vocabulary]` counts, those that never occur left out."""
+    """Return the `count` most frequent ids of `[vocabulary]` counts, without ids that never occur."""
     order = np.argsort(-counts, kind="stable")[:count]
     return order[counts[order] > 0]
 
 
 def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candidates: int, same: Links) -> Shortlist:
-    """A shortlist.
+    """Return a shortlist.
 
     Args:
         links: of source ids and target ids.
@@ -88,7 +88,7 @@ def quality(
     made: list[list[list[int]]] = []
     words: list[int] = []
     for listed in (True, False):
-        call = Call.of(tokenizer, engine.limits, Options(shortlist=listed), warn=quiet, model=model)
+        call = Call.of(tokenizer, engine.limits, Options(shortlist=listed), warn=ignore_warnings, model=model)
         requests = [call.needed(text, f"sentence {number}").request for number, text in enumerate(texts, 1)]
         words += [len(request.words) for request in requests if request.words is not None]
         parts = [decode_all(engine, requests[start : start + PART]) for start in range(0, len(requests), PART)]

@@ -12,7 +12,10 @@ def phone(rng: random.Random) -> Pair:
     """ "555-0147", "(212) 555-0147", "212-555-0147", "+1 212 555 0147"."""
     area = f"{rng.randint(201, 989)}"
     # 555 is that of examples: what people try first.
-    exchange = "555" if rng.random() < 0.4 else f"{rng.randint(200, 999)}"
+    if rng.random() < 0.4:
+        exchange = "555"
+    else:
+        exchange = f"{rng.randint(200, 999)}"
     line = f"{rng.randint(0, 9999):04}"
     written = weighted(
         rng,
@@ -24,7 +27,10 @@ def phone(rng: random.Random) -> Pair:
             (1, f"+1 {area} {exchange} {line}"),
         ],
     )
-    plus = "plus " if written.startswith("+") else ""
+    if written.startswith("+"):
+        plus = "plus "
+    else:
+        plus = ""
     return written, plus + verbalise.digits(written)
 
 
@@ -35,22 +41,25 @@ def code(rng: random.Random) -> Pair:
 
 
 def plate(rng: random.Random) -> Pair:
-    """A letter and digits that are read one by one: "B2490", "K-41"."""
+    """Return a letter and digits that are read one by one: "B2490", "K-41"."""
     number = "".join(rng.choice("0123456789") for _ in range(rng.randint(2, 4)))
     written = f"{rng.choice('ABCDEFGHIJKLMNOPQRSTUVWXYZ')}{rng.choice(['', ' ', '-'])}{number}"
     return written, verbalise.digits(written)
 
 
 def room(rng: random.Random) -> Pair:
-    """A room, bus or highway number, read in pairs: "305" -> "three oh five"."""
+    """Return a room, bus or highway number, read in pairs: "305" -> "three oh five"."""
     number = rng.randint(101, 999)
     return str(number), verbalise.pairs(number)
 
 
 def house(rng: random.Random) -> Pair:
-    """A house number: "221B", "42"."""
+    """Return a house number: "221B", "42"."""
     number = weighted(rng, [(1, rng.randint(1, 99)), (1, rng.randint(100, 999))])
-    letter = rng.choice("ABCD") if rng.random() < 0.15 else ""
+    if rng.random() < 0.15:
+        letter = rng.choice("ABCD")
+    else:
+        letter = ""
     return f"{number}{letter}", verbalise.pairs(number) + (f" {letter.lower()}" if letter else "")
 
 
@@ -61,7 +70,7 @@ def zip_code(rng: random.Random) -> Pair:
 
 
 def roman_number(rng: random.Random) -> Pair:
-    """A chapter or part: "IV" -> "four". Without "I", which is a word."""
+    """Return a chapter or part: "IV" -> "four". Without "I", which is a word."""
     number = rng.randint(2, len(ROMAN))
     return ROMAN[number - 1], verbalise.cardinal(number)
 

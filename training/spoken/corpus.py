@@ -3,7 +3,7 @@
 "On 3/14/2025 at 5:30 pm it cost $12.50." -> "on march fourteenth twenty twenty five at five thirty p m it cost twelve
 dollars and fifty cents". The task is that of Sproat and Jaitly, "RNN Approaches to Text Normalization: A Challenge"
 (2016). A sentence is a clause, with or without an opener and a tail, or two that a word joins, or one or two short ones
-of everyday, or loose words and amounts in any order; every slot in them is drawn anew: there are far more sentences
+of everyday, or loose words and amounts in any order. Every slot is drawn independently: there are far more sentences
 than any model can memorise. Letters lose their accents, and signs that nobody says are left out.
 """
 
@@ -31,7 +31,7 @@ _UNSPOKEN = re.compile(r"[^a-z0-9' ]")
 
 
 def split_of(source: str) -> Split:
-    """The split that a sentence belongs to, by the hash of its words: no sentence can be in two splits.
+    """Return the split that a sentence belongs to, by the hash of its words: no sentence can be in two splits.
 
     Case, spaces and punctuation do not count, so a held-out sentence does not come back in training with a full stop.
     """
@@ -41,7 +41,7 @@ def split_of(source: str) -> Split:
 
 
 def sentences(seed: int, split: Split) -> Iterator[Pair]:
-    """An endless stream of distinct (written, spoken) sentences of one split, the same for the same seed."""
+    """Yield an endless stream of distinct (written, spoken) sentences of one split, the same for the same seed."""
     rng = random.Random(f"{seed} {split}")
     seen: set[str] = set()
     while True:
@@ -61,7 +61,7 @@ def sentence(rng: random.Random) -> Pair:
 
 
 def _clause(rng: random.Random) -> str:
-    """The template of a clause, with an opener in one of sixteen and a tail in one of twelve."""
+    """Return the template of a clause, with an opener in one of sixteen and a tail in one of twelve."""
     parts = [rng.choice(CLAUSES)]
     if rng.random() < 1 / 16:
         parts.insert(0, rng.choice(OPENERS))
@@ -71,13 +71,13 @@ def _clause(rng: random.Random) -> str:
 
 
 def _joined(rng: random.Random) -> str:
-    """The template of two clauses or everyday sentences that a word joins."""
+    """Return the template of two clauses or everyday sentences that a word joins."""
     first, second = (rng.choice(rng.choice([CLAUSES, EVERYDAY])) for _ in range(2))
     return f"{first} {rng.choice(JOINTS)} {second}"
 
 
 def _loose(rng: random.Random) -> str:
-    """The template of loose words, with amounts drawn where it says so."""
+    """Return the template of loose words, with random amounts."""
     return re.sub(r"\{amount\}", lambda _: rng.choice(AMOUNTS), rng.choice(LOOSE))
 
 
@@ -96,13 +96,17 @@ def _typed(template: str, rng: random.Random) -> Pair:
 
 def render(template: str, rng: random.Random) -> Pair:
     """Fill a template's slots and words."""
-    written, spoken = [], []
+    written = []
+    spoken = []
     position = 0
     for match in _SLOT.finditer(template):
         literal = template[position : match.start()]
         position = match.end()
         slot = match.group(1)
-        pair = fill(slot, rng) if slot else (match.group(2), match.group(3))
+        if slot:
+            pair = fill(slot, rng)
+        else:
+            pair = (match.group(2), match.group(3))
         written += [literal, pair[0]]
         spoken += [say(literal), pair[1]]
     written.append(template[position:])

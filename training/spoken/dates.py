@@ -23,7 +23,7 @@ def year(rng: random.Random) -> Pair:
 
 
 def years(rng: random.Random) -> Pair:
-    """A span of years: "1914-1918", with a hyphen or a dash."""
+    """Return a span of years: "1914-1918", with a hyphen or a dash."""
     first = random_year(rng)
     last = first + rng.randint(1, 40)
     dash = rng.choice("-–")
@@ -67,7 +67,7 @@ def date(rng: random.Random) -> Pair:
 
 
 def day(rng: random.Random) -> Pair:
-    """A day of the year, a weekday before it a third of the time: "3/14", "Mar. 14", "Friday, March 14th"."""
+    """Return a day of the year, a weekday before it a third of the time: "3/14", "Mar. 14", "Friday, March 14th"."""
     month, number = calendar_day(rng)
     name = MONTH_NAMES[month - 1]
     short = MONTH_ABBREVIATIONS[month - 1]
@@ -92,14 +92,16 @@ def day(rng: random.Random) -> Pair:
 
 def month_year(rng: random.Random) -> Pair:
     """ "March 2025"."""
-    month, of_year = rng.randint(1, 12), random_year(rng)
+    month = rng.randint(1, 12)
+    of_year = random_year(rng)
     name = rng.choice([MONTH_NAMES[month - 1], MONTH_ABBREVIATIONS[month - 1]])
     return f"{name} {of_year}", f"{verbalise.MONTHS[month - 1]} {verbalise.year(of_year)}"
 
 
 def time(rng: random.Random) -> Pair:
-    """A time of day: "5:30 pm", "5 p.m.", "5:30PM", "17:30", "5:00"."""
-    hour, minute = rng.randint(1, 12), weighted(rng, [(2, rng.randint(0, 59)), (1, rng.randrange(0, 60, 5)), (1, 0)])
+    """Return a time of day: "5:30 pm", "5 p.m.", "5:30PM", "17:30", "5:00"."""
+    hour = rng.randint(1, 12)
+    minute = weighted(rng, [(2, rng.randint(0, 59)), (1, rng.randrange(0, 60, 5)), (1, 0)])
     half = rng.choice("ap")
     spoken = f"{verbalise.clock(hour, minute)} {half} m"
     marker = rng.choice([f" {half}m", f" {half}.m.", f"{half}m", f" {half.upper()}M", f"{half.upper()}M"])

@@ -16,7 +16,7 @@ SYMBOLS = ((0x1F300, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F900, 0x1F9FF), (0x2600, 
 
 
 def made_up(rng: random.Random) -> Pair:
-    """A word that nobody uses, of four letters or more: "strouken", "Velmation", one in ten of any letters: "qxvbe"."""
+    """Return an invented word of four letters or more: "strouken", "Velmation", one in ten of any letters: "qxvbe"."""
     if rng.random() < 0.1:
         return (word := "".join(rng.choices(LETTERS, k=rng.randint(5, 7)))), word
     syllables = [
@@ -24,11 +24,12 @@ def made_up(rng: random.Random) -> Pair:
         for _ in range(weighted(rng, [(8, 1), (5, 2), (1, 3)]))
     ]
     word = "".join(syllables) + (rng.choice(ENDINGS) if rng.random() < 0.5 or len(syllables) == 1 else "")
-    word = word if len(word) >= 4 else word + rng.choice(ENDINGS[-10:])
+    if len(word) < 4:
+        word = word + rng.choice(ENDINGS[-10:])
     return rng.choice([word, word, word.capitalize()]), word
 
 
 def symbol(rng: random.Random) -> str:
-    """A picture that is not said: there are so many that each is all but unknown to the model."""
+    """Return an emoji, which has no spoken form. There are so many emoji that each is nearly unknown to the model."""
     first, last = rng.choice(SYMBOLS)
     return chr(rng.randint(first, last))

@@ -14,7 +14,8 @@ from txport.training.spoken.corpus import Split
 from txport.training.spoken.numbers import Pair
 
 NAMES: dict[Split, int] = {"train": 300, "validation": 50, "test": 150}
-_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+_CONSONANTS = "bdfgklmnprstvz"
+_VOWELS = "aeiou"
 # A name stands where a letter in braces does.
 _TEMPLATES = (
     ("{a} is {s}", "{a} ist {s}"),
@@ -32,7 +33,7 @@ _STATES = (("late", "spät"), ("here", "da"), ("ill", "krank"), ("tired", "müde
 
 
 def names(split: Split) -> list[str]:
-    """The names of a split: no other split has any of them."""
+    """Return the names of a split: no other split has any of them."""
     splits = list(NAMES)
     start = sum(NAMES[other] for other in splits[: splits.index(split)])
     return list(itertools.islice(_all_names(), start, start + NAMES[split]))
@@ -40,7 +41,8 @@ def names(split: Split) -> list[str]:
 
 def _all_names() -> Iterator[str]:
     """Different names without end, always the same."""
-    rng, seen = random.Random("names"), set[str]()
+    rng = random.Random("names")
+    seen = set[str]()
     while True:
         name = "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
         if name not in seen:
@@ -50,7 +52,8 @@ def _all_names() -> Iterator[str]:
 
 def pairs(seed: int, split: Split, count: int) -> list[Pair]:
     """Pairs of a split, the same for the same seed; behind those for training is the list of other names."""
-    rng, known = random.Random(f"{seed} {split}"), names(split)
+    rng = random.Random(f"{seed} {split}")
+    known = names(split)
     made = [_sentence(rng, known) for _ in range(count)]
     if split == "train":
         others = " ".join(name for other in NAMES if other != split for name in names(other))

@@ -34,13 +34,13 @@ def magnitude(rng: random.Random, largest_digits: int) -> int:
 
 
 def round_or_not(rng: random.Random, number: int) -> int:
-    """The number, or a third of the time the number with trailing zeros, as people like to quote them."""
+    """Return the number, or a third of the time the number with trailing zeros, as people like to quote them."""
     zeros = rng.randint(0, max(0, len(str(number)) - 1))
     return number // 10**zeros * 10**zeros if rng.random() < 0.33 else number
 
 
 def written_decimal(rng: random.Random, whole_below: int) -> str:
-    """A whole number or a decimal of one or two places, below `whole_below`."""
+    """Return a whole number or a decimal of one or two places, below `whole_below`."""
     whole = min(magnitude(rng, 3), whole_below - 1)
     places = rng.choice([0, 1, 1, 2])
     return str(whole) + (f".{rng.randrange(10**places):0{places}}" if places else "")
@@ -55,13 +55,13 @@ def cardinal(rng: random.Random) -> Pair:
 
 
 def plain(rng: random.Random) -> Pair:
-    """A number of five digits without a comma: "12345"; alone, a shorter one could be a year or a code."""
+    """Return a number of five digits without a comma: "12345"; alone, a shorter one could be a year or a code."""
     number = round_or_not(rng, rng.randrange(10**4, 10**5))
     return str(number), verbalise.cardinal(number)
 
 
 def count(largest: int) -> Slot:
-    """The slot of counts from 2 to `largest`."""
+    """Return the slot of counts from 2 to `largest`."""
 
     def slot(rng: random.Random) -> Pair:
         number = rng.randint(2, largest)
@@ -77,7 +77,7 @@ def ordinal(rng: random.Random) -> Pair:
 
 
 def ordinal_suffix(number: int) -> str:
-    """The letters after the digits: "st", "nd", "rd" or "th"."""
+    """Return the letters after the digits: "st", "nd", "rd" or "th"."""
     if number % 100 in (11, 12, 13):
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -93,7 +93,8 @@ def decimal(rng: random.Random) -> Pair:
 
 def magnitude_words(rng: random.Random) -> Pair:
     """ "3.5 million"."""
-    number, scale = written_decimal(rng, 1000), rng.choice(MAGNITUDES)
+    number = written_decimal(rng, 1000)
+    scale = rng.choice(MAGNITUDES)
     return f"{number} {scale}", f"{verbalise.decimal(number)} {scale}"
 
 
@@ -128,19 +129,21 @@ def money(rng: random.Random) -> Pair:
     unit, part = CURRENCIES[symbol]
     kind = rng.random()
     if kind < 0.5:
-        whole, hundredths = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)])), rng.randint(1, 99)
+        whole = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)]))
+        hundredths = rng.randint(1, 99)
         whole = 0 if rng.random() < 0.1 else whole
         return f"{symbol}{whole:,}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
     if kind < 0.85:
         whole = round_or_not(rng, magnitude(rng, weighted(rng, [(3, 3), (2, 5), (1, 6)])))
         zeros = ".00" if rng.random() < 0.15 else ""
         return f"{symbol}{whole:,}{zeros}", verbalise.money(whole, 0, unit, part)
-    scale, amount = rng.choice(MAGNITUDES), written_decimal(rng, whole_below=1000)
+    scale = rng.choice(MAGNITUDES)
+    amount = written_decimal(rng, whole_below=1000)
     return f"{symbol}{amount} {scale}", f"{verbalise.decimal(amount)} {scale} {unit[1]}"
 
 
 def measure(kind: str) -> Slot:
-    """The slot of one kind of unit: "12.5 km", "3kg"."""
+    """Return the slot of one kind of unit: "12.5 km", "3kg"."""
     units = UNITS[kind]
 
     def slot(rng: random.Random) -> Pair:
@@ -156,7 +159,7 @@ def measure(kind: str) -> Slot:
 
 
 def large_count(rng: random.Random) -> str:
-    """A whole number of up to five digits as written."""
+    """Return a whole number of up to five digits as written."""
     return f"{round_or_not(rng, magnitude(rng, 5)):,}"
 
 
@@ -190,7 +193,8 @@ def ratio(rng: random.Random) -> Pair:
 
 def equation(rng: random.Random) -> Pair:
     """ "12 + 7 = 19"."""
-    left, right = rng.randint(1, 99), rng.randint(1, 99)
+    left = rng.randint(1, 99)
+    right = rng.randint(1, 99)
     sign, word, result = rng.choice([("+", "plus", left + right), ("-", "minus", left - right)])
     return (
         f"{left} {sign} {right} = {result}",

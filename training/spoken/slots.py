@@ -1,7 +1,7 @@
 """The slots of the built-in corpus: each draws one value and gives it as written and as spoken.
 
 One function a semiotic class (Sproat and Jaitly 2016, section 2), with the written forms that people use for it. What a
-written form means may hang on its place in the sentence ("in 1905" against "1905 people"): the templates know which
+written form means may depend on its context ("in 1905" against "1905 people"): the templates define which
 class belongs where, the model has to learn it.
 """
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def sections(name: str) -> dict[str, tuple[str, ...]]:
-    """The lines below each `[section]` of a text file in this directory, without empty ones and comments."""
+    """Return the lines below each `[section]` of a text file in this directory, without empty ones and comments."""
     found: dict[str, tuple[str, ...]] = {}
     section = ""
     for line in Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines():

@@ -74,16 +74,20 @@ def pairs(number: int) -> str:
         return cardinal(number)
     if not low:
         return f"{cardinal(high)} hundred"
-    return f"{cardinal(high)} oh {ONES[low]}" if low < 10 else f"{cardinal(high)} {cardinal(low)}"
+    if low < 10:
+        return f"{cardinal(high)} oh {ONES[low]}"
+    return f"{cardinal(high)} {cardinal(low)}"
 
 
 def year(number: int) -> str:
     """`1905` -> "nineteen oh five", `2000` -> "two thousand", `2005` -> "two thousand five", `2025` -> "twenty ..."."""
-    return cardinal(number) if number % 1000 < 10 else pairs(number)
+    if number % 1000 < 10:
+        return cardinal(number)
+    return pairs(number)
 
 
 def plural(words: str) -> str:
-    """The plural of the last word, for decades and denominators: "nineteen ninety" -> "nineteen nineties"."""
+    """Return the plural of the last word, for decades and denominators: "nineteen ninety" -> "nineteen nineties"."""
     if words.endswith("y"):
         return words[:-1] + "ies"
     return words + ("es" if words.endswith(("x", "ch", "s")) else "s")
@@ -95,19 +99,27 @@ def decade(first_year: int) -> str:
 
 
 def decimal(text: str) -> str:
-    """A decimal as written, thousands commas allowed: "-3.05" -> "minus three point zero five"."""
+    """Return a decimal as written, thousands commas allowed: "-3.05" -> "minus three point zero five"."""
     text = text.replace(",", "")
-    sign = "minus " if text.startswith("-") else ""
+    if text.startswith("-"):
+        sign = "minus "
+    else:
+        sign = ""
     whole, _, fraction = text.lstrip("-").partition(".")
     words = sign + cardinal(int(whole or "0"))
-    return f"{words} point {digits(fraction)}" if fraction else words
+    if fraction:
+        return f"{words} point {digits(fraction)}"
+    return words
 
 
 def fraction(numerator: int, denominator: int) -> str:
     """`3, 4` -> "three quarters", `1, 2` -> "one half", `5, 8` -> "five eighths"."""
     name = {2: "half", 4: "quarter"}.get(denominator) or ordinal(denominator)
     if numerator != 1:
-        name = "halves" if denominator == 2 else plural(name)
+        if denominator == 2:
+            name = "halves"
+        else:
+            name = plural(name)
     return f"{cardinal(numerator)} {name}"
 
 
@@ -143,16 +155,25 @@ def clock(hour: int, minute: int) -> str:
     """A time on the twelve-hour clock face: `5, 30` -> "five thirty", `5, 5` -> "five oh five", `5, 0` -> "five"."""
     if not minute:
         return cardinal(hour)
-    return f"{cardinal(hour)} oh {ONES[minute]}" if minute < 10 else f"{cardinal(hour)} {cardinal(minute)}"
+    if minute < 10:
+        return f"{cardinal(hour)} oh {ONES[minute]}"
+    return f"{cardinal(hour)} {cardinal(minute)}"
 
 
 def clock_24(hour: int, minute: int) -> str:
     """`17, 30` -> "seventeen thirty", `9, 5` -> "nine oh five", `18, 0` -> "eighteen hundred"."""
-    return clock(hour, minute) if minute else f"{cardinal(hour)} hundred"
+    if minute:
+        return clock(hour, minute)
+    return f"{cardinal(hour)} hundred"
 
 
 def date(month: int, day: int, of_year: int | None = None, *, day_first: bool = False) -> str:
     """`3, 14, 2025` -> "march fourteenth twenty twenty five", day first: "the fourteenth of march twenty ..."."""
     name = MONTHS[month - 1]
-    words = f"the {ordinal(day)} of {name}" if day_first else f"{name} {ordinal(day)}"
-    return f"{words} {year(of_year)}" if of_year is not None else words
+    if day_first:
+        words = f"the {ordinal(day)} of {name}"
+    else:
+        words = f"{name} {ordinal(day)}"
+    if of_year is not None:
+        return f"{words} {year(of_year)}"
+    return words

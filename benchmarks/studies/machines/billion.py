@@ -65,7 +65,7 @@ def measure(bundle: Path, text: Path, lines: int, max_length: int | None, rounds
 
 
 def seconds_to_read(path: Path) -> float:
-    """Seconds to leave out all rows of a file."""
+    """Return seconds to leave out all rows of a file."""
     begin = time.perf_counter()
     with sources.opened(str(path), form_of(path.name), "text", None) as source:
         source.skip(READ)
@@ -100,11 +100,11 @@ def plan(lines: float, measured: Measured, cores: int, price: float) -> dict[str
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("text", type=click.Path(path_type=Path))
-@click.option("--lines", default=1e9, show_default=True, help="Lines of the corpus.")
+@click.option("--lines", default=1e9, show_default=True, help="Number of lines of the corpus.")
 @click.option("--cores", default=256, show_default=True)
-@click.option("--price", default=0.04, show_default=True, help="Of a core for an hour.")
-@click.option("--sample", default=20_000, show_default=True, help="Lines to measure with.")
-@click.option("--max-length", default=None, type=int, help="Most tokens of a translation.")
+@click.option("--price", default=0.04, show_default=True, help="Price of a core per hour.")
+@click.option("--sample", default=20_000, show_default=True, help="Number of lines to measure.")
+@click.option("--max-length", default=None, type=int, help="Maximum number of target tokens.")
 @click.option("--rounds", default=3, show_default=True)
 def main(
     bundle: Path, text: Path, lines: float, cores: int, price: float, sample: int, max_length: int | None, rounds: int

@@ -38,12 +38,12 @@ def requests(engine: NativeEngine, vocabulary: int, count: int, tokens: int) -> 
 
 
 def lengths(engine: NativeEngine, sentences: Sequence[Request]) -> list[int]:
-    """Tokens of each answer, which are those of any number of threads."""
+    """Return tokens of each answer, which are those of any number of threads."""
     return [len(result.ids) for result in decode_all(engine, sentences)]
 
 
 def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[], object]:
-    """The encoder alone, over all of them at once."""
+    """Return the encoder alone, over all of them at once."""
     ids = np.array([request.source_ids for request in sentences], np.int64)
     return partial(engine.encode, ids, np.full(len(ids), ids.shape[1], np.int64))
 
@@ -51,7 +51,7 @@ def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[],
 def by_threads(
     bundle: Path, threads: Sequence[int], batches: Sequence[int], tokens: int, rounds: int, warm_up: int
 ) -> list[str]:
-    """Lines of a table in Markdown: times of each batch, a row for each number of threads."""
+    """Return lines of a table in Markdown: times of each batch, a row for each number of threads."""
     manifest = Manifest.load(bundle)
     engines = [NativeEngine(bundle, manifest, count) for count in threads]
     columns = []
@@ -70,7 +70,7 @@ def by_threads(
 
 
 def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, warm_up: int) -> list[str]:
-    """Lines of a table in Markdown: throughput of many sentences, by how many batches share the most threads."""
+    """Return lines of a table in Markdown: throughput of many sentences, by how many batches share the most threads."""
     manifest = Manifest.load(bundle)
     threads = [max(1, max(workers) // count) for count in workers]
     engines = [
@@ -89,11 +89,13 @@ def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, w
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--threads", type=click.IntRange(1), help="The most threads. [default: the cores]")
+@click.option("--threads", type=click.IntRange(1), help="Maximum number of threads. [default: one per core]")
 @click.option("--batch", default="1,8,32", show_default=True, help="Batch sizes.")
-@click.option("--tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to make.")
+@click.option(
+    "--tokens", type=click.IntRange(1), default=64, show_default=True, help="Maximum number of target tokens."
+)
 @click.option("--rounds", type=click.IntRange(1), default=30, show_default=True)
-@click.option("--warm-up", type=click.IntRange(0), default=30, show_default=True, help="Rounds that are not counted.")
+@click.option("--warm-up", type=click.IntRange(0), default=30, show_default=True, help="Number of warm-up rounds.")
 def main(bundle: Path, threads: int | None, batch: str, tokens: int, rounds: int, warm_up: int) -> None:
     """Print times of BUNDLE by threads, and the throughput of many sentences by workers."""
     counts = powers(min(threads or cores(), _MOST))

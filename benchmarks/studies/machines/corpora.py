@@ -47,20 +47,20 @@ LOOPS = {
 with_arguments = flags(
     click.argument("bundle", type=click.Path(path_type=Path)),
     click.argument("text", type=click.Path(path_type=Path)),
-    click.option("--lines", default=20_000, show_default=True, help="Lines of the corpus."),
-    click.option("--max-length", default=None, type=int, help="Most tokens of a translation."),
+    click.option("--lines", default=20_000, show_default=True, help="Number of lines of the corpus."),
+    click.option("--max-length", default=None, type=int, help="Maximum number of target tokens."),
 )
 
 
 def corpus(text: Path, lines: int) -> Iterator[dict[str, Any]]:
-    """Rows, no two the same."""
+    """Yield rows, no two the same."""
     given = [line for line in text.read_text(encoding="utf-8").splitlines() if line.strip()]
     numbered = enumerate(itertools.islice(itertools.cycle(given), lines))
     return ({"id": number, "text": f"{number} {line}"} for number, line in numbered)
 
 
 def write(path: Path, text: Path, lines: int) -> Path:
-    """The corpus as zst of JSONL."""
+    """Return the corpus as zst of JSONL."""
     with path.open("wb") as file, packed(file, "zst") as plain:
         for row in corpus(text, lines):
             plain.write(json_line(row))
@@ -68,12 +68,12 @@ def write(path: Path, text: Path, lines: int) -> Path:
 
 
 def process(core: int | None, *arguments: object) -> "subprocess.Popen[bytes]":
-    """The command, on one core."""
+    """Return the command, on one core."""
     return pinned(core, sys.executable, "-c", COMMAND, *arguments, "--threads", 1, "--workers", 1)
 
 
 def pinned(core: int | None, *line: object) -> "subprocess.Popen[bytes]":
-    """A process, on one core with all threads that it starts."""
+    """Return a process, on one core with all threads that it starts."""
     pin = None if core is None else (lambda: os.sched_setaffinity(0, {core}))
     return subprocess.Popen(list(map(str, line)), preexec_fn=pin, stdout=subprocess.DEVNULL)
 
@@ -90,7 +90,7 @@ def finish(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
 
 
 def in_python(code: str) -> Work:
-    """A program in as many processes as there are cores."""
+    """Return a program in as many processes as there are cores."""
 
     def work(cores: Sequence[int]) -> None:
         finish([pinned(core, sys.executable, "-c", code) for core in cores])
@@ -99,7 +99,7 @@ def in_python(code: str) -> Work:
 
 
 def cost(call: Callable[[], object]) -> tuple[float, float]:
-    """Seconds by the clock, and of processors, that a call took whose work is that of processes it waits for."""
+    """Return seconds by the clock, and of processors, that a call took whose work is that of processes it waits for."""
     before = os.times()
     call()
     after = os.times()
@@ -108,7 +108,9 @@ def cost(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def limit(max_length: int | None) -> list[str]:
-    return [] if max_length is None else ["--max-length", str(max_length)]
+    if max_length is None:
+        return []
+    return ["--max-length", str(max_length)]
 
 
 def say(name: str, ratios: npt.NDArray[np.float64], bar: str = "") -> None:
@@ -179,7 +181,7 @@ def processes(bundle: Path, text: Path, lines: int, max_length: int | None, roun
 
 
 def translating(folder: Path, bundle: Path, text: Path, lines: int, flags: Sequence[object]) -> Work:
-    """A corpus for each core, so that each process has as many lines."""
+    """Return a corpus for each core, so that each process has as many lines."""
     paths = [write(folder / f"{lines}-{cores}.jsonl.zst", text, lines * cores) for cores in (1, 2)]
     outputs = itertools.count()
 
@@ -205,7 +207,7 @@ def one_and_two(works: Sequence[Work], rounds: int) -> npt.NDArray[np.float64]:
 
 @main.command()
 @with_arguments
-@click.option("--kills", default=20, show_default=True, help="How many processes are killed, at random moments.")
+@click.option("--kills", default=20, show_default=True, help="Number of processes to kill at random moments.")
 @click.option("--shards", default=2, show_default=True)
 @click.option("--part-rows", default=10_000, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -251,7 +253,10 @@ def disturb(fixed: Sequence[object], output: str, shards: int, moments: list[flo
     pace = 0.0  # seconds a part
     while running:
         time.sleep(0.01)
-        made = len(list(Path(output, "_parts").glob("[!.]*"))) if Path(output, "_parts").exists() else 0
+        if Path(output, "_parts").exists():
+            made = len(list(Path(output, "_parts").glob("[!.]*")))
+        else:
+            made = 0
         if made > count:
             now = time.monotonic()
             pace = (now - since) / (made - count)
@@ -272,7 +277,7 @@ def disturb(fixed: Sequence[object], output: str, shards: int, moments: list[flo
 
 
 def digest_of(folder: Path) -> dict[str, str]:
-    """The hash of every file below a folder, hidden ones too."""
+    """Return the hash of every file below a folder, hidden ones too."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -316,7 +321,7 @@ def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: in
 
 
 def parquet_files(folder: Path, text: Path, rows: int) -> list[str]:
-    """The corpus in 16 files of so many rows each."""
+    """Return the corpus in 16 files of so many rows each."""
     import pyarrow
     import pyarrow.parquet
 

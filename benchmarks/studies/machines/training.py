@@ -74,7 +74,7 @@ def seconds_a_step(output: Path) -> npt.NDArray[np.float64]:
 
 @click.command()
 @click.option("--preset", default="small", show_default=True)
-@click.option("--batch-tokens", default=1_024, show_default=True, help="Of a batch; a step has two.")
+@click.option("--batch-tokens", default=1_024, show_default=True, help="Tokens per batch; a step has two batches.")
 @click.option("--steps", default=60, show_default=True)
 @click.option("--rounds", default=1, show_default=True)
 def main(preset: str, batch_tokens: int, steps: int, rounds: int) -> None:

@@ -42,7 +42,7 @@ def package(marian: Path, directory: Path) -> None:
 
 
 def translation(directory: Path) -> Any:
-    """The package, opened by argostranslate, without libraries that split sentences."""
+    """Return the package, opened by argostranslate, without libraries that split sentences."""
     for name in ("stanza", "spacy", "minisbd"):
         sys.modules[name] = ModuleType(name)
     minisbd: Any = sys.modules["minisbd"]
@@ -58,7 +58,7 @@ def translation(directory: Path) -> Any:
 @click.command()
 @click.argument("marian", type=click.Path(path_type=Path))
 @click.option("--port", default=5001, show_default=True)
-@click.option("--threads", default=4, show_default=True, help="Of waitress; 4 are LibreTranslate's.")
+@click.option("--threads", default=4, show_default=True, help="Threads of waitress. LibreTranslate uses 4.")
 def main(marian: Path, port: int, threads: int) -> None:
     """Serve MARIAN, the directory of a Marian model of Hugging Face's, on the loopback address."""
     import waitress

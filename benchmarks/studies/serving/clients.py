@@ -33,7 +33,8 @@ def requests_of(manifest: Manifest, count: int) -> list[Request]:
     """Random sentences, the same in every run; each answer has as many tokens as its source."""
     draw = np.random.default_rng(0)
     lengths = np.clip(draw.lognormal(np.log(22), 0.5, count).astype(int), 4, 60)
-    vocabulary, eos = manifest.model.source_vocabulary, manifest.tokens.eos
+    vocabulary = manifest.model.source_vocabulary
+    eos = manifest.tokens.eos
     return [Request([*draw.integers(4, vocabulary, n - 1).tolist(), eos], int(n)) for n in lengths]
 
 
@@ -54,7 +55,7 @@ def by_clients(ask: Callable[[Request], Result], requests: list[Request]) -> tup
 
 
 def compare(engine: Engine, requests: list[Request], rounds: int, warm_up: int) -> npt.NDArray[np.float64]:
-    """Tokens a second, `[rounds, 4]`: of `WAYS`."""
+    """Return tokens a second, `[rounds, 4]`: of `WAYS`."""
     queue = Queue(engine)
     shared = SharedBatches()
 
@@ -84,8 +85,8 @@ def compare(engine: Engine, requests: list[Request], rounds: int, warm_up: int) 
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--clients", default=64, show_default=True)
 @click.option("--rounds", default=20, show_default=True)
-@click.option("--warm-up", default=3, show_default=True, help="Rounds that are not counted.")
-@click.option("--threads", default=0, show_default=True, help="Threads of the engine; 0: by the cores.")
+@click.option("--warm-up", default=3, show_default=True, help="Number of warm-up rounds.")
+@click.option("--threads", default=0, show_default=True, help="Threads of the engine, 0 for one per core.")
 def main(bundle: Path, clients: int, rounds: int, warm_up: int, threads: int) -> None:
     """Print tokens a second of each way, and how those of `submit` and `calls` compare with the others, by rounds."""
     manifest = Manifest.load(bundle)

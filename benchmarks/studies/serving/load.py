@@ -51,8 +51,8 @@ class System:
 
 
 def txport_system(bundle: Path, threads: int) -> System:
-    """The queue over the fused engine."""
-    queue = Queue(NativeEngine(bundle, Manifest.load(bundle), threads), most_waiting=1 << 20)
+    """Return the queue over the fused engine."""
+    queue = Queue(NativeEngine(bundle, Manifest.load(bundle), threads), max_waiting=1 << 20)
 
     def ask(request: Request, answered: Callable[[int], None]) -> None:
         queue.submit(request).add_done_callback(lambda done: answered(len(done.result().ids)))
@@ -61,7 +61,7 @@ def txport_system(bundle: Path, threads: int) -> System:
 
 
 def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: str) -> list[System]:
-    """Its asynchronous translator, with each of the settings."""
+    """Return its asynchronous translator, with each of the settings."""
     waiters = ThreadPoolExecutor(512)  # an asynchronous result tells nobody: somebody must wait for each
 
     def system(inter: int, intra: int) -> System:
@@ -87,7 +87,7 @@ def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: s
 
 
 def answer_times(system: System, requests: list[Request], arrivals: Seconds) -> tuple[Seconds, int]:
-    """Seconds from each arrival to its answer, and the tokens of all answers."""
+    """Return seconds from each arrival to its answer, and the tokens of all answers."""
     ends: list[Future[tuple[float, int]]] = [Future() for _ in requests]
     start = time.perf_counter() + 0.05
     for request, arrival, end in zip(requests, arrivals, ends, strict=True):
@@ -116,7 +116,7 @@ class Row:
 def compare(
     systems: list[System], requests: list[Request], shares: list[float], seconds: float, turns: int
 ) -> list[Row]:
-    """Each system at each load, in turns."""
+    """Return each system at each load, in turns."""
     highest = {system.name: highest_load(system, requests[:_MANY]) for system in systems}
     for name, load in highest.items():
         click.echo(f"  {name:32} at most {load:6.1f} sentences a second")
@@ -177,11 +177,15 @@ def draw_plot(found: dict[str, list[Row]], output: Path) -> None:
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--pair", "pairs", type=(click.Path(path_type=Path), str), multiple=True, required=True)
-@click.option("--shares", default="0.3,0.5,0.7,0.9", show_default=True, help="Loads, of CTranslate2's highest.")
-@click.option("--seconds", default=5.0, show_default=True, help="Of each turn, in which a system gets one load.")
+@click.option(
+    "--shares", default="0.3,0.5,0.7,0.9", show_default=True, help="Loads, as fractions of CTranslate2's maximum."
+)
+@click.option("--seconds", default=5.0, show_default=True, help="Seconds per system and load.")
 @click.option("--turns", default=2, show_default=True)
-@click.option("--settings", help="Of CTranslate2, inter_threads x intra_threads. [default: as '2x1,1x2' on two cores]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plot, as SVG.")
+@click.option(
+    "--settings", help="inter_threads x intra_threads of CTranslate2. [default: for example 2x1,1x2 on two cores]"
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="SVG file for the plot.")
 def main(
     model: Path,
     pairs: list[tuple[Path, str]],

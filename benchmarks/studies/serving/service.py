@@ -60,11 +60,12 @@ def of_bundle(directory: str) -> Client:
 
 
 def by_clients(client: Client, texts: list[str], clients: int) -> tuple[float, list[float]]:
-    """Seconds for all texts, and seconds of each."""
+    """Return seconds for all texts, and seconds of each."""
     ready = Barrier(clients + 1)
 
     def work(number: int) -> list[float]:
-        ask, seconds = client(), []
+        ask = client()
+        seconds = []
         ready.wait()
         for text in texts[number::clients]:
             start = time.perf_counter()
@@ -82,11 +83,11 @@ def by_clients(client: Client, texts: list[str], clients: int) -> tuple[float, l
 
 @click.command()
 @click.argument("ways", metavar="NAME=WHERE...", nargs=-1, required=True)
-@click.option("--texts", type=click.Path(path_type=Path), required=True, help="Sentences, one a line.")
+@click.option("--texts", type=click.Path(path_type=Path), required=True, help="File of sentences, one per line.")
 @click.option("--clients", default=64, show_default=True)
-@click.option("--sentences", default=256, show_default=True, help="In each round.")
+@click.option("--sentences", default=256, show_default=True, help="Requests per round.")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--warm-up", default=1, show_default=True, help="Rounds that are not counted.")
+@click.option("--warm-up", default=1, show_default=True, help="Number of warm-up rounds.")
 @click.option("--source", default="en", show_default=True)
 @click.option("--target", default="de", show_default=True)
 def main(
@@ -102,7 +103,8 @@ def main(
     """Print sentences a second and times of answers of each way, and how the first compares with the others."""
     with open_lines(texts) as windows:
         lines = [line for window in text_windows(windows, "strict", str(texts)) for line in window if line]
-    asked, fields = cycle(lines), {"source": source, "target": target}
+    asked = cycle(lines)
+    fields = {"source": source, "target": target}
     named: dict[str, Client] = {}
     for name, _, where in (way.partition("=") for way in ways):
         named[name] = of_server(where, fields) if where.startswith("http") else of_bundle(where)

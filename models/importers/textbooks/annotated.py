@@ -122,7 +122,7 @@ def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> st
 
 
 def needed_heads(file: Path, options: ImportOptions) -> int:
-    """The attention heads.
+    """Return the attention heads.
 
     Raises:
         InputError: they were not given.

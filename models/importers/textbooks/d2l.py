@@ -86,7 +86,7 @@ def _todays_name(name: str) -> str:
 
 
 def _attention_bias(plan: ImportPlan) -> bool:
-    """Whether a side has biases in attention: `use_bias` of the textbook is for the encoder alone.
+    """Return whether a side has biases in attention: `use_bias` of the textbook is for the encoder alone.
 
     Raises:
         CheckpointError: a side has them in some layers only.
@@ -113,7 +113,8 @@ def _refuse_norms_over_time(plan: ImportPlan) -> None:
 
 def _special(lists: WordLists) -> dict[str, int]:
     """Ids of the target side, but the source's <unk>, with which `_with_one_unknown` makes the target's equal."""
-    found, unknown = lists.special(), lists.token("unk_id", "source")
+    found = lists.special()
+    unknown = lists.token("unk_id", "source")
     assert unknown is not None
     places = {found["unk_id"]: unknown, unknown: found["unk_id"]}
     return {name: places.get(token, token) for name, token in found.items()}
@@ -124,7 +125,8 @@ def _with_one_unknown(plan: ImportPlan, lists: WordLists) -> WordLists:
 
     Release 1.0 sorts each vocabulary, in which <unk> then stands somewhere; our model has one id for it.
     """
-    source, target = lists.token("unk_id", "source"), lists.token("unk_id")
+    source = lists.token("unk_id", "source")
+    target = lists.token("unk_id")
     assert source is not None and target is not None
     if source == target:
         return lists

@@ -82,8 +82,12 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     plan = ImportPlan(read_tensors(weights), weights)
     names = _names(described.names, list(plan.theirs))
     described = replace(described, names=names)
-    stack = f"{names.transformer}." if names.transformer else ""
-    weight, bias = f"{names.projection}.weight", f"{names.projection}.bias"
+    if names.transformer:
+        stack = f"{names.transformer}."
+    else:
+        stack = ""
+    weight = f"{names.projection}.weight"
+    bias = f"{names.projection}.bias"
     embeddings = plan.embeddings(names.source_embedding, names.target_embedding, weight)
     if plan.has(bias):
         plan.take("projection.bias", bias)
@@ -94,14 +98,20 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
         plan.affine(f"{side}_norm", f"{stack}{side}.norm", optional_bias=True)
     plan.check(ours)
     ids = TokenizerParts(ids_only(ours.eos_id))
-    tokenizer = own_sentencepiece(directory, options, ours) if options.tokenizer else ids
+    if options.tokenizer:
+        tokenizer = own_sentencepiece(directory, options, ours)
+    else:
+        tokenizer = ids
     return Imported("torch", ours, plan, tokenizer, [])
 
 
 def _names(described: Names, stored: Sequence[str]) -> Names:
-    """The names as the file has them, where they are given with or without what wrappers put before them."""
+    """Return the names as the file has them, where they are given with or without what wrappers put before them."""
     first = {name.partition(".")[0] for name in stored}
-    outer = f"{first.pop()}." if len(first) == 1 else ""
+    if len(first) == 1:
+        outer = f"{first.pop()}."
+    else:
+        outer = ""
 
     def found(name: str | None) -> str | None:
         if name is None:
@@ -122,7 +132,12 @@ def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: st
             f"{plan.source}: a stack without a final norm is supported only where neither has one and norm_first is "
             "false"
         )
-    norm = "pre" if described.norm_first else ("post_final" if ends[0] else "post")
+    if described.norm_first:
+        norm = "pre"
+    elif ends[0]:
+        norm = "post_final"
+    else:
+        norm = "post"
     inner = plan.stored(f"{stack}encoder.layers.0.linear1.weight").shape
     learned = described.names.source_positions is not None or described.names.target_positions is not None
     return Settings(file, {}).config(

@@ -44,11 +44,13 @@ SEAMLESS = Around("tokenizers", "kept_before_normalized", "first")
 def language_of(content: str) -> str | None:
     """The name of the language that a token stands for; None for other tokens."""
     match = _CODE.fullmatch(content)
-    return (match[1] or match[2]) if match else None
+    if match:
+        return match[1] or match[2]
+    return None
 
 
 def listed_tokens(directory: Path) -> dict[str, AddedToken]:
-    """All tokens whose ids the directory states, by their contents.
+    """Return all tokens whose ids the directory states, by their contents.
 
     Raises:
         CheckpointError: a list is none of tokens and ids.
@@ -79,7 +81,7 @@ def added_tokens(
     languages: Collection[int] = (),
     size: int = 0,
 ) -> AddedTokens | None:
-    """The tokens that texts contain as a whole; None if there are none.
+    """Return the tokens that texts contain as a whole; None if there are none.
 
     Args:
         directory: of the model.
@@ -102,7 +104,8 @@ def added_tokens(
         if token.content in own or not token.content or (masks is _SENTINEL and masks.fullmatch(token.content)):
             continue
         if token.id < rows:
-            hidden, normalized = token.special or token.id in languages, token.normalized and around.normalises
+            hidden = token.special or token.id in languages
+            normalized = token.normalized and around.normalises
             tokens.append(replace(token, special=hidden, normalized=normalized))
         elif not token.special:
             raise CheckpointError(
@@ -169,7 +172,9 @@ def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> 
     if gaps and gaps[0] - 1 in languages and "<mask>" not in listed:
         gaps = gaps[1:]  # the place of <mask>
     behind = {token.id: token.content for token in listed.values() if gaps and token.id > gaps[0]}
-    return (gaps[0], behind[min(behind)]) if behind else None
+    if behind:
+        return (gaps[0], behind[min(behind)])
+    return None
 
 
 def _own(directory: Path) -> set[str]:
@@ -180,13 +185,15 @@ def _own(directory: Path) -> set[str]:
 def _masks(directory: Path) -> re.Pattern[str] | None:
     """The names of tokens for pre-training, which texts never contain."""
     kind = str(read_json(directory / "config.json", optional=True).get("model_type"))
-    return _SENTINEL if kind.endswith("t5") else _MASKS.get(kind)
+    if kind.endswith("t5"):
+        return _SENTINEL
+    return _MASKS.get(kind)
 
 
 def with_added(
     table: Sequence[str | None], model: bytes, added: AddedTokens | None, separate: bool = False
 ) -> list[str | None]:
-    """Pieces by id with the added tokens, as answers show them; None for those that answers do not show.
+    """Return pieces by id with the added tokens, as answers show them; None for those that answers do not show.
 
     Args:
         table: the pieces of the model.
@@ -196,14 +203,18 @@ def with_added(
     """
     if added is None:
         return list(table)
-    pieces, processor = list(table), sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = list(table)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     for token in added.tokens:
         pieces += [None] * (token.id + 1 - len(pieces))
         if separate and pieces[token.id] is not None:
             continue
         if token.content in pieces:
             pieces[pieces.index(token.content)] = None
-        normal = str(processor.normalize(token.content)).replace("\u2581", " ").strip() if token.normalized else ""
+        if token.normalized:
+            normal = str(processor.normalize(token.content)).replace("\u2581", " ").strip()
+        else:
+            normal = ""
         # A piece that is a token only as a whole word is still a part of other words.
         hidden = token.special and not (token.single_word and token.content in table[token.id : token.id + 1])
         pieces[token.id] = None if hidden else token.content if normal in ("", *pieces) else normal
@@ -213,7 +224,7 @@ def with_added(
 
 
 def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[AddedToken]:
-    """The special tokens of the directory, by name, all or those of `names`; their ids are not stated here."""
+    """Yield the special tokens of the directory, by name, all or those of `names`; their ids are not stated here."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         for name, value in read_json(directory / file, optional=True).items():
             if names is not None and name not in names:
@@ -225,10 +236,12 @@ def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[Adde
 
 
 def _items(value: Any) -> list[Any]:
-    """The tokens of a field: one, a list, or an object of names and tokens."""
+    """Return the tokens of a field: one, a list, or an object of names and tokens."""
     if isinstance(value, dict) and "content" not in value:
         return list(value.values())
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]
 
 
 def _special(value: Any) -> Iterator[AddedToken]:

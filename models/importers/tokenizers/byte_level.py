@@ -12,7 +12,7 @@ _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
-    """The directory's tokenizer.json, or one made from vocab.json and merges.txt.
+    """Return the directory's tokenizer.json, or one made from vocab.json and merges.txt.
 
     Raises:
         CheckpointError: neither is there, or it belongs to another model.
@@ -22,11 +22,15 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
     if file.is_file():
         data = read_bytes(file)
     else:
-        file, data = directory / "vocab.json", _made(directory, rows)
+        file = directory / "vocab.json"
+        data = _made(directory, rows)
     try:
         value = json.loads(data)
         pieces = value["model"]["vocab"]  # by their ids, or in the order of these
-        vocabulary = pieces if isinstance(pieces, dict) else {piece: i for i, (piece, _) in enumerate(pieces)}
+        if isinstance(pieces, dict):
+            vocabulary = pieces
+        else:
+            vocabulary = {piece: i for i, (piece, _) in enumerate(pieces)}
         largest = max(*vocabulary.values(), *(token["id"] for token in value["added_tokens"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is no byte-level tokenizer ({error!r}): give --no-tokenizer") from None

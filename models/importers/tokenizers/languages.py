@@ -27,7 +27,7 @@ _ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # the default source language of 
 
 
 def listed_languages(directory: Path) -> dict[str, int]:
-    """The languages whose ids the directory states, in the order of these; empty if it states none.
+    """Return the languages whose ids the directory states, in the order of these; empty if it states none.
 
     Raises:
         CheckpointError: a list of tokens is damaged.
@@ -37,7 +37,7 @@ def listed_languages(directory: Path) -> dict[str, int]:
 
 
 def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[str, int]:
-    """The languages whose ids the directory states, and those of which only the order is known.
+    """Return the languages whose ids the directory states, and those of which only the order is known.
 
     A language that was added later may be the only one with a stated id.
 
@@ -50,7 +50,8 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
     Raises:
         CheckpointError: a list of tokens is damaged.
     """
-    listed, names = listed_languages(directory), _ordered_languages(directory)
+    listed = listed_languages(directory)
+    names = _ordered_languages(directory)
     if all(name in listed for name in names):
         names = codes.split()
         if any(listed.get(name, first + i) != first + i for i, name in enumerate(names)):
@@ -63,7 +64,7 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
 
 
 def _ordered_languages(directory: Path) -> list[str]:
-    """The directory's own list of languages; empty if it has none."""
+    """Return the directory's own list of languages; empty if it has none."""
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         value = read_json(directory / file, optional=True)
         tokens = value.get("additional_special_tokens") or value.get("extra_special_tokens") or []
@@ -76,7 +77,7 @@ def _ordered_languages(directory: Path) -> list[str]:
 def default_languages(
     model: HuggingFaceModel, options: ImportOptions, languages: Mapping[str, int], *, forced: bool
 ) -> tuple[str | None, str | None]:
-    """The default source and target language: from the options, else the directory's, else English for a source.
+    """Return the default source and target language: from the options, else the directory's, else English for a source.
 
     Args:
         model: whose forced_bos_token_id may be that of a language.
@@ -93,7 +94,10 @@ def default_languages(
     source = chosen_language(source, languages, "source", model.directory, required=True)
     if not forced:
         return source, None
-    bos = model.forced_start() if options.target_language is None else ()
+    if options.target_language is None:
+        bos = model.forced_start()
+    else:
+        bos = ()
     target = options.target_language or next((name for name, token in languages.items() if token in bos), None)
     return source, chosen_language(target or other, languages, "target", model.directory, required=True)
 
@@ -101,14 +105,19 @@ def default_languages(
 def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
     """A language in a field of tokenizer_config.json, perhaps as its token; None if it is none of `languages`."""
     name = read_json(directory / "tokenizer_config.json", optional=True).get(field)
-    known = name if name in languages else language_of(str(name))
-    return str(known) if known in languages else None
+    if name in languages:
+        known = name
+    else:
+        known = language_of(str(name))
+    if known in languages:
+        return str(known)
+    return None
 
 
 def chosen_language(
     name: str | None, table: Mapping[str, int], side: str, directory: Path, *, required: bool = False
 ) -> str | None:
-    """A default language, checked.
+    """Return a default language, checked.
 
     Raises:
         InputError: it is unknown, or there is none although one is required.

@@ -60,15 +60,18 @@ def sentencepiece_files(directory: Path, rows: int, codes: str, around: Around) 
     json = directory / "tokenizer.json"
     if not spm.is_file() and not vocab.is_file() and json.is_file():
         names = TokenizerFiles("tokenizer/tokenizer.json", None)
-        files, languages = {"tokenizer.json": read_bytes(json)}, listed_languages(directory)
+        files = {"tokenizer.json": read_bytes(json)}
+        languages = listed_languages(directory)
         return _checked(SharedTokenizer("tokenizers", names, files, languages), rows, directory)
     model = read_bytes(spm)
     own = pieces_of(model, spm)
     if vocab.is_file():
         table = read_vocabulary(vocab, rows)
-        pieces, after = by_id(table, SPECIAL), len(table)
+        pieces = by_id(table, SPECIAL)
+        after = len(table)
     else:
-        pieces, after = [*(None for _ in SPECIAL), *own[3:]], len(own) + 1
+        pieces = [*(None for _ in SPECIAL), *own[3:]]
+        after = len(own) + 1
         table = {piece: token for token, piece in enumerate(pieces) if piece is not None}
     if len(pieces) > rows:
         raise CheckpointError(
@@ -103,7 +106,7 @@ def described(
 
 
 def without_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions, codes: str) -> TokenizerParts:
-    """Ids only: what answers are forced to begin with belongs to the model all the same.
+    """Return ids only: what answers are forced to begin with belongs to the model all the same.
 
     That is the target language if the user chooses one, else the config's forced id if it has one.
 

@@ -14,11 +14,13 @@ from txport.runtime.errors import CheckpointError
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 
 _UNUSED = 5  # ModelProto.SentencePiece.Type
-_NORMALIZER_SPEC, _RULE_TSV = 3, 6  # fields of ModelProto, and of NormalizerSpec
+# fields of ModelProto, and of NormalizerSpec
+_NORMALIZER_SPEC = 3
+_RULE_TSV = 6
 
 
 def pieces_of(model: bytes, file: object) -> list[str]:
-    """All pieces of a model file, in the order of SentencePiece's own ids.
+    """Return all pieces of a model file, in the order of SentencePiece's own ids.
 
     Raises:
         CheckpointError: the bytes are no SentencePiece model; `file` is its name for the message.
@@ -35,7 +37,7 @@ def pieces_of(model: bytes, file: object) -> list[str]:
 
 
 def completed(model: bytes, known: Iterable[str], wanted: Iterable[str]) -> bytes:
-    """The model file with those of `wanted` that are not `known` appended; existing ids stay what they are."""
+    """Return the model file with those of `wanted` that are not `known` appended; existing ids stay what they are."""
     missing = sorted(set(wanted) - set(known))
     score_and_type = bytes([2 << 3 | 5]) + struct.pack("<f", 0.0) + bytes([3 << 3, _UNUSED])
     # Fields of a repeated message may be anywhere in a protobuf file, also at its end.

@@ -23,7 +23,10 @@ def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -
     """
     refuse_languages(options, directory)
     place = options.vocabulary or directory
-    names = ["shared.model"] * 2 if (place / "shared.model").is_file() else ["source.model", "target.model"]
+    if (place / "shared.model").is_file():
+        names = ["shared.model"] * 2
+    else:
+        names = ["source.model", "target.model"]
     files = {name: read_bytes(place / name) for name in names}
     for name, rows in zip(names, (config.source_vocabulary, config.target_vocabulary), strict=True):
         if (count := len(pieces_of(files[name], place / name))) > rows:
@@ -34,7 +37,7 @@ def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -
 
 
 def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Path]:
-    """The models of both sides, which may be one file, by their usual names.
+    """Return the models of both sides, which may be one file, by their usual names.
 
     Args:
         place: the directory.

@@ -44,7 +44,7 @@ _PEGASUS_OFFSET = 103
 
 
 def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
-    """The tokenizer of a directory, which its architecture does not decide, and the config with its unknown id.
+    """Return the tokenizer of a directory, which its architecture does not decide, and the config with its unknown id.
 
     Raises:
         CheckpointError: files are missing, damaged or of another model.
@@ -95,7 +95,10 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
     ids = {match[1]: i for i, piece in enumerate(table) if (match := _LANGUAGE.fullmatch(piece or ""))}
     chosen_language(options.source_language, {}, "source", spm.parent)
     default = chosen_language(options.target_language, ids, "target", spm.parent, required=bool(ids))
-    languages = Languages({}, ids, None, default, True, ("<2", ">")) if ids else None
+    if ids:
+        languages = Languages({}, ids, None, default, True, ("<2", ">"))
+    else:
+        languages = None
     before: tuple[int, ...] = ()
     if ids and spm.name != _JSON:  # `tokenizers` reads them before it looks for words
         name, token = next(iter(ids.items()))
@@ -113,7 +116,7 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
 
 
 def _without_special(data: bytes, spm: Path) -> list[str | None]:
-    """Pieces by SentencePiece's own ids; None for those of no text."""
+    """Return pieces by SentencePiece's own ids; None for those of no text."""
     pieces: Sequence[str] = pieces_of(data, spm)
     processor = sentencepiece.SentencePieceProcessor(model_proto=data)
     special = (processor.is_control, processor.is_unknown, processor.is_unused)
@@ -140,7 +143,10 @@ def _parts(
     names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
     files = {"shared.model": data, "vocabulary.json": vocabulary_bytes(table)}
     tokenizer = SharedTokenizer("sentencepiece", names, files, {}, added)
-    prefix = (*before, "target_language") if languages else ()
+    if languages:
+        prefix = (*before, "target_language")
+    else:
+        prefix = ()
     return described(tokenizer, prefix, (ours.eos_id,), (), languages)  # type: ignore[arg-type]
 
 
@@ -180,7 +186,7 @@ def _of_json(model: HuggingFaceModel) -> tuple[Path, bytes | None]:
 
 
 def _of_tokenizers(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """A tokenizer.json that SentencePiece cannot follow; byte-level BPE, as CodeT5's, is for C++ too."""
+    """Return a tokenizer.json that SentencePiece cannot follow; byte-level BPE, as CodeT5's, is for C++ too."""
     directory = model.directory
     refuse_languages(options, directory)
     data = byte_level_tokenizer(directory, ours.source_vocabulary)

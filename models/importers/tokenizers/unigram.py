@@ -25,22 +25,31 @@ _SPACES = ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {
 
 
 def sentencepiece_of(data: bytes) -> bytes | None:
-    """The SentencePiece model of a tokenizer.json; None if it is of another kind, or does more than that.
+    """Return the SentencePiece model of a tokenizer.json; None if it is of another kind, or does more than that.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: the file is damaged.
     """
     value = json.loads(data)
-    model, added = value["model"], {token["content"]: bool(token["special"]) for token in value["added_tokens"]}
+    model = value["model"]
+    added = {token["content"]: bool(token["special"]) for token in value["added_tokens"]}
     charsmap = _charsmap(value.get("normalizer"))
     if model.get("type") != "Unigram" or charsmap is None or not _splits_at_spaces(value.get("pre_tokenizer")):
         return None
-    unknown, fallback = model["unk_id"], bool(model.get("byte_fallback"))
+    unknown = model["unk_id"]
+    fallback = bool(model.get("byte_fallback"))
     parts = []
     for i, (piece, score) in enumerate(model["vocab"]):
-        kind = _CONTROL if added.get(piece) else _USER_DEFINED if piece in added else _NORMAL
-        kind = _BYTE if fallback and _BYTE_PIECE.fullmatch(piece) else kind
-        kind = _UNKNOWN if i == unknown else kind
+        if added.get(piece):
+            kind = _CONTROL
+        elif piece in added:
+            kind = _USER_DEFINED
+        else:
+            kind = _NORMAL
+        if fallback and _BYTE_PIECE.fullmatch(piece):
+            kind = _BYTE
+        if i == unknown:
+            kind = _UNKNOWN
         content = field(1, piece.encode()) + struct.pack("<Bf", 2 << 3 | 5, score) + number_field(3, kind)
         parts.append(field(1, content))
     absent = b"".join(number_field(each, -1) for each in (41, 42, 43))  # bos, eos and pad: they are added around ids
@@ -50,22 +59,26 @@ def sentencepiece_of(data: bytes) -> bytes | None:
 
 
 def _parts(step: Any) -> list[dict[str, Any]]:
-    """The steps of a normaliser or of a pre-tokenizer in order."""
+    """Return the steps of a normaliser or of a pre-tokenizer in order."""
     if step is None:
         return []
     steps = step.get("normalizers" if "normalizers" in step else "pretokenizers")
-    return [step] if steps is None else [part for each in steps for part in _parts(each)]
+    if steps is None:
+        return [step]
+    return [part for each in steps for part in _parts(each)]
 
 
 def _charsmap(normalizer: Any) -> bytes | None:
     """SentencePiece's compiled rules; None if there are none, or others."""
     first, *others = _parts(normalizer) or [{}]
     known = first.get("type") == "Precompiled" and all(other in _SPACES for other in others)
-    return base64.b64decode(first["precompiled_charsmap"]) if known else None
+    if known:
+        return base64.b64decode(first["precompiled_charsmap"])
+    return None
 
 
 def _splits_at_spaces(pre_tokenizer: Any) -> bool:
-    """Whether words begin with "▁", the first one too, and are parted from each other."""
+    """Return whether words begin with "▁", the first one too, and are parted from each other."""
     *others, last = _parts(pre_tokenizer) or [{}]
     whole = last.get("type") == "Metaspace" and last.get("replacement") == "▁"
     return whole and last.get("prepend_scheme", "always") != "never" and all(other in _SPACES for other in others)

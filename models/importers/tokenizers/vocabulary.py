@@ -9,7 +9,7 @@ from txport.runtime.errors import CheckpointError
 
 
 def read_bytes(file: Path) -> bytes:
-    """A file of the tokenizer.
+    """Return a file of the tokenizer.
 
     Raises:
         CheckpointError: it is missing.
@@ -42,8 +42,9 @@ def read_vocabulary(file: Path, rows: int) -> dict[str, int]:
 
 
 def by_id(pieces: Mapping[str, int], special: Iterable[str]) -> list[str | None]:
-    """The pieces in the order of their ids; None for special ones and for gaps."""
-    size, left_out = max(pieces.values()) + 1, set(special)
+    """Return the pieces in the order of their ids; None for special ones and for gaps."""
+    size = max(pieces.values()) + 1
+    left_out = set(special)
     table: list[str | None] = [None] * size
     for piece, token in pieces.items():
         table[token] = None if piece in left_out else piece

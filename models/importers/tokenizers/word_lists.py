@@ -40,12 +40,15 @@ class WordLists:
     files: tuple[Path, Path]
 
     def token(self, name: str, side: str = "target") -> int | None:
-        """The id of a special token (a key of `NAMES`) on one side, if it has one there."""
-        tokens = self.source if side == "source" else self.target
+        """Return the id of a special token (a key of `NAMES`) on one side, if it has one there."""
+        if side == "source":
+            tokens = self.source
+        else:
+            tokens = self.target
         return next((tokens.index(token) for token in NAMES[name] if token in tokens), None)
 
     def special(self) -> dict[str, int]:
-        """The ids of special tokens, for our config: those of the target side.
+        """Return the ids of special tokens, for our config: those of the target side.
 
         Raises:
             CheckpointError: one is missing.
@@ -62,7 +65,7 @@ class WordLists:
 
 
 def has_lists(place: Path | None) -> bool:
-    """Whether a directory holds lists of tokens, and no SentencePiece models."""
+    """Return whether a directory holds lists of tokens, and no SentencePiece models."""
     if place is None or any(place.glob("*.model")):
         return False
     return any((place / name).is_file() for name in ("shared.txt", "source.txt"))
@@ -78,7 +81,10 @@ def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
     Raises:
         CheckpointError: a file is missing, holds a token twice, or has another number of lines than the embedding rows.
     """
-    names = ["shared.txt"] * 2 if (place / "shared.txt").is_file() else ["source.txt", "target.txt"]
+    if (place / "shared.txt").is_file():
+        names = ["shared.txt"] * 2
+    else:
+        names = ["source.txt", "target.txt"]
     lists = []
     for name, size in zip(names, rows, strict=True):
         if not (place / name).is_file():
@@ -101,7 +107,7 @@ def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
 def word_tokenizer(
     lists: WordLists | None, options: ImportOptions, eos: int, *, prefix: Sequence[int] = (), spaced: bool = False
 ) -> TokenizerParts:
-    """A tokenizer of word lists.
+    """Return a tokenizer of word lists.
 
     Args:
         lists: none for ids only.
@@ -125,7 +131,10 @@ def word_tokenizer(
         words = [piece for piece in pieces if piece is not None]
         if not words:
             raise CheckpointError(f"{file} has no words: give the whole list of tokens")
-        model = _letters(words) if letters else _model(words, spaced)
+        if letters:
+            model = _letters(words)
+        else:
+            model = _model(words, spaced)
         files[f"{side}.model"] = completed(model, pieces_of(model, file), words)
         files[f"{side}.vocabulary.json"] = vocabulary_bytes(pieces)
     end = lists.token("eos_id", "source")
@@ -135,17 +144,21 @@ def word_tokenizer(
 
 def _piece(token: str) -> str | None:
     """None for special tokens, and for those that no text can have: blanks, and words with spaces inside."""
-    return None if token in _SPECIAL or token.split() != [token] else f"▁{token}"
+    if token in _SPECIAL or token.split() != [token]:
+        return None
+    return f"▁{token}"
 
 
 def _are_characters(tokens: Sequence[str]) -> bool:
-    """Whether a list is of characters, a space among them, which no list of words has."""
+    """Return whether a list is of characters, a space among them, which no list of words has."""
     rest = [token for token in tokens if token not in _SPECIAL]
     return " " in rest and all(len(token) == 1 for token in rest)
 
 
 def _character(token: str) -> str | None:
-    return None if token in _SPECIAL else token.replace(" ", "\u2581")
+    if token in _SPECIAL:
+        return None
+    return token.replace(" ", "\u2581")
 
 
 def _letters(characters: Sequence[str]) -> bytes:

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
       std::cout << result.text << "\t" << sum << "\n";
     }
 
-    // One sentence, token by token, as for somebody who waits. Return false to stop.
+    // One sentence, token by token, for interactive use. Return false to stop.
     if (sentences.empty()) return 0;
     translator.stream(sentences.front(), [](const txport::Piece& piece) {
       std::cout << piece.text << std::flush;

@@ -25,7 +25,8 @@ def check(code: int) -> None:
         raise RuntimeError(library.txport_message().decode())
 
 
-translator, result = ctypes.c_void_p(), ctypes.c_void_p()
+translator = ctypes.c_void_p()
+result = ctypes.c_void_p()
 check(library.txport_open(bundle.encode(), None, ctypes.byref(translator)))
 texts = (ctypes.c_char_p * 1)(sentence.encode())
 check(library.txport_translate(translator, texts, None, 1, None, ctypes.byref(result)))

@@ -44,7 +44,7 @@ void check_between(const std::string& what, std::int64_t value, std::int64_t low
 
 void check_lengths(const std::optional<std::int64_t>& max_length, std::int64_t min_length, std::size_t begun,
                    std::int64_t most) {
-  if (max_length) check_between("maximum length", *max_length, 1, most, "the most of this model");
+  if (max_length) check_between("maximum length", *max_length, 1, most, "the maximum of this model");
   most = max_length.value_or(most);
   check_between("minimum length", min_length, 0, most, "the maximum length");
   if (static_cast<std::int64_t>(begun) >= most) {

@@ -19,7 +19,7 @@ void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what)
 void check_sentence(const Ids& ids, std::int64_t vocabulary, std::int64_t most, std::int64_t pad,
                     const std::string& what);
 
-// Refuse a number that is not from `low` to `high`; `why` says where the upper bound comes from.
+// Refuse a number that is not from `low` to `high`; `why` explains the upper bound.
 void check_between(const std::string& what, std::int64_t value, std::int64_t low, std::int64_t high,
                    const std::string& why);
 

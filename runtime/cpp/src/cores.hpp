@@ -7,7 +7,7 @@ namespace txport::core {
 
 // How many this process may use, by its affinity and by the quota of its control group; at least 1.
 int usable_cores();
-// That where the quota makes them fewer, of which ONNX Runtime does not know; else 0.
+// That if a quota reduces them, which ONNX Runtime ignores; else 0.
 int limited_cores();
 
 // Cores whose time the control group of this process may take, as of a container: 0 if nothing limits it. A part of a

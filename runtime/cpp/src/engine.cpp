@@ -11,7 +11,7 @@ namespace txport::core {
 
 namespace {
 
-// What is no number, of a row that was never placed, has no place in an order.
+// NaN, of a row that was never placed, cannot be sorted.
 template <typename Number>
 Number ordered(Number logit) {
   return std::fmax(logit, -std::numeric_limits<Number>::infinity());

@@ -1,7 +1,7 @@
 // What a library must offer to run a bundle: encode, then step a fixed set of rows whose buffers it owns.
 //
-// Search (search/) is written once over these classes and knows no library; an engine knows no search.
-// Nothing here says where buffers live: an engine on a GPU keeps them there, and `read` is the only point at which the
+// Search (search/) is written once over these classes, and does not depend on a library. Engines do not depend on it.
+// The location of buffers is private: an engine on a GPU keeps them there, and `read` is the only point at which the
 // host waits for it. Methods throw ResourceError: there is not enough memory; and EngineError: the library or the GPU
 // failed.
 #pragma once
@@ -18,7 +18,7 @@ using Ids = std::vector<std::int64_t>;
 // The cache length that a batch begins with at least: enough for most sentences.
 inline constexpr std::int64_t kFirstTarget = 32;
 // Steps of one call, at most.
-inline constexpr std::int64_t kMostSteps = 64;
+inline constexpr std::int64_t kMaxSteps = 64;
 
 // The largest sizes that an engine accepts: rows of a batch, source tokens and target tokens (both with eos).
 struct Limits {
@@ -54,7 +54,7 @@ struct StepOutput {
 struct Outputs {
   bool logits = false;
   std::size_t top = 0;  // the most candidates of a row that DecoderState::top is asked for; 0: none
-  // So many rows next to each other are of one sentence: they are placed by the first of them, make tokens together,
+  // This number of adjacent rows belongs to one sentence: they are placed by the first of them, make tokens together,
   // are reordered among themselves and moved as a whole. An engine may make use of that.
   std::size_t beams = 1;
 
@@ -86,8 +86,8 @@ class Memory {
 
 // The buffers of one running batch: ids, positions, flags, caches and cross-attention keys and values.
 //
-// Rows are independent: each has its own position, so a finished row can be refilled while the others go on. A row that
-// was never placed is finished and makes pad.
+// Rows are independent: each has its own position, so a finished row can be refilled while the others continue. A row
+// that was never placed is finished and makes pad.
 class DecoderState {
  public:
   DecoderState() = default;
@@ -100,15 +100,15 @@ class DecoderState {
   virtual std::int64_t target() const = 0;  // length of the self-attention caches, in tokens
 
   // Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished. A state
-  // that takes all rows of `memory` may go on with its buffers, and later placements write over them.
+  // that takes all rows of `memory` may keep its buffers, and later placements write over them.
   virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
-  // Let these rows, which were just placed, choose among `words[i]` only, ascending ids: all that a state tells of them
+  // Let these rows, which were just placed, choose among `words[i]` only, ascending ids: all results of the state
   // is over these words, and others have the logit -infinity. Copies of a row have its words, until the row is placed
   // again. Only on states of an engine that `restricts`.
   virtual void restrict_rows(const std::vector<std::size_t>& rows,
                              const std::vector<std::shared_ptr<const Ids>>& words);
-  // Advance every unfinished row by up to `count` tokens, at most kMostSteps; may return before the device is done.
+  // Advance every unfinished row by up to `count` tokens, at most kMaxSteps; may return before the device is done.
   // Where Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works
   // on it while the host polls the other.
   virtual void step(std::int64_t count) = 0;
@@ -136,7 +136,7 @@ class DecoderState {
   // A new state of rows.size() rows, from 1 to Limits::batch and possibly more than now, with caches of `target`
   // tokens. Row i continues row `rows[i]` of this state; a row may be taken more than once, and its copies are
   // independent from then on. This state is invalid afterwards, and all of its steps must have been read.
-  virtual std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
+  virtual std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
 };
 
 // A bundle, loaded by one library on one device. Threads may share one.

@@ -11,7 +11,7 @@ namespace txport::core {
 inline float float_of_half(std::uint16_t half) {
   const std::uint32_t magnitude = half & 0x7FFFU;
   const std::uint32_t sign = (half & 0x8000U) << 16U;
-  // Normal numbers, whose exponent counts from -127 and not from -15; infinities and what is no number have the
+  // Normal numbers, whose exponent counts from -127 and not from -15; infinities and NaN have the
   // largest.
   const std::uint32_t normal = (magnitude << 13U) + (magnitude >= 0x7C00U ? 0x70000000U : 0x38000000U);
   const float fraction = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24F;  // of those below 2^-14

@@ -8,7 +8,7 @@ namespace txport::core {
 // A temporary sibling of a file, which takes its place when it is complete and is removed if it never is.
 class NewFile {
  public:
-  // Only a name. Throws InputError: `path` is no regular file.
+  // Only a name. Throws InputError: `path` is not a regular file.
   explicit NewFile(const std::string& path);
   ~NewFile();
   NewFile(const NewFile&) = delete;

@@ -62,7 +62,7 @@ void check_option(const std::string& name, const Options::Stopping& option) { ch
 template <typename Kind>
 void check_option(const std::string& /*name*/, const Kind& /*option*/) {}
 
-// Lengths, whose bounds are said together with the bundle's.
+// Lengths, which are checked together with the limits of the bundle.
 bool is_bounded_by_bundle(const std::string& name) { return name == "max_length" || name == "min_length"; }
 
 }  // namespace

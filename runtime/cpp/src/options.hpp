@@ -13,7 +13,7 @@
 namespace txport::core {
 
 struct Options {
-  // Kinds that may be without a value, which is the default: with the model's own settings, what these say.
+  // Optional kinds. Without a value they are the default or, with `generation=model`, the model's setting.
   template <typename T, int kind>
   struct Maybe : std::optional<T> {
     using std::optional<T>::optional;

@@ -18,7 +18,7 @@ struct Translation {
   std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if requested
   bool truncated = false;                     // the sentence was longer than the bundle takes and was cut
   bool finished = true;                       // it ended with eos, not at the maximum length, or is empty
-  bool looped = false;  // its end says one thing again and again: three times at least, and twelve tokens
+  bool looped = false;  // its end repeats a phrase at least three times, over at least twelve tokens
   // What a beam search ranked it by: its log-probability divided by a power of its length.
   std::optional<double> score;
   std::optional<Alignment> alignment;  // if requested; none for an empty sentence

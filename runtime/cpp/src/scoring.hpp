@@ -1,4 +1,4 @@
-// What a model says of given sentences and translations: scores, embeddings, attention and alignments.
+// Scores, embeddings, attention and alignments of sentences and reference translations.
 #pragma once
 
 #include <memory>

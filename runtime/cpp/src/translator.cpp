@@ -21,12 +21,12 @@ std::string show(const Ids& ids) {
 }
 
 // More workers read the weights more often than caches and memory can supply them.
-constexpr int kMostWorkers = 4;
+constexpr int kMaxWorkers = 4;
 
 // Replaces 0 by the number of workers, and of threads of each, that together use the machine's cores.
 void share_cores(int& workers, int& threads) {
   const int cores = usable_cores();
-  if (workers == 0) workers = std::max(1, std::min(kMostWorkers, cores / std::max(1, threads)));
+  if (workers == 0) workers = std::max(1, std::min(kMaxWorkers, cores / std::max(1, threads)));
   if (threads == 0 && workers > 1) threads = std::max(1, cores / workers);
 }
 
@@ -56,7 +56,7 @@ Translator::Translator(const Bundle& bundle, TranslatorOptions options)
   const int cores = usable_cores();
   const int side_by_side = std::max(1, cores / (options_.threads > 0 ? options_.threads : cores));
   shared_ = std::make_unique<SharedBatches>(*engine_, search, static_cast<std::size_t>(side_by_side));
-  if (options_.batch) check_between("batch", *options_.batch, 1, engine_->limits().batch, "the most of this bundle");
+  if (options_.batch) check_between("batch", *options_.batch, 1, engine_->limits().batch, "the maximum of this bundle");
 }
 
 std::vector<Translation> Translator::translate(const std::vector<std::string_view>& sentences, const Options& options,

@@ -24,9 +24,10 @@ namespace txport::core {
 
 // How to open a bundle.
 struct TranslatorOptions {
-  Asked where;                               // device, engine and lowering
-  int threads = 0;                           // threads of each operator; 0 for as many as there are cores
-  std::optional<std::int64_t> batch;         // the most sentences that run together; without a value: the bundle's most
+  Asked where;      // device, engine and lowering
+  int threads = 0;  // threads of each operator; 0 for as many as there are cores
+  std::optional<std::int64_t>
+      batch;  // maximum number of sentences that run together; without a value: the bundle's maximum
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
   // Batches that run side by side on the CPU, over one set of weights: each gets a share of `batch`, `batch_tokens`
   // and, if `threads` is 0, of the cores. One is best for single sentences, several for many; 0: by the cores.
@@ -77,10 +78,10 @@ class Translator {
   std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
   // Translate one sentence in the batch that runs; any thread may do so at any time. `seconds`: the time to a deadline,
-  // after which the failure is a DeadlineExceeded. What the listener is told comes from the thread that decodes, or in
+  // after which the failure is a DeadlineExceeded. The listener is called in the thread that decodes, or in
   // this call if there is nothing in the sentence to translate.
   // Throws as `translate`, and InputError: parts are asked of a search that has several answers, or the queue was
-  // closed. ResourceError: kMostWaiting requests wait. The listener hears nothing then.
+  // closed. ResourceError: kMaxWaiting requests wait. The listener hears nothing then.
   std::shared_ptr<Ticket> submit(std::string_view sentence, const Options& options,
                                  Listener<Translation, Piece> listener,
                                  std::optional<double> seconds = std::nullopt) const;

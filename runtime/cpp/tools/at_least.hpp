@@ -7,7 +7,7 @@
 
 namespace txport::tools {
 
-// Refuse less than `least`, and say so in the help.
+// Refuse less than `least`, and add the bound to the help.
 inline CLI::Option* at_least(CLI::Option* option, std::int64_t least) {
   const std::string words = "at least " + std::to_string(least);
   const CLI::Validator bound(

@@ -24,8 +24,8 @@ using txport::tools::at_least;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kLeastWarmUp = 3;
-constexpr std::size_t kMostWarmUp = 30;
+constexpr std::size_t kMinWarmUp = 3;
+constexpr std::size_t kMaxWarmUp = 30;
 constexpr double kStable = 0.05;  // warm-up ends when three calls in a row differ by less
 
 struct Arguments {
@@ -70,9 +70,9 @@ Ids make_source(const Manifest& manifest, std::int64_t length, std::uint32_t see
 // Call until three calls in a row take about the same time.
 std::size_t warm_up(const std::function<double()>& call) {
   std::vector<double> times;
-  while (times.size() < kMostWarmUp) {
+  while (times.size() < kMaxWarmUp) {
     times.push_back(call());
-    if (times.size() < kLeastWarmUp) continue;
+    if (times.size() < kMinWarmUp) continue;
     const auto [least, most] = std::minmax_element(times.end() - 3, times.end());
     if (*most <= *least * (1 + kStable)) break;
   }
@@ -193,21 +193,20 @@ Json bench(const Arguments& arguments, Clock::time_point start) {
 }
 
 void declare(CLI::App& app, Arguments& arguments) {
-  app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote, or the file that tx-pack wrote.")
-      ->required();
-  app.add_option("-o,--output", arguments.output, "Write the JSON to this file. [default: standard output]");
-  at_least(app.add_option("--batch", arguments.batch, "Sentences of a call."), 1)->capture_default_str();
-  at_least(app.add_option("--source", arguments.source, "Source tokens of a sentence."), 1)->capture_default_str();
-  at_least(app.add_option("--target", arguments.target, "Tokens to make."), 1)->capture_default_str();
-  at_least(app.add_option("--calls", arguments.calls, "Calls to time."), 1)->capture_default_str();
-  app.add_option("--seconds", arguments.seconds, "Stop timing after this long.")
+  app.add_option("bundle", arguments.bundle, "A bundle: a directory of tx-export or a file of tx-pack.")->required();
+  app.add_option("-o,--output", arguments.output, "File for the JSON. [default: standard output]");
+  at_least(app.add_option("--batch", arguments.batch, "Batch size in sentences."), 1)->capture_default_str();
+  at_least(app.add_option("--source", arguments.source, "Source tokens per sentence."), 1)->capture_default_str();
+  at_least(app.add_option("--target", arguments.target, "Target tokens per sentence."), 1)->capture_default_str();
+  at_least(app.add_option("--calls", arguments.calls, "Number of timed calls."), 1)->capture_default_str();
+  app.add_option("--seconds", arguments.seconds, "Stop timing after this number of seconds.")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   Asked& where = arguments.opening.where;
-  app.add_option("--device", where.device, "Where to run: auto, cpu or cuda. [default: auto]");
-  app.add_option("--engine", where.engine, "What runs it there: auto, fused, ort or trt. [default: auto]");
-  app.add_option("--lowering", where.lowering, "The graph of the decoder step. [default: the best here]");
-  at_least(app.add_option("--threads", arguments.opening.threads, "Threads to use. [default: one for each core]"), 0);
+  app.add_option("--device", where.device, "Device: auto, cpu or cuda. [default: auto]");
+  app.add_option("--engine", where.engine, "Engine: auto, fused, ort or trt. [default: auto]");
+  app.add_option("--lowering", where.lowering, "Decoder step graph. [default: the best for the installed library]");
+  at_least(app.add_option("--threads", arguments.opening.threads, "Number of threads. [default: one per core]"), 0);
   app.set_version_flag("--version", TXPORT_VERSION);
 }
 

@@ -91,7 +91,7 @@ std::string as_json(const Translation& result, std::string_view source) {
          flag("looped", result.looped) + others + "}";
 }
 
-// The text, and its parts with their characters in the source and in the text.
+// The text, and its parts with their character spans in source and text.
 std::string as_json(const Document& document, std::string_view source) {
   const std::string parts = array(document.parts, [&](const Part& part) {
     return R"({"source": )" + in_characters(part.source, source) + R"(, "target": )" +
@@ -101,7 +101,7 @@ std::string as_json(const Document& document, std::string_view source) {
   return "{\"text\": " + nlohmann::json(document.text).dump() + ", \"parts\": " + parts + "}\n";
 }
 
-// The text, and after it the alignment as Marian writes it.
+// The text and its alignment in Marian's format.
 std::string as_text_line(const Translation& result, bool alignments) {
   if (!alignments) return as_line(result.text);
   const std::string pairs = result.alignment ? result.alignment->pharaoh : "";
@@ -120,14 +120,14 @@ struct Arguments {
   Options options;
 };
 
-// Whether standard error is a terminal while input and output are not.
+// Returns whether standard error is a terminal while input and output are not.
 bool is_watched(const Arguments& arguments) {
   const bool reads = std::count(arguments.files.begin(), arguments.files.end(), kStandardInput) > 0;
   return ::isatty(STDERR_FILENO) != 0 && !(reads && ::isatty(STDIN_FILENO) != 0) &&
          !(arguments.output.empty() && ::isatty(STDOUT_FILENO) != 0);
 }
 
-// What is left to tidy up if Ctrl-C comes: an unfinished file, null for none, and an unfinished line of progress.
+// Cleanup after Ctrl-C: an unfinished file (or null), and whether a progress line is unfinished.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
 const char* volatile unfinished_file = nullptr;
 volatile std::sig_atomic_t unfinished_line = 0;
@@ -141,7 +141,7 @@ extern "C" void on_interrupt(int /*signal*/) {
   ::_exit(kInterrupted);
 }
 
-// Lines done and lines a second on standard error, in one line that is written anew.
+// Lines done and lines a second on standard error, in one line that is updated.
 class Progress {
  public:
   explicit Progress(bool shown) : clear(shown ? "\r\x1b[K" : "") {}
@@ -158,7 +158,7 @@ class Progress {
     if (clear.empty()) return;
     unfinished_line = 1;
     const double seconds = std::max(std::chrono::duration<double>(Clock::now() - start_).count(), 1e-3);
-    std::cerr << clear << lines_ << " lines, " << std::lround(static_cast<double>(lines_) / seconds) << " a second"
+    std::cerr << clear << lines_ << " lines, " << std::lround(static_cast<double>(lines_) / seconds) << " per second"
               << std::flush;
   }
 
@@ -170,12 +170,12 @@ class Progress {
   std::size_t lines_ = 0;
 };
 
-// A job in the background of a shell ignores Ctrl-C, and goes on doing so.
+// A background job of a shell ignores Ctrl-C; keep that setting.
 void listen_for_interrupts() {
   if (std::signal(SIGINT, on_interrupt) == SIG_IGN) std::signal(SIGINT, SIG_IGN);  // NOLINT(cert-err33-c)
 }
 
-// Where lines go.
+// Standard output or a file.
 class Output {
  public:
   explicit Output(const std::string& path) {
@@ -188,7 +188,7 @@ class Output {
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  // False if nobody reads any more.
+  // Returns false if the reader has closed the pipe.
   bool write(const std::string& data) const { return write_all(file_ ? file_->descriptor() : STDOUT_FILENO, data); }
   void finish() {
     if (file_) file_->publish();
@@ -204,7 +204,7 @@ std::string flag_of(std::string name) {
   return "--" + name;
 }
 
-// Options by their flags in a message, as --n-best for n_best.
+// Replaces names of options in a message by their flags, such as --n-best for n_best.
 std::string with_flags(const std::string& message) {
 #define TXPORT_OPTION(kind, name, help) #name,
   static const std::vector<std::string> names{
@@ -233,11 +233,11 @@ std::string with_flags(const std::string& message) {
   return result.append(rest, message.cend());
 }
 
-// Refuse what could only fail after the work was done.
+// Refuse arguments that would fail only after the translation.
 void check(const Arguments& arguments) {
   const auto needs_json = [&](bool asked, const std::string& name) {
     if (asked && !arguments.json) {
-      throw InputError(flag_of(name) + " needs --json: lines of text have no place for it");
+      throw InputError(flag_of(name) + " needs --json: it does not fit in a line of text");
     }
   };
   needs_json(arguments.options.scores, "scores");
@@ -253,8 +253,8 @@ void check(const Arguments& arguments) {
 // Dropped before the first line of a file.
 constexpr const char* kByteOrderMark = "\xEF\xBB\xBF";
 
-// No sentence has so many bytes: a longer line would take memory and time for nothing.
-constexpr std::size_t kMostLineBytes = std::size_t{1} << 20;
+// Longer lines are refused: they are not sentences, and would waste memory and time.
+constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
 
 // A number with commas between thousands.
 std::string grouped(std::size_t number) {
@@ -263,17 +263,16 @@ std::string grouped(std::size_t number) {
   return text;
 }
 
-// Why a line of a file is not translated.
+// Throws an error that explains why a line is not translated.
 void refuse_line(const std::string& line, const std::string& what) {
-  if (line.size() > kMostLineBytes) {
-    throw InputError(what + " has " + grouped(line.size()) + " bytes, more than " + grouped(kMostLineBytes) +
+  if (line.size() > kMaxLineBytes) {
+    throw InputError(what + " has " + grouped(line.size()) + " bytes, more than " + grouped(kMaxLineBytes) +
                      ": break it into sentences, or choose --errors skip");
   }
   check_utf8(line, what, ", or choose --errors replace or skip");
 }
 
-// How many lines may be translated: those up to the first that is not UTF-8, or too long, unless something else becomes
-// of such.
+// The number of lines before the first one that is invalid UTF-8 or too long, unless --errors replaces or skips it.
 std::size_t usable_lines(std::vector<std::string>& lines, const std::string& errors,
                          std::size_t most = std::string::npos) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -305,7 +304,7 @@ std::string usable_text(std::string text, const std::string& errors, const std::
   return usable;
 }
 
-// Translate one file as a whole; false if nobody reads any more.
+// Translate one file as a document; false if the reader closed the pipe.
 bool translate_whole(const Arguments& arguments, const Translator& translator, int descriptor, const std::string& what,
                      const Output& output, Progress& progress) {
   const std::string text = usable_text(read_all(descriptor), arguments.errors, what);
@@ -314,7 +313,7 @@ bool translate_whole(const Arguments& arguments, const Translator& translator, i
   return output.write(arguments.json ? as_json(document, text) : document.text);
 }
 
-// Translate one file; false if nobody reads any more.
+// Translate one file; false if the reader closed the pipe.
 bool translate_file(const Arguments& arguments, const Translator& translator, const std::string& path,
                     const Output& output, Progress& progress) {
   std::optional<InputFile> file;
@@ -326,7 +325,7 @@ bool translate_file(const Arguments& arguments, const Translator& translator, co
   std::size_t first = 1;
   for (auto lines = windows.next(); !lines.empty(); lines = windows.next()) {
     if (first == 1 && lines[0].rfind(kByteOrderMark, 0) == 0) lines[0].erase(0, std::strlen(kByteOrderMark));
-    const std::size_t usable = usable_lines(lines, arguments.errors, kMostLineBytes);
+    const std::size_t usable = usable_lines(lines, arguments.errors, kMaxLineBytes);
     const std::vector<std::string_view> texts(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(usable));
     std::string written;
     const auto results = translator.translate(texts, arguments.options, what, first);
@@ -407,38 +406,44 @@ void add(CLI::App& app, const std::string& flag, Options::List& option, const ch
 
 void declare(CLI::App& app, Arguments& arguments) {
   TranslatorOptions& opening = arguments.opening;
-  app.add_option("bundle", arguments.bundle, "The directory that tx-export wrote, or the file that tx-pack wrote.")
-      ->required();
-  app.add_option("files", arguments.files, "Files to translate, one after the other. [default: -, standard input]");
-  app.add_option("-o,--output", arguments.output, "File to write, whole or not at all. [default: standard output]");
+  app.add_option("bundle", arguments.bundle, "A bundle: a directory of tx-export or a file of tx-pack.")->required();
+  app.add_option("files", arguments.files, "Files to translate. [default: -, standard input]");
+  app.add_option("-o,--output", arguments.output,
+                 "File to write. It appears only when complete. [default: standard output]");
   app.add_option("--errors", arguments.errors,
-                 "For a line that is not UTF-8: stop, put U+FFFD where it is wrong, or write an empty line.")
+                 "What to do with a line that is not UTF-8: stop (strict), insert U+FFFD (replace), or write an empty "
+                 "line (skip).")
       ->check(CLI::IsMember({"strict", "replace", "skip"}))
       ->capture_default_str();
-  app.add_flag("--json", arguments.json, "Write a JSON object a line: text, ids, truncated, finished.");
+  app.add_flag("--json", arguments.json, "Write one JSON object per line: text, ids, truncated, finished.");
   app.add_flag("--document", arguments.document,
-               "Translate each file as a whole, sentence by sentence, and keep its layout; with --json, one object a "
-               "file.");
+               "Translate each file as a document: split it into sentences and keep its layout. With --json, write one "
+               "object per file.");
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
 #include "options.inc"
 #undef TXPORT_OPTION
-  app.add_option("--device", opening.where.device, "Where to run: auto, cpu or cuda. [default: auto]");
-  app.add_option("--engine", opening.where.engine, "What runs it there: auto, fused, ort or trt. [default: auto]");
-  app.add_flag(
-      "--trust-engines", opening.where.trust_engines,
-      "Run TensorRT engines that are in a bundle: native code by whoever made it. [default: only those of tx-build]");
-  app.add_option("--lowering", opening.where.lowering,
-                 "For experts: the graph of the decoder step: ort, scatter or tensorscatter. [default: the best here]");
-  at_least(app.add_option("--threads", opening.threads, "Threads of a batch. [default: the cores, shared]"), 0);
+  app.add_option("--device", opening.where.device, "Device: auto, cpu or cuda. [default: auto]");
+  app.add_option("--engine", opening.where.engine, "Engine: auto, fused, ort or trt. [default: auto]");
+  app.add_flag("--trust-engines", opening.where.trust_engines,
+               "Run TensorRT engines that are part of a bundle. They are native code: use only bundles that you trust. "
+               "[default: only engines of tx-build]");
+  app.add_option(
+      "--lowering", opening.where.lowering,
+      "For experts: decoder step graph: ort, scatter or tensorscatter. [default: the best for the installed library]");
+  at_least(app.add_option("--threads", opening.threads, "Threads per batch. [default: number of cores / --workers]"),
+           0);
   opening.workers = 0;
-  at_least(app.add_option("--workers", opening.workers, "Batches side by side on the CPU. [default: by the cores]"), 0);
-  at_least(app.add_option("--batch", opening.batch, "Most lines that run together. [default: the bundle's]"), 1);
-  at_least(app.add_option("--batch-tokens", opening.batch_tokens,
-                          "Most source tokens, padding included, that run together."),
-           1)
+  at_least(app.add_option("--workers", opening.workers,
+                          "Batches that run in parallel on the CPU. [default: one per core, at most 4]"),
+           0);
+  at_least(app.add_option("--batch", opening.batch, "Maximum batch size in lines. [default: the bundle's maximum]"), 1);
+  at_least(
+      app.add_option("--batch-tokens", opening.batch_tokens, "Maximum batch size in source tokens, including padding."),
+      1)
       ->capture_default_str();
-  at_least(app.add_option("--window", arguments.window, "Most lines to read ahead."), 1)->capture_default_str();
+  at_least(app.add_option("--window", arguments.window, "Maximum number of lines to read ahead."), 1)
+      ->capture_default_str();
   app.set_version_flag("--version", TXPORT_VERSION);
 }
 
@@ -448,8 +453,7 @@ void declare(CLI::App& app, Arguments& arguments) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // NOLINT(cert-err33-c): write reports it instead
   listen_for_interrupts();
-  CLI::App app{
-      "Translate lines with a bundle, from files or standard input to standard output. One line out for each line in."};
+  CLI::App app{"Translate lines of files or standard input with a bundle. Each input line gives one output line."};
   Arguments arguments;
   try {
     declare(app, arguments);

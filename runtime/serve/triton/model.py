@@ -1,6 +1,6 @@
 """Model for Triton's Python backend: each text of a request joins the batch that runs.
 
-`tx-triton` writes this file into a model repository, beside a config.pbtxt that says where the bundle is. Requests are
+`tx-triton` writes this file into a model repository, beside a config.pbtxt with the path of the bundle. Requests are
 answered when their own texts are done, whatever else runs: `execute` returns at once, and the next request joins.
 """
 
@@ -32,7 +32,7 @@ class TritonPythonModel:
                 _send(sender, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
 
     def finalize(self) -> None:
-        """Answer what is here, and close the bundle."""
+        """Answer all requests, and close the bundle."""
         self.translator.close()
 
 
@@ -58,7 +58,8 @@ class Answer:
         except Exception:
             self.cancel()
             raise
-        self.left, self.gone = len(self.futures), False
+        self.left = len(self.futures)
+        self.gone = False
         if not self.left:
             self.finish()
         for future in self.futures:  # which end in the thread of the queue, one after the other
@@ -94,14 +95,18 @@ class Answer:
 
 def _word(request: Any, name: str) -> str | None:
     tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else str(tensor.as_numpy().ravel()[0].decode())
+    if tensor is None:
+        return None
+    return str(tensor.as_numpy().ravel()[0].decode())
 
 
 def _error(future: Any) -> str | None:
     if future.cancelled():
         return "the request was cancelled"
     error = future.exception()
-    return None if error is None else str(error)
+    if error is None:
+        return None
+    return str(error)
 
 
 def _send(sender: Any, response: Any) -> None:

@@ -147,7 +147,7 @@ def test_a_page_needs_nothing_else(checkpoint: Path, given: Expected, tmp_path: 
     assert not re.search("<(script|link|img|iframe)|url\\(|@import", page)
 
 
-@pytest.mark.parametrize("word, kinds", [("it", ("encoder", "decoder", "cross")), ("five", ("decoder", "cross"))])
+@pytest.mark.parametrize(("word", "kinds"), [("it", ("encoder", "decoder", "cross")), ("five", ("decoder", "cross"))])
 def test_a_word_is_joined_with_what_it_attends_to(
     checkpoint: Path, given: Expected, tmp_path: Path, word: str, kinds: tuple[str, ...]
 ) -> None:
@@ -228,7 +228,7 @@ SPLIT = [TEXT, "--target", ANSWER]
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         ([*SPLIT, "--layer", 3], "there is no layer 3: encoder attention has 2, from 1 on"),
         ([*SPLIT, "--layer", 0], "there is no layer 0: encoder attention has 2, from 1 on"),
@@ -250,7 +250,7 @@ SPLIT = [TEXT, "--target", ANSWER]
         ),
         ([*SPLIT, "--target-language", "de"], "de"),
         ([], "give a bundle or a checkpoint, and a text in quotes, or --positions"),
-        ([TEXT, "--positions", 64], "--positions draws no model: give nothing else but -o"),
+        ([TEXT, "--positions", 64], "--positions does not draw a model: use it only with -o"),
     ],
 )
 def test_what_cannot_be_drawn_of_a_checkpoint(
@@ -270,7 +270,7 @@ def test_positions_of_no_model(tmp_path: Path, width: int) -> None:
 
 
 def test_positions_and_a_word(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--positions draws no model: give nothing else but -o$"):
+    with pytest.raises(InputError, match="--positions does not draw a model: use it only with -o$"):
         attend("--positions", 64, "--word", "it", "-o", tmp_path / "out.svg")
 
 
@@ -283,7 +283,7 @@ def test_a_text_longer_than_a_bundle_takes(attention_bundle: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["maps.pdf", "maps", ".svg"])
 def test_files_of_other_kinds(checkpoint: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"its name must end in \.svg, \.html or \.png$"):
+    with pytest.raises(InputError, match=r"the name must end in \.svg, \.html or \.png$"):
         attend(checkpoint, TEXT, "-o", tmp_path / name)
 
 

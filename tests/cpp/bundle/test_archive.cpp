@@ -97,14 +97,14 @@ TEST_CASE("what is wrong with a bundle in one file is said with its name") {
     write(path, data);
     return fault_of<BundleError>([&] { Manifest::load(path); });
   };
-  const std::string none = path.string() + " is no bundle: give a directory of tx-export or a file of tx-pack";
+  const std::string none = path.string() + " is not a bundle: give a directory of tx-export or a file of tx-pack";
   CHECK(fault("") == none);
   CHECK(fault("no archive at all, but longer than its end") == none);
   std::string data = contents(kPacked);
   CHECK(fault(data + "x") == none);
   data[0] = 'Q';
   CHECK(fault(data) == path.string() +
-                           " is not as tx-pack writes it, a member's header is not what the directory says: copy it or "
+                           " is not as tx-pack writes it, a member's header differs from the directory: copy it or "
                            "make it again");
   CHECK(fault_of<InputError>([&] {
           Bundle::of_memory(std::string_view(data).substr(1));

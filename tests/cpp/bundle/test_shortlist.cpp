@@ -58,9 +58,9 @@ TEST_CASE("a shortlist that cannot be is refused") {
   CHECK(fault(1, 2) == "is of version 2, and this txport reads version 1");
   CHECK(fault(3, 8) == "is for vocabularies of 3 and 8 ids, but the model has 3 and 9");
   CHECK(fault(4, 10) == "has 10 words in every list, more than the 9 that there are");
-  CHECK(fault(4, 1) == "has 60 bytes, which is not what its header says");
-  CHECK(fault(5, -1) == "has 60 bytes, which is not what its header says");
-  CHECK(fault(5, 3, 1) == "has 59 bytes, which is not what its header says");
+  CHECK(fault(4, 1) == "has 60 bytes, which differs from its header");
+  CHECK(fault(5, -1) == "has 60 bytes, which differs from its header");
+  CHECK(fault(5, 3, 1) == "has 59 bytes, which differs from its header");
   CHECK(fault(6, 2) == "lacks the end of sequence, 3, among the words of every list");
   CHECK(fault(7, 9) == "has the word 9, outside the vocabulary of 9");
   CHECK(fault(12, -1) == "has the word -1, outside the vocabulary of 9");

@@ -150,7 +150,7 @@ TEST_CASE("beams fork and move at random as rows do") {
           for (std::size_t beam = 0; beam < beams; ++beam) rows.push_back(sentence * beams + beam);
         }
         placed = now;
-        for (auto& state : states) state = state->moved(rows, static_cast<std::int64_t>(turn) * 2 + 32);
+        for (auto& state : states) state = state->resized(rows, static_cast<std::int64_t>(turn) * 2 + 32);
       }
       for (auto& state : states) {
         state->step(1);

@@ -116,7 +116,7 @@ TEST_CASE("a move within a bucket copies nothing") {
   const Ids before = state->read().token_ids;
   REQUIRE(before.size() == 60);
   const int bound = made.program->bound;
-  state = state->moved({2, 0}, 40);
+  state = state->resized({2, 0}, 40);
   CHECK(made.program->bound == bound);
   CHECK(state->rows() == 2);
   state->step(3);
@@ -147,7 +147,7 @@ TEST_CASE("rows that are left out of a move within a bucket do not run past thei
   state->step(30);
   state->read();
   state->place({1}, *memory, {1}, {100});
-  state = state->moved({1, 1}, 64);
+  state = state->resized({1, 1}, 64);
   state->step(60);  // row 0 would be at 90
   CHECK(state->read().token_ids.size() == 120);
 }

@@ -165,7 +165,7 @@ TEST_CASE("a CUDA provider that does not start is named with what it lacks") {
   CHECK(cuda_provider().parent_path().filename() != "");
   // A provider whose library is not there, as where CUDA is not installed.
   CHECK(why_no_cuda(TXPORT_TEST_PROVIDER) ==
-        "libtxport_test_cublas.so is missing, install it where the loader looks, as LD_LIBRARY_PATH says");
+        "libtxport_test_cublas.so is missing, install it in a folder of the loader, for example of LD_LIBRARY_PATH");
   CHECK(why_no_cuda("libc.so.6") == "check the driver with nvidia-smi");
   CHECK(why_no_cuda("libc.so.6", "CUDA failure 46: busy") == "CUDA failure 46: busy, check the driver with nvidia-smi");
   CHECK(reason(std::runtime_error("/x/cuda_call.cc:154 void CudaCall(int) [with int] CUDA failure 46: busy ; GPU=-1 ; "

@@ -73,7 +73,7 @@ TEST_CASE("rows that move go on as before") {
           auto state = engine->allocate(3, kSource, first, {});
           place(*engine, *state, 3);
           made(*state, 3);
-          state = state->moved(kept, target);
+          state = state->resized(kept, target);
           CHECK(state->rows() == kept.size());
           CHECK(state->target() == target);
           CHECK(made(*state, 3) == expected(*engine, 3, 3, kept));
@@ -112,7 +112,7 @@ TEST_CASE("large buffers, and memory that an earlier batch has left") {
     made(*state, 4);
     Rows kept;  // from behind into the gaps of those in front
     for (std::size_t row = 0; row < kRows / 2; ++row) kept.push_back(row % 3 == 0 ? row : row + kRows / 2);
-    state = state->moved(kept, kTarget);
+    state = state->resized(kept, kTarget);
     CHECK(made(*state, 4) == expected(*engine, kRows, 4, kept));
   }
 }

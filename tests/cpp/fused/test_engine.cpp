@@ -461,7 +461,7 @@ void check_words(const Engine& engine, std::int64_t vocabulary, std::mt19937& ra
     for (DecoderState* state : {all.get(), few.get(), best.get()}) {
       state->override_tokens(each, next, std::vector<bool>(rows));
     }
-    if (step == 1) best = best->moved(each, 16);
+    if (step == 1) best = best->resized(each, 16);
   }
 }
 

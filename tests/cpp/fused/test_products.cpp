@@ -288,7 +288,7 @@ void CheckWide(std::size_t inputs) {
   CAPTURE(inputs);
   std::mt19937 random(1);
   Layer layer(1, inputs, Kind::int8, false, random, 1, 127);
-  REQUIRE(layer.matrix.int8() == (inputs <= kMostInt8Inputs));
+  REQUIRE(layer.matrix.int8() == (inputs <= kMaxInt8Inputs));
   const std::size_t width = padded(inputs);
   const Block a = rows_of(std::vector<float>(inputs, 1), 1, inputs);
   Block quantised(width);
@@ -453,8 +453,8 @@ void CheckAll() {
       }
     }
   }
-  CheckWide(kMostInt8Inputs);
-  CheckWide(kMostInt8Inputs + 1);
+  CheckWide(kMaxInt8Inputs);
+  CheckWide(kMaxInt8Inputs + 1);
   for (std::size_t d = 2; d < 70; ++d) CheckNorm(d, random);
   CheckFunctions();
   for (const auto k : std::initializer_list<std::size_t>{1, 8, 16, 17, 32, 48, 64, 80, 128}) {

@@ -29,7 +29,7 @@ namespace {
 
 // How many threads a task runs on.
 std::size_t members(Team& team) {
-  Team::Lease lease(team, kMostThreads);
+  Team::Lease lease(team, kMaxThreads);
   std::atomic<std::size_t> count{0};
   lease.run([&](const Member& member) {
     member.wait();
@@ -94,7 +94,7 @@ volatile float least = std::numeric_limits<float>::denorm_min();  // NOLINT: rea
 
 TEST_CASE("threads share heads and rows without gaps, twice or waiting for one that has much more") {
   for (const std::size_t heads : {1U, 3U, 8U, 12U}) {
-    for (std::size_t size = 1; size <= kMostThreads; ++size) {
+    for (std::size_t size = 1; size <= kMaxThreads; ++size) {
       for (const std::size_t rows : {1U, 2U, 7U, 32U, 64U}) {
         std::vector<int> owners(heads * rows);
         std::size_t most = 0;

@@ -103,14 +103,14 @@ def trained(prefix_space: bool) -> str:
 def made(directory: Path, style: str) -> Path:
     """A tokenizer.json with the parts that a family has."""
     own = tokenizers.Tokenizer.from_str(trained(style == "blenderbot"))
-    processors, Added = tokenizers.processors, tokenizers.AddedToken
+    processors, added = tokenizers.processors, tokenizers.AddedToken
     pair = ("</s>", 2), ("<s>", 0)
     if style != "plain":
         own.post_processor = processors.RobertaProcessing(*pair, add_prefix_space=style == "blenderbot")
-        own.add_special_tokens([Added("<mask>", lstrip=True, special=True)])
+        own.add_special_tokens([added("<mask>", lstrip=True, special=True)])
     if style == "codet5":  # its 100 extra ids, and tokens that nothing hides
-        own.add_special_tokens([Added(f"<extra_id_{i}>", lstrip=True, special=True) for i in range(99, -1, -1)])
-        own.add_tokens([Added("été", normalized=True), Added("<é>", rstrip=True, normalized=False)])
+        own.add_special_tokens([added(f"<extra_id_{i}>", lstrip=True, special=True) for i in range(99, -1, -1)])
+        own.add_tokens([added("été", normalized=True), added("<é>", rstrip=True, normalized=False)])
     value = json.loads(own.to_str())
     if style == "old":  # as releases before 0.20 wrote them
         value["model"]["merges"] = [" ".join(merge) for merge in value["model"]["merges"]]
@@ -255,7 +255,7 @@ def test_what_only_python_has_is_named(change: dict[str, Any], words: str, tmp_p
         ({"added_tokens": [{"id": 5000, "content": "<y>"}]}, "has the id 5000, outside the vocabulary of 3000"),
         ({"model": {"vocab": {"a": -1}, "merges": []}}, "has the id -1"),
         ({"model": {"vocab": {"a": 1, "b": 2}, "merges": ["a b"]}}, "lacks the piece 'ab'"),
-        ({"model": {"vocab": {"a": 1}, "merges": ["ab"]}}, "has the merge 'ab', which is no pair"),
+        ({"model": {"vocab": {"a": 1}, "merges": ["ab"]}}, "has the merge 'ab', which is not a pair"),
         ({"model": {"vocab": {"a": 1}, "merges": [["a"]]}}, "is not a tokenizer.json"),
     ],
 )

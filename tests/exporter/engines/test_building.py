@@ -28,7 +28,7 @@ from txport.runtime.errors import BundleError, CheckFailed
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
 
-from tensorrt_graphs import CAPABILITY, LOWERINGS, rtx_builder, write_bundle  # noqa: E402
+from tensorrt_graphs import CAPABILITY, LOWERINGS, rtx_builder, write_bundle
 
 BUCKETS = Buckets((1, 4), (16, 32))
 PRECISIONS = ("float32", "float16")

@@ -57,7 +57,7 @@ def test_an_engine_that_is_wrong_once_a_row_is_refilled_is_refused(tmp_path: Pat
             bound["next_token_ids"][0] = 4 + (bound["next_token_ids"][0] - 3) % 8
 
     library.model.step = stale
-    with pytest.raises(CheckFailed, match=r"golden.json says: case \d in a batch of [34] with caches of "):
+    with pytest.raises(CheckFailed, match=r"golden.json: case \d in a batch of [34] with caches of "):
         check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
 
 
@@ -75,7 +75,7 @@ def test_the_step_of_beam_search_answers_the_cases_too(tmp_path: Path) -> None:
             bound["top_ids"][-sizes.beams, :2] = bound["top_ids"][-sizes.beams, 1::-1]
 
     library.model.step_beams = wrong
-    with pytest.raises(CheckFailed, match=r"golden.json says: case \d in a batch of 2 with caches of 32"):
+    with pytest.raises(CheckFailed, match=r"golden.json: case \d in a batch of 2 with caches of 32"):
         check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
 
 

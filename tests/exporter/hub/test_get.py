@@ -83,7 +83,7 @@ def test_names(text: str, name: Name | None) -> None:
 
 
 def test_a_model_by_its_name(place: Place) -> None:
-    with pytest.raises(InputError, match=f"{MODEL} is no directory, and tx-get has kept no bundle of this name"):
+    with pytest.raises(InputError, match=f"{MODEL} is not a directory, and tx-get has no bundle of this name"):
         find_bundle(MODEL)
     done = place.run("tx-get", MODEL)
     assert done.stdout == f"bundle: {Name(MODEL).directory}\n"
@@ -160,7 +160,7 @@ def test_a_download_that_fails_is_told_and_the_next_one_fetches_the_rest(place: 
     place.hub.cut = lambda name: 1 if name == weights else None
     done = place.run("tx-get", MODEL, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"tx-get: {MODEL} is no local file, and its download from the hub failed: ")
+    assert done.stderr.startswith(f"tx-get: {MODEL} is not a local file, and its download from the hub failed: ")
     assert not Name(MODEL).directory.exists()
     place.hub.cut = lambda name: None
     place.hub.requests.clear()
@@ -197,7 +197,7 @@ def test_a_full_disk(place: Place, bundle: Path, full: str, name: str, small_dis
 def test_offline_and_unknown_names(place: Place) -> None:
     done = place.run("tx-get", MODEL, "--offline", check=False)
     assert done.stderr == (
-        f"tx-get: {MODEL} is no local file, and was not fetched at main before, while huggingface_hub is offline\n"
+        f"tx-get: {MODEL} is not a local file, and is not cached at main, while huggingface_hub is offline\n"
     )
     place.fetch(MODEL)
     asked = len(place.hub.requests)

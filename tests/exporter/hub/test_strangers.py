@@ -77,7 +77,7 @@ def test_only_listed_files_are_uploaded(tmp_path: Path, monkeypatch: pytest.Monk
 def test_archives_that_would_fill_the_disk_are_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "LEAST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "MIN_UNPACKED", 1 << 20)
     zeros, archive = bytes(3 << 20), tmp_path / f"model.{kind}"
     if kind == "zip":
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -92,7 +92,7 @@ def test_archives_that_would_fill_the_disk_are_refused(
     with pytest.raises(InputError, match="would unpack to more than 1,048,576 bytes"):
         with open_source(str(archive), "main", offline=False):
             raise AssertionError("it was unpacked")
-    monkeypatch.setattr(sources, "LEAST_UNPACKED", 4 << 20)
+    monkeypatch.setattr(sources, "MIN_UNPACKED", 4 << 20)
     with open_source(str(archive), "main", offline=False) as directory:
         assert (directory / "weights").read_bytes() == zeros
 

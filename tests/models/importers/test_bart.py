@@ -229,7 +229,7 @@ def test_bart_texts(byte_level: tuple[Path, Any], tmp_path: Path, fast: bool) ->
 
 
 def test_byte_level_files_that_do_not_fit(byte_level: tuple[Path, Any], tmp_path: Path) -> None:
-    directory, theirs = byte_level
+    directory, _theirs = byte_level
     merges = (directory / "merges.txt").read_text()
     for text, words in (
         ("a b c\n", "not a list of merges"),

@@ -220,7 +220,7 @@ def test_settings_that_the_search_does_not_have_are_refused(tmp_path: Path) -> N
     import_here(source, tmp_path / "checkpoint", tokenizer=False)
     export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False))
     translator = Translator(tmp_path / "bundle", "cpu")
-    with pytest.raises(InputError, match="encoder_no_repeat_ngram_size = 3, which txport does not have"):
+    with pytest.raises(InputError, match="not supported: encoder_no_repeat_ngram_size = 3"):
         translator.translate_ids([[5, 0]], generation="model")
     assert translator.translate_ids([[5, 0]])
 

@@ -470,7 +470,7 @@ def test_a_hub_id(marian: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert load_checkpoint(tmp_path / "checkpoint").config.d_model == 16
     (refused,) = [line for line in done.stdout.splitlines() if line.startswith("refused: ")]
-    assert "someone/else is no local file, and was not fetched at main before" in refused
+    assert "someone/else is not a local file, and is not cached at main" in refused
     assert "LINE BREAK" not in refused
 
 
@@ -479,4 +479,4 @@ def test_the_command_names_each_importer() -> None:
     from txport.models.importers.choice import IMPORTERS
     from txport.models.importers.command import KINDS
 
-    assert KINDS == tuple(IMPORTERS)
+    assert tuple(IMPORTERS) == KINDS

@@ -12,11 +12,11 @@ from txport.runtime.text.tokenizer import open_tokenizer
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 
-from added_tokens import FAMILIES, TARGETS, saved  # noqa: E402
+from added_tokens import FAMILIES, TARGETS, saved
 
 WORDS = ["</s>", "<unk>", *(f"word{i}" for i in range(58)), "<pad>"]
 LETTERS = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .,!?'-éñ漢0123456789ABCDEFGHIJKLM", "<pad>"]
-LETTERS = LETTERS[:60] + ["<pad>"]
+LETTERS = [*LETTERS[:60], "<pad>"]
 
 
 @pytest.fixture(scope="module")

@@ -270,8 +270,20 @@ def wrapped(state: dict[str, Tensor], layout: str) -> tuple[dict[str, Any], dict
 
 @pytest.mark.parametrize(
     "layout",
-    ["model_state_dict", "state_dict", "model", "net", "anything", "with a criterion", "lightning"]
-    + ["lightning, short names", "ddp", "compiled", "both", "compiled first"],
+    [
+        "model_state_dict",
+        "state_dict",
+        "model",
+        "net",
+        "anything",
+        "with a criterion",
+        "lightning",
+        "lightning, short names",
+        "ddp",
+        "compiled",
+        "both",
+        "compiled first",
+    ],
 )
 def test_a_checkpoint_of_a_training_loop(layout: str, tmp_path: Path) -> None:
     """The one member that is a state dict, whatever else is there, and names without what wrappers add."""

@@ -34,7 +34,7 @@ def places(tmp_path: Path) -> dict[Kind, Path]:
         ("bundle", "run", "is the directory of a training run: tx-export makes a bundle of the checkpoint beside it"),
         ("checkpoint", "bundle", "is a bundle: give the checkpoint it was exported from"),
         ("checkpoint", "model", "is a Hugging Face model: tx-import makes a checkpoint of it"),
-        ("checkpoint", "run", "give the checkpoint beside it, or go on with tx-train --resume"),
+        ("checkpoint", "run", "give the checkpoint beside it, or continue with tx-train --resume"),
         ("model", "bundle", "is a bundle: it needs no import, tx-translate runs it"),
         ("model", "checkpoint", "give it to tx-export, which makes a bundle of it"),
     ],

@@ -63,13 +63,13 @@ def test_manifests_tell_the_truth(source: Path, out: Path) -> None:
 
 def test_a_run_never_writes_over_another_by_mistake(source: Path, out: Path) -> None:
     before = content(out)
-    with pytest.raises(InputError, match=r"a-00000\.jsonl is there already: go on with --resume"):
+    with pytest.raises(InputError, match=r"a-00000\.jsonl exists: continue with --resume"):
         run(source, out, *PARTS)
     assert content(out) == before
 
 
 CHANGES = {
-    "a row": lambda lines: lines[:30] + [lines[31], lines[30]] + lines[32:],
+    "a row": lambda lines: [*lines[:30], lines[31], lines[30], *lines[32:]],
     "a row less": lambda lines: lines[:-1],
     "a row more": lambda lines: [*lines, lines[0]],
     "a kept column": lambda lines: [lines[0].replace('"n": 0', '"n": 9'), *lines[1:]],
@@ -96,15 +96,15 @@ def test_a_full_last_part_knows_that_it_is_the_last(source: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--scores"], "with scores none, and now it is True"),
-        (["--max-length", 5], "with max_length 4, and now it is 5"),
-        (["--part-rows", 10], "with part rows 20, and now it is 10"),
-        (["--target", "german"], "with target translation, and now it is german"),
-        (["--errors", "replace"], "with errors skip, and now it is replace"),
+        (["--scores"], "with scores none, now it is True"),
+        (["--max-length", 5], "with max_length 4, now it is 5"),
+        (["--part-rows", 10], "with part rows 20, now it is 10"),
+        (["--target", "german"], "with target translation, now it is german"),
+        (["--errors", "replace"], "with errors skip, now it is replace"),
     ],
 )
 def test_other_options_are_noticed(source: Path, out: Path, flags: list[object], said: str) -> None:
-    with pytest.raises(InputError, match=f"was made {said}: go on as before, or choose another output"):
+    with pytest.raises(InputError, match=f"was written {said}: use the same options, or choose another output"):
         run(source, out, *PARTS, "--resume", *flags)
 
 
@@ -115,7 +115,7 @@ def test_another_bundle_is_noticed(source: Path, out: Path, damaged: Path) -> No
     from corpora import main
 
     line = [damaged, source, "-o", out, "--max-length", 4, *PARTS, "--resume"]
-    with pytest.raises(InputError, match=r"was made with bundle [0-9a-f]{64}, and now it is [0-9a-f]{64}"):
+    with pytest.raises(InputError, match=r"was written with bundle [0-9a-f]{64}, now it is [0-9a-f]{64}"):
         CliRunner().invoke(main, list(map(str, line)), catch_exceptions=False)
 
 
@@ -125,7 +125,9 @@ def test_a_check_finds_what_is_not_whole(source: Path, out: Path) -> None:
     data = part.read_bytes()
     part.write_bytes(bytes([data[0] ^ 1]) + data[1:])  # as long as before
     before = content(out)
-    with pytest.raises(CheckFailed, match=r"out has no whole a-00001\.jsonl: make it with --resume"):
+    with pytest.raises(
+        CheckFailed, match=r"out lacks a-00001\.jsonl, or a part is damaged: run it again with --resume"
+    ):
         run(source, out, *PARTS, "--check")
     parts_of(out)[2].unlink()
     with pytest.raises(CheckFailed, match=r"a-00001\.jsonl and 1 more"):
@@ -268,7 +270,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     run(two, tmp_path / "two")
     assert len(all_rows(tmp_path / "two")) == 2, "frames may follow each other"
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(InputError, match=r"a\.parquet is no whole Parquet file"):
+    with pytest.raises(InputError, match=r"a\.parquet is not a complete Parquet file"):
         run(tmp_path / "a.parquet", tmp_path / "out-parquet")
     with pytest.raises(InputError, match=r"unpack it, Parquet compresses its columns itself"):
         form_of("a.parquet.gz")
@@ -289,12 +291,12 @@ def test_bad_columns_and_names_are_one_sentence(tmp_path: Path) -> None:
         run(tmp_path / "a.txt", tmp_path / "o5", "--scores")
     with pytest.raises(InputError, match="error is the column of errors"):
         run(tmp_path / "a.txt", tmp_path / "o6", "--target", "error", "--to", "jsonl")
-    with pytest.raises(InputError, match="attention is no column of a corpus"):
+    with pytest.raises(InputError, match="attention is not available as a column"):
         run(tmp_path / "a.txt", tmp_path / "o7", "--attention", "--to", "jsonl")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="exists and is not a directory"):
         run(tmp_path / "a.txt", tmp_path / "file")
-    with pytest.raises(AssertionError, match="the third of eight is 3/8"):
+    with pytest.raises(AssertionError, match="is not I/N, for example 3/8"):
         run(tmp_path / "a.txt", tmp_path / "o8", "--shard", "9/8")
 
 

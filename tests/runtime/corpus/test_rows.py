@@ -133,10 +133,10 @@ BAD = {
     b'{"text": null}': "is null",
     b'{"text": 3}': "of type int",
     b'{"txt": "one"}': "no 'text'",
-    b'{"text": "one"': "no JSON (",
-    b"": "no JSON (",
-    b'["one"]': "no JSON object",
-    b"[" * 100_000: "no JSON (",
+    b'{"text": "one"': "not JSON (",
+    b"": "not JSON (",
+    b'["one"]': "not a JSON object",
+    b"[" * 100_000: "not JSON (",
     b'{"text": "\\ud800"}': "not valid text",
     b'{"text": "one", "error": "mine"}': "'error' already",
     b'{"text": "' + b"a" * 2_000_000 + b'"}': "more than 1,048,576 bytes",
@@ -305,7 +305,7 @@ def odd_columns() -> dict[str, Any]:
 
 
 def refuse_constant(name: str) -> None:
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 def test_columns_that_pass_through_stay_as_they_are(tmp_path: Path) -> None:

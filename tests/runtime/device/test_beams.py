@@ -181,7 +181,7 @@ def test_forks_and_moves_at_random(beams: int, seed: int, lazy: bool) -> None:
             placed, count = placed[order], len(order)
             moved = [sentence * beams + beam for sentence in order for beam in range(beams)]
             target = max(32, 2 * turn)
-            states = [state.moved(moved, target) for state in states]
+            states = [state.resized(moved, target) for state in states]
             rows = range(count * beams)
         here = placed.repeat(beams)
         outputs = []

@@ -165,7 +165,7 @@ def test_rows_move_within_their_buffers_without_a_copy() -> None:
     state.step()
     made = state.read().token_ids
     copies = device.copies
-    moved = state.moved([2, 0], 64)
+    moved = state.resized([2, 0], 64)
     assert device.copies == copies and (moved.rows, moved.target) == (2, 100)
     assert moved._buffers.host.finished.tolist() == [False, True, False, True], "rows that are left out stop"
     moved.step()

@@ -1,5 +1,6 @@
 """Documents as segments and layout: nothing is lost, and what is layout stays where it is."""
 
+import itertools
 import random
 import sys
 import time
@@ -63,7 +64,7 @@ def test_parts_of_a_segment_fit_and_lose_nothing(document: str, most: int) -> No
         found = list(cut(document, segment, lambda text: min(most, len(text)), 50))
         assert all(each.cut and 0 < len(each.text) <= most for each in found)
         assert (found[0].start, found[-1].end) == (segment.start, segment.end)
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in itertools.pairwise(found):
             assert not document[before.end : after.start].strip()
         parts += found
     assert whole(document, parts) == document

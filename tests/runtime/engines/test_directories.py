@@ -78,7 +78,7 @@ def test_engines_of_a_bundle_run_only_if_they_are_trusted(
     manifest = Manifest.load(bundle)
     _fitting(bundle / "engines", manifest, version_compatible=True)
     assert candidates(bundle, manifest, H200, LIBRARY).fitting == ()
-    words = re.escape(f"{bundle / 'engines'} are native code by whoever made the bundle and are not used: run tx-build")
+    words = re.escape(f"{bundle / 'engines'} are native code of a third party and are not used: run tx-build")
     with pytest.raises(BundleError, match=f"there is none.*{words}.*or trust them with --trust-engines"):
         best(bundle, manifest, H200, LIBRARY)
     assert best(bundle, manifest, H200, LIBRARY, trust_engines=True).directory == bundle / "engines/made"

@@ -22,7 +22,7 @@ from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.engine import log_probabilities
 from txport.runtime.engines import native
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.engines.native import MOST_STEPS, NativeEngine, find_library, missing
+from txport.runtime.engines.native import MAX_STEPS, NativeEngine, find_library, missing
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
 from txport.runtime.golden import check_translator, load_golden
@@ -50,7 +50,7 @@ def test_it_is_what_the_manifest_says(bundle: Path, engine: NativeEngine) -> Non
     manifest = Manifest.load(bundle)
     assert engine.name.startswith("fused cpu (") and "float32 weights" in engine.name
     assert (engine.limits, engine.tokens) == (manifest.limits, manifest.tokens)
-    assert engine.vocabulary == manifest.model.target_vocabulary and 1 < engine.poll <= MOST_STEPS
+    assert engine.vocabulary == manifest.model.target_vocabulary and 1 < engine.poll <= MAX_STEPS
 
 
 @needs_library
@@ -120,7 +120,7 @@ def test_many_steps_are_one_call_or_few(engine: NativeEngine) -> None:
     source = np.array([[17, 30, 25, 3], [40, 3, 0, 0]])
     memory = engine.encode(source, np.array([4, 2]))
     made = []
-    for counts in ([MOST_STEPS + 6], [1] * (MOST_STEPS + 6), [3, MOST_STEPS, 3]):
+    for counts in ([MAX_STEPS + 6], [1] * (MAX_STEPS + 6), [3, MAX_STEPS, 3]):
         state = engine.allocate(3, 4, 80)
         state.place([2, 0], memory, [0, 1], [80, 80])
         for count in counts:
@@ -232,13 +232,13 @@ def test_misuse_is_one_sentence(engine: NativeEngine) -> None:
 
 @needs_library
 def test_a_step_that_is_refused_makes_nothing_and_those_before_it_are_read(engine: NativeEngine) -> None:
-    state = engine.allocate(1, 4, MOST_STEPS)
+    state = engine.allocate(1, 4, MAX_STEPS)
     with pytest.raises(InputError, match="nothing to read: step first"):
         state.read()
-    state.place([0], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [MOST_STEPS + 8])
+    state.place([0], engine.encode(np.array([[17, 3]]), np.array([2])), [0], [MAX_STEPS + 8])
     state.step(2)
     with pytest.raises(InputError, match="end of its cache"):
-        state.step(MOST_STEPS)
+        state.step(MAX_STEPS)
     assert state.read().token_ids.shape == (2, 1)
     state.step(3)
     assert state.read().token_ids.shape == (3, 1)

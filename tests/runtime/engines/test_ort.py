@@ -140,7 +140,7 @@ def test_moved_rows_go_on_as_before(engine: OrtEngine, rows: list[int], target: 
         state = placed(engine, sources, target=first)
         state.step(4)
         state.read()
-        state = state.moved(rows, target)
+        state = state.resized(rows, target)
         assert (state.rows, state.target) == (len(rows), target)
         state.step()
         assert state.read().token_ids[0].tolist() == [answer(sources[row])[0][4] for row in rows]
@@ -156,7 +156,7 @@ def test_a_row_that_takes_the_place_of_a_longer_one_leaves_nothing_of_it() -> No
     state.place([1], engine.encode(np.array([[33, 4]]), np.array([2])), [0], [LIMIT])
     for name in ("self_key_0", "self_value_0"):
         state._buffers[name][0, :, :5] = np.nan
-    state = state.moved([1], LIMIT)
+    state = state.resized([1], LIMIT)
     state.step(4)
     assert state.read().token_ids[:, 0].tolist() == answer([33, 4])[0][:4]
 

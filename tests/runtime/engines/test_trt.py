@@ -242,7 +242,7 @@ def test_engines_that_are_not_what_the_record_says(tmp_path: Path) -> None:
             for g in library.manifest.graphs
         ),
     )
-    with pytest.raises(BundleError, match="has other inputs or outputs than the manifest says: run tx-build again"):
+    with pytest.raises(BundleError, match="has other inputs or outputs than the manifest: run tx-build again"):
         opened(other)
     plan = tmp_path / "encoder.plan"
     plan.write_bytes(b"encoder_plan")

@@ -80,9 +80,9 @@ def test_python_is_asked_once_for_many_steps(engine: NativeEngine) -> None:
     calls = []
 
     class Counted(NativeBeamSearch):
-        def choose(self, state: object, slots: object, token_ids: Int64, stepwise: bool) -> None:
+        def choose(self, state: object, slots: object, token_ids: Int64, one_by_one: bool) -> None:
             calls.append(None)
-            super().choose(state, slots, token_ids, stepwise)  # type: ignore[arg-type]
+            super().choose(state, slots, token_ids, one_by_one)  # type: ignore[arg-type]
 
     # No end may come, so that all tokens are made.
     search = Search(beam=3, rules=Rules(suppress=(engine.tokens.eos,)))

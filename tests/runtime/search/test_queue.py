@@ -137,9 +137,9 @@ def test_a_request_is_late_at_its_deadline() -> None:
 
 def test_no_more_may_wait_than_its_bound() -> None:
     engine = Gate()
-    queue = Queue(engine, most_waiting=2)
+    queue = Queue(engine, max_waiting=2)
     futures = [queue.submit(request) for request in sources([5, 6])]
-    with pytest.raises(ResourceError, match="2 requests wait already"):
+    with pytest.raises(ResourceError, match="2 requests are waiting"):
         queue.submit(sources([7])[0])
     engine.open.set()
     wait(futures, 60)
@@ -245,7 +245,7 @@ def test_a_request_takes_a_row_that_is_free_while_the_device_goes_on(rows: int) 
 
 
 def test_threads_submit_while_deadlines_are_looked_at() -> None:
-    queue = Queue(MemoryEngine(eos_weight=-99.0), most_waiting=10**6)
+    queue = Queue(MemoryEngine(eos_weight=-99.0), max_waiting=10**6)
     requests = sources([5] * 500)
 
     def submit_all(_: int) -> list[Pending]:
@@ -276,7 +276,7 @@ def test_a_search_that_has_ended_keeps_no_caches() -> None:
 
 def test_nothing_is_kept_of_many_requests() -> None:
     draw = random.Random(3)
-    queue = Queue(MemoryEngine(), most_waiting=64)
+    queue = Queue(MemoryEngine(), max_waiting=64)
     futures = []
     for request in sources([5, 3, 9] * 100):
         futures.append(queue.submit(request))

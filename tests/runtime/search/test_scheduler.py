@@ -137,7 +137,7 @@ def test_workers_share_one_queue() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         shares = [future.result() for future in [pool.submit(drained) for _ in range(2)]]
-    check_results(sum(shares, []), requests, engine.limits, engine.eos_weight)
+    check_results([result for share in shares for result in share], requests, engine.limits, engine.eos_weight)
     assert sorted(map(len, shares)) == [1, 20]
 
 

@@ -230,7 +230,7 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
 def test_bad_requests_are_refused_and_leave_nothing() -> None:
     engine, shared = Ragged(closed=True), SharedBatches()
     with pytest.raises(InputError, match="13"):
-        shared.decode(engine, sources([5]) + [Request([4] * 13)])
+        shared.decode(engine, [*sources([5]), Request([4] * 13)])
     with ThreadPoolExecutor(1) as pool:
         (first,) = begun(pool, shared, engine, [sources([5])])
         with pytest.raises(InputError, match="13"):

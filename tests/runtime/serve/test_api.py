@@ -127,7 +127,7 @@ def test_the_page_needs_nothing_from_elsewhere(server: Served) -> None:
 
 REFUSED = {
     "no JSON": (b"{", 400, "not JSON"),
-    "no object": (b"[1]", 400, "no object"),
+    "no object": (b"[1]", 400, "not an object"),
     "too deep": (b"[" * 4000, 400, "not JSON"),
     "other encoding": ('{"q": "é"}'.encode("latin-1"), 400, "not UTF-8"),
     "nothing": (b"{}", 400, "q is missing"),
@@ -139,12 +139,16 @@ REFUSED = {
     "unknown source": (b'{"q": "a", "source": "xx", "target": "de"}', 400, "source language is not served"),
     "unknown target": (b'{"q": "a", "source": "en", "target": "tlh"}', 400, "target language is not served"),
     "unknown model": (b'{"q": "a", "source": "en", "target": "de", "model": "other"}', 404, "no model of this name"),
-    "html": (b'{"q": "<p>a</p>", "source": "en", "target": "de", "format": "html"}', 422, "take tags out"),
+    "html": (b'{"q": "<p>a</p>", "source": "en", "target": "de", "format": "html"}', 422, "strip the tags"),
     "another format": (b'{"q": "a", "source": "en", "target": "de", "format": "pdf"}', 400, "only the format text"),
     "many alternatives": (b'{"q": "a", "source": "en", "target": "de", "alternatives": 10000}', 422, "at most"),
-    "a fraction of them": (b'{"q": "a", "source": "en", "target": "de", "alternatives": 1.5}', 400, "not a number"),
-    "less than none": (b'{"q": "a", "source": "en", "target": "de", "alternatives": "-1"}', 400, "not a number"),
-    "a stream of a list": (b'{"q": ["a"], "source": "en", "target": "de", "stream": true}', 422, "of one text"),
+    "a fraction of them": (
+        b'{"q": "a", "source": "en", "target": "de", "alternatives": 1.5}',
+        400,
+        "must be 0 or more",
+    ),
+    "less than none": (b'{"q": "a", "source": "en", "target": "de", "alternatives": "-1"}', 400, "must be 0 or more"),
+    "a stream of a list": (b'{"q": ["a"], "source": "en", "target": "de", "stream": true}', 422, "one text"),
     "perhaps a stream": (b'{"q": "a", "source": "en", "target": "de", "stream": "maybe"}', 400, "neither true"),
     "no alignments": (b'{"q": "a", "source": "en", "target": "de", "alignments": true}', 422, "--with-attention"),
     "half a character": (b'{"q": "a\\ud800", "source": "en", "target": "de"}', 422, "not valid text"),
@@ -167,7 +171,7 @@ def test_forms_and_addresses_that_are_refused(server: Served) -> None:
     assert server.post(b"--x", "multipart/form-data")[0] == 400
     assert server.post(b"q=%ff&source=en&target=de", "application/x-www-form-urlencoded")[0] == 400
     assert server.post(b"&".join([b"a=b"] * 200), "application/x-www-form-urlencoded")[0] == 400
-    assert server.get("/detect") == (404, {"error": "there is nothing here"})
+    assert server.get("/detect") == (404, {"error": "not found"})
     assert server.get("/translate") == (405, {"error": "GET is not answered here: /translate takes POST, all else GET"})
 
 
@@ -266,7 +270,7 @@ def test_several_bundles_by_name_and_by_languages(tmp_path: Path, toy: "Translat
         assert server.ask(q="the cat")[0] == 400
         assert server.ask(q="the cat", source="auto", target="fr") == (
             400,
-            {"error": "languages are not detected here, and there are several: give the source language"},
+            {"error": "languages are not detected, and there are several: give the source language"},
         )
         assert server.ask(q="the cat", source="en", model="many")[0] == 422
 

@@ -30,7 +30,9 @@ def routes() -> set[str]:
     from txport.runtime.serve.service import Service
     from txport.runtime.serve.settings import Settings
 
-    service = Service(Settings(), Models([], None, lambda _: pytest.fail()), Metrics([]), Admission(1, 0))
+    service = Service(
+        Settings(), Models([], None, lambda _: pytest.fail("no bundle is opened")), Metrics([]), Admission(1, 0)
+    )
     return {route.path for route in create_app(service, Keys()).routes}  # type: ignore[attr-defined]
 
 

@@ -60,7 +60,7 @@ def test_the_repository_says_where_the_bundle_is(repository: Path) -> None:
     again = commands.run(entry, "tx-triton", BUNDLE, "-o", repository / "toy")
     assert again.returncode == 2 and "exists" in again.stderr
     named = commands.run(entry, "tx-triton", BUNDLE, "-o", repository / "a name")
-    assert named.returncode == 2 and "no name of a Triton model" in named.stderr
+    assert named.returncode == 2 and "not a name of a Triton model" in named.stderr
 
 
 def test_requests_are_answered_together_and_each_by_itself(model: Any, toy: "Translator") -> None:

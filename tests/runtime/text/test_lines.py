@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.lines import (
     FIRST_LINES,
-    MOST_LINE_BYTES,
+    MAX_LINE_BYTES,
     as_line,
     open_lines,
     read_lines,
@@ -186,13 +186,13 @@ def test_a_byte_order_mark_is_dropped_before_the_first_line_only() -> None:
 
 
 def test_lines_that_are_too_long(tmp_path: Path) -> None:
-    long = [b"a", b"b" * (MOST_LINE_BYTES + 1), b"c" * MOST_LINE_BYTES]
+    long = [b"a", b"b" * (MAX_LINE_BYTES + 1), b"c" * MAX_LINE_BYTES]
     for errors in ("strict", "replace"):
         found = text_windows(iter([long]), errors)
         assert next(found) == ["a"]
         with pytest.raises(InputError, match=r"line 2 has 1,048,577 bytes, more than 1,048,576: .* skip"):
             next(found)
-    assert next(text_windows(iter([long]), "skip")) == ["a", "", "c" * MOST_LINE_BYTES]
+    assert next(text_windows(iter([long]), "skip")) == ["a", "", "c" * MAX_LINE_BYTES]
     (tmp_path / "a").write_bytes(b"\n".join(long))
     with pytest.raises(InputError, match=r"a, line 2 has 1,048,577 bytes"):
         read_lines(tmp_path / "a")

@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.training.run.clock import MOST_RESERVE, Clock
+from txport.training.run.clock import MAX_RESERVE, Clock
 from txport.training.run.decoding import drawn
 from txport.training.run.pacing import MOST, next_validation
 
@@ -25,7 +25,7 @@ def test_time_is_kept_for_what_follows_the_steps(
     first = clock.done()
     clock.reserve_for(validation, decoding)
     assert 0 <= clock.done() <= 1 and 0 <= first <= 1
-    assert clock.limit is not None and clock.reserve <= MOST_RESERVE * clock.limit
+    assert clock.limit is not None and clock.reserve <= MAX_RESERVE * clock.limit
     assert (clock.done() == 1) == (clock.seconds >= clock.limit - clock.reserve)
 
 

@@ -68,7 +68,7 @@ def test_an_interrupted_run_goes_on_bit_by_bit(
 ) -> None:
     recipe, output = tiny(*OPTIONS, *LAST), tmp_path / "checkpoint"
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    said = f"interrupted at step {step}; the state of step {step} is saved: go on with --resume"
+    said = f"interrupted at step {step}; the state of step {step} is saved: continue with --resume"
     if step == 1:
         said = "interrupted before the first step"
     with signal_at(text, number), pytest.raises(Interrupted, match=said) as caught:
@@ -96,7 +96,7 @@ def test_a_state_between_validations_goes_on_bit_by_bit(
 def test_a_finished_run_stays_as_it_is(tiny: Tiny, tmp_path: Path, whole: dict[str, torch.Tensor]) -> None:
     recipe, output = tiny(*OPTIONS, *LAST), tmp_path / "checkpoint"
     train(recipe, output, Path())
-    with pytest.raises(Finished, match=r"the run is finished \(\d+ steps, BLEU .*\): raise max_steps to go on"):
+    with pytest.raises(Finished, match=r"the run is finished \(\d+ steps, BLEU .*\): raise max_steps to continue"):
         train(recipe, output, Path(), resume=True)
     assert all(torch.equal(value, weights(output)[name]) for name, value in whole.items())
 
@@ -124,4 +124,4 @@ def test_a_process_says_one_sentence_and_its_exit_code(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert output == "" and "Traceback" not in errors
-    assert errors.splitlines()[-1].endswith("is saved: go on with --resume")
+    assert errors.splitlines()[-1].endswith("is saved: continue with --resume")

@@ -1,4 +1,4 @@
-"""What a run may expect of its machine: that it is busy is said, and that a run will come to half of its steps."""
+"""Warnings of a run on a busy or slow machine."""
 
 import logging
 import os
@@ -12,9 +12,9 @@ import pytest
 from txport.training import fitting
 from txport.training.fitting import fit
 from txport.training.loop import train
-from txport.training.outlook import BUSY, Outlook, Share
+from txport.training.outlook import BUSY, Share, SpeedEstimate
 from txport.training.recipe import Recipe, from_table
-from txport.training.run.lookout import LEAST
+from txport.training.run.lookout import MINIMUM_SHARE
 
 
 def test_others_on_the_same_core_take_their_share(caplog: pytest.LogCaptureFixture) -> None:
@@ -37,16 +37,16 @@ def test_others_on_the_same_core_take_their_share(caplog: pytest.LogCaptureFixtu
             other.kill()
             other.communicate()
     assert 0 < left < BUSY
-    outlook = Outlook()
-    outlook.look_at(left)
-    outlook.look_at(left)
+    estimate = SpeedEstimate()
+    estimate.look_at(left)
+    estimate.look_at(left)
     assert caplog.messages == [f"this machine is busy: training gets {100 * left:.0f}% of the time that it could use"]
 
 
 def test_a_thread_that_has_all_of_its_time_is_not_busy(caplog: pytest.LogCaptureFixture) -> None:
-    outlook = Outlook()
-    outlook.look_at(1.0)
-    assert not outlook.busy and not caplog.messages
+    estimate = SpeedEstimate()
+    estimate.look_at(1.0)
+    assert not estimate.busy and not caplog.messages
 
 
 def test_half_of_the_steps_foreseen_are_warned_of(
@@ -57,7 +57,7 @@ def test_half_of_the_steps_foreseen_are_warned_of(
     train(tiny("training.max_minutes=0.1", "training.max_steps=1000000000"), tmp_path / "checkpoint", Path())
     (said,) = [text for text in caplog.messages if text.startswith("at this speed the run will make about")]
     expected, foreseen = (float(word) for word in said.split() if word.isdigit())
-    assert 0 < expected <= LEAST * foreseen
+    assert 0 < expected <= MINIMUM_SHARE * foreseen
 
 
 def test_it_looks_also_where_more_than_a_tenth_is_used_before_the_first_step(

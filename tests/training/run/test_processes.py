@@ -146,7 +146,7 @@ def test_sigterm_to_all_saves_the_state(tmp_path: Path) -> None:
         for process in both:
             process.send_signal(signal.SIGTERM)
         ends = ended(both, 143, 143)
-    step = re.search(r"the state of step (\d+) is saved: go on with --resume$", ends[0][1])
+    step = re.search(r"the state of step (\d+) is saved: continue with --resume$", ends[0][1])
     state = torch.load(tmp_path / "checkpoint.run" / "state" / "last.ckpt", weights_only=True)
     assert step is not None and state["global_step"] == int(step[1]) >= 4
 

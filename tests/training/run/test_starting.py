@@ -208,7 +208,7 @@ def test_an_interrupted_run_goes_on_without_the_checkpoint(place: Path, tuned: P
     outcome = train(recipe(tmp_path), tmp_path / "parts", place, resume=True)
     assert outcome is not None and outcome.steps == 6
     assert changed(tuned, tmp_path / "parts") == set()
-    with pytest.raises(Finished, match="raise max_steps to go on"):
+    with pytest.raises(Finished, match="raise max_steps to continue"):
         train(recipe(tmp_path, "training.max_steps=0"), tmp_path / "parts", place, resume=True)
     assert changed(tuned, tmp_path / "parts") == set(), "no step more"
     assert len(changed(tuned, place / "checkpoint")) > 20
@@ -290,7 +290,7 @@ def test_answers_begin_as_the_model_was_taught(place: Path) -> None:
         (("model.d_model=64",), "model.d_model is 64, but .*checkpoint has 16: a checkpoint decides the model"),
         (
             ("model.preset=tiny",),
-            "has 16: a checkpoint decides the model, leave .model. out but for dropout and align",
+            "has 16: a checkpoint decides the model, leave .model. out except for dropout and align",
         ),
         (("training.max_length=49",), r"training.max_length \(49\) is above model.max_positions \(48\)"),
         (('training.freeze=["nothing"]',), "'nothing' fits no parameter"),
@@ -307,14 +307,14 @@ def test_what_contradicts_the_checkpoint_is_refused(
 
 @pytest.mark.parametrize("value", ['training.freeze=["a"]', "training.max_steps=0"])
 def test_what_needs_a_checkpoint_is_refused_without(place: Path, value: str) -> None:
-    with pytest.raises(InputError, match="--from|goes on from a checkpoint"):
+    with pytest.raises(InputError, match="--from|unless training.from_checkpoint is set"):
         read(str(place / "recipe.toml"), [value])
 
 
 def test_a_tokenizer_that_does_not_fit_the_corpus_is_refused(place: Path, tmp_path: Path) -> None:
     lines = [f"{chr(0x4E00 + i)} {chr(0x4E10 + i)} {chr(0x4E20 + i)}\tthe cat" for i in range(40)]
     (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
-    message = r"does not know \d\d% of the pieces of the corpus' source texts, for example in '.*': go on from"
+    message = r"lacks \d\d% of the pieces of the corpus' source texts, for example in '.*': fine-tune a checkpoint"
     with pytest.raises(InputError, match=message):
         train(recipe(place), tmp_path / "out", tmp_path)
     assert not (tmp_path / "out.run").exists()

@@ -63,7 +63,7 @@ typedef struct txport_model {
   }
 
 /* How to open an engine. Begin with TXPORT_ENGINE_OPTIONS_INIT: every zero is the default. New fields come at the end,
- * and `struct_size` says which ones the application knows. */
+ * and `struct_size` defines which ones the application has. */
 typedef struct txport_engine_options {
   size_t struct_size; /* sizeof(txport_engine_options) */
   const char* device; /* these three as in txport_translator_options */
@@ -93,8 +93,8 @@ typedef struct txport_engine_facts {
 
 /* Make the fused engine of a model. All that `model` points to is read before this returns, and checked: a table whose
  * views leave the file, or that is not the model's, is TXPORT_BUNDLE_ERROR. Whether the file is the one that was
- * exported is for the caller to know. Of `options`, which may be NULL, `threads` and `many` count. On success, close
- * *engine at the end. */
+ * exported is known to the caller. Of `options`, which may be NULL, only `threads` and `many` are used. On success,
+ * close *engine at the end. */
 TXPORT_API txport_code txport_engine_create(const txport_model* model, const txport_engine_options* options,
                                             txport_engine_handle** engine) TXPORT_NOEXCEPT;
 
@@ -133,7 +133,7 @@ TXPORT_API txport_code txport_state_place(txport_engine_state* state, int64_t co
                                           const int64_t* target_limits) TXPORT_NOEXCEPT;
 
 /* Let these rows, which were placed and not stepped since, choose among words of their own only: `words` has those of
- * one row after the other, ascending ids, at least one, and `ends` [count] says where each row's end. Other words'
+ * one row after the other, ascending ids, at least one, and `ends` [count] are the ends of the rows. Other words'
  * logits are -INFINITY, and all probabilities are over a row's words. Copies of a row have its words, until it is
  * placed again. For engines that can do so, as the fused one. */
 TXPORT_API txport_code txport_state_restrict(txport_engine_state* state, int64_t count, const int64_t* rows,
@@ -149,7 +149,7 @@ TXPORT_API txport_code txport_state_read(txport_engine_state* state, int64_t* to
                                          int64_t* steps, uint8_t* finished) TXPORT_NOEXCEPT;
 
 /* Replace the last token of these rows (forced prefix, suppressed eos) and their flag. Taking back `finished` lets a
- * row go on after that token; one that has made all of its tokens, or was never placed, stays finished. */
+ * row continue after that token; one that has made all of its tokens, or was never placed, stays finished. */
 TXPORT_API txport_code txport_state_override(txport_engine_state* state, int64_t count, const int64_t* rows,
                                              const int64_t* token_ids, const uint8_t* finished) TXPORT_NOEXCEPT;
 
@@ -170,12 +170,12 @@ TXPORT_API txport_code txport_state_log_probabilities(txport_engine_state* state
 TXPORT_API txport_code txport_state_top(txport_engine_state* state, int64_t k, int64_t* token_ids, float* logits,
                                         double* normaliser) TXPORT_NOEXCEPT;
 
-/* Rearrange the rows in place: row i goes on with what row `rows[i]` was, which may be named more than once; `count` is
+/* Rearrange the rows in place: row i continues row `rows[i]`, which may be named more than once; `count` is
  * the number of rows. All steps must have been read; logits and candidates are undefined until the next one. */
 TXPORT_API txport_code txport_state_reorder(txport_engine_state* state, int64_t count,
                                             const int64_t* rows) TXPORT_NOEXCEPT;
 
-/* A new state of `count` rows with caches of `target` tokens: row i goes on with row `rows[i]`, which may be named
+/* A new state of `count` rows with caches of `target` tokens: row i continues row `rows[i]`, which may be named
  * more than once. All steps must have been read. The old state is invalid afterwards, and still to be freed. */
 TXPORT_API txport_code txport_state_moved(txport_engine_state* state, int64_t count, const int64_t* rows,
                                           int64_t target, txport_engine_state** moved) TXPORT_NOEXCEPT;
@@ -207,7 +207,7 @@ typedef struct txport_beam_settings {
 /* A sentence of a search. Begin with TXPORT_BEAM_SENTENCE_INIT. New fields come at the end. */
 typedef struct txport_beam_sentence {
   size_t struct_size; /* sizeof(txport_beam_sentence) */
-  int64_t limit;      /* the most tokens of an answer, as in `target_limits` of txport_state_place */
+  int64_t limit;      /* the maximum number of tokens of an answer, as in `target_limits` of txport_state_place */
   int64_t min_length; /* tokens to make before an answer may end */
   txport_ids prefix;  /* what answers must begin with */
   int64_t forced;     /* how many ids of it the model itself forces: they count in the length of an answer */
@@ -227,7 +227,7 @@ TXPORT_API txport_code txport_hypotheses_create(const txport_beam_search* search
                                                 txport_hypotheses** hypotheses) TXPORT_NOEXCEPT;
 TXPORT_API void txport_hypotheses_free(txport_hypotheses* hypotheses) TXPORT_NOEXCEPT;
 
-/* Choose what the rows of a state go on with after its last step, which was of one token and was read, and make up to
+/* Choose the continuations of the rows after their last step, which was of one token and was read, and make up to
  * `more` steps likewise, as long as no sentence ends and there is room in the caches. Sentence i has the `beam` rows
  * from i * beam on, and was placed in the first of them; NULL: these rows are free. The state was allocated with `top`
  * of at least `beam` times one more than there are ids that end an answer, and one more again if rules change scores

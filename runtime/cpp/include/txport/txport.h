@@ -55,24 +55,24 @@ typedef enum txport_code {
 typedef void (*txport_warning)(void* user, const char* message);
 
 /* Takes one token of a stream: its id, the text that became certain by it (perhaps none; NUL-terminated, `length`
- * bytes, gone after the call), and its log-probability (0 without the option scores). Return 0 to go on, anything else
- * to stop. */
+ * bytes, gone after the call), and its log-probability (0 without the option scores). Return 0 to continue, anything
+ * else to stop. */
 typedef int (*txport_token)(void* user, int64_t id, const char* text, size_t length, double score);
 
 /* How to open a bundle. Begin with TXPORT_TRANSLATOR_OPTIONS_INIT: every zero is the default. New fields come at the
- * end, and `struct_size` says which ones the application knows. */
+ * end, and `struct_size` defines which ones the application has. */
 typedef struct txport_translator_options {
   size_t struct_size;   /* sizeof(txport_translator_options) */
   const char* device;   /* "auto", "cpu" or "cuda"; NULL: auto */
   const char* lowering; /* for experts: the decoder step's graph, "ort", "scatter" or "tensorscatter"; NULL: the best */
   int32_t threads;      /* threads of each operator; 0: as many as there are cores */
-  int32_t batch;        /* the most sentences that run together; 0: the most that the bundle takes */
+  int32_t batch;        /* maximum number of sentences that run together; 0: the bundle's maximum */
   int32_t batch_tokens; /* the most source tokens, padding included, that run together; 0: 4096 */
   txport_warning warning; /* NULL: warnings go nowhere */
   void* warning_user;     /* passed to `warning` */
   int32_t workers;       /* batches side by side on the CPU, each with a share of the cores; 0: one, -1: by the cores */
   const char* engine;    /* "auto", "fused" (our own for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
-  int32_t trust_engines; /* not 0: TensorRT engines in the bundle, native code by whoever made it, may run */
+  int32_t trust_engines; /* not 0: TensorRT engines in the bundle, native code of a third party, may run */
   int32_t verify;        /* not 0: compare the hash of the weights as well; those of other files always are */
 } txport_translator_options;
 
@@ -91,13 +91,13 @@ typedef struct txport_words {
 } txport_words;
 
 /* Options for every sentence of a call. Begin with TXPORT_OPTIONS_INIT: every zero is the default. New fields come at
- * the end, and `struct_size` says which ones the application knows. */
+ * the end, and `struct_size` defines which ones the application has. */
 typedef struct txport_options {
   size_t struct_size;          /* sizeof(txport_options) */
-  int32_t max_length;          /* the most tokens to make, eos included; 0: 2 for each of the source's and 20 more */
+  int32_t max_length;          /* maximum number of target tokens, including eos; 0: 2 x source tokens + 20 */
   int32_t min_length;          /* tokens to make before a translation may end */
   const char* prefix;          /* text that every translation must begin with; NULL: none */
-  const int64_t* prefix_ids;   /* the same as target ids, in place of `prefix`; NULL: none */
+  const int64_t* prefix_ids;   /* the same as target ids, instead of `prefix`; NULL: none */
   size_t prefix_count;         /* how many ids */
   int32_t scores;              /* not 0: compute the log-probability of each token */
   int32_t strict;              /* not 0: refuse a sentence that is too long, instead of cutting it with a warning */
@@ -115,9 +115,9 @@ typedef struct txport_options {
   const double* length_penalty; /* power of the length by which scores of beams are divided; NULL: 1 */
   const char* early_stopping;   /* "true": a beam search ends with enough hypotheses; "false": when none is likely to be
                                    better; "never": when none can be; NULL: false */
-  double patience;              /* with early_stopping "true", how many times the beam must have ended; 0: 1 */
+  double patience;              /* with early_stopping "true": stop after beam x patience finished hypotheses; 0: 1 */
   double repetition_penalty;    /* factor against tokens made already; 0: 1 */
-  int32_t no_repeat_ngram;      /* so many tokens in a row never occur twice; 0: no rule */
+  int32_t no_repeat_ngram;      /* never repeat an n-gram of this size; 0: no rule */
   txport_words bad_words;       /* what must not occur */
   txport_ids suppress;          /* ids that must not occur */
   txport_ids begin_suppress;    /* ids that must not be the first */
@@ -126,11 +126,11 @@ typedef struct txport_options {
   int32_t renormalize;          /* above 0: normalise the probabilities of beams again after all rules; below 0: not */
   int32_t sample;               /* above 0: draw tokens at random; below 0: not */
   double temperature;           /* what logits are divided by before a draw; 0: 1 */
-  const int64_t* top_k;         /* draw among so many best tokens, 0 for all; NULL: all */
+  const int64_t* top_k;         /* sample from the k most likely tokens, 0 for all; NULL: all */
   double top_p;                 /* draw among the best tokens that have this probability in all; 0: 1 */
   double min_p;                 /* draw among tokens that have this share of the best one's probability; 0: all */
   int64_t seed;                 /* number that draws follow from */
-  int32_t alternatives;         /* continue each of so many best tokens after the prefix; 0: none */
+  int32_t alternatives;         /* branch on the N best tokens after the prefix; 0: none */
   int32_t shortlist;            /* not 0: choose among the words that the bundle's shortlist gives for each sentence */
 } txport_options;
 
@@ -274,7 +274,7 @@ TXPORT_API const float* txport_result_embedding(const txport_result* result, siz
 TXPORT_API int txport_result_truncated(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
 /* 1 if the translation ended with end of sequence, or is empty; 0 if it stopped at the maximum length. */
 TXPORT_API int txport_result_finished(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
-/* 1 if the end of the translation says one thing again and again: three times at least, and twelve tokens; else 0. */
+/* 1 if the end repeats a phrase at least three times, over at least twelve tokens; else 0. */
 TXPORT_API int txport_result_looped(const txport_result* result, size_t index) TXPORT_NOEXCEPT;
 /* What a beam search ranked the translation by: its log-probability divided by a power of its length. NULL without a
  * beam. */
@@ -300,18 +300,18 @@ TXPORT_API txport_code txport_stream_next(txport_stream* stream, int64_t* id, co
 TXPORT_API void txport_stream_close(txport_stream* stream) TXPORT_NOEXCEPT;
 
 /* Takes the answer to a request, once: TXPORT_OK and a result of one sentence, which the callback frees; or another
- * code and NULL, and txport_message() says why. No other callback of the request follows. Must return at once, and not
- * throw.
+ * code and NULL, and txport_message() returns the reason. No other callback of the request follows. Must return at
+ * once, and not throw.
  */
 typedef void (*txport_done)(void* user, txport_code code, txport_result* result);
 
 /* How to answer a request. Begin with TXPORT_REQUEST_INIT: every zero is the default. New fields come at the end, and
- * `struct_size` says which ones the application knows. */
+ * `struct_size` defines which ones the application has. */
 typedef struct txport_request {
   size_t struct_size; /* sizeof(txport_request) */
   double seconds;     /* time to its deadline; 0: none */
   txport_done done;   /* NULL: wait for the answer by txport_pending_wait */
-  txport_token token; /* takes each token as it is made, and must return at once; NULL: nobody listens */
+  txport_token token; /* called with each token; must return at once; NULL: no callback */
   void* user;         /* passed to `done` and `token` */
 } txport_request;
 
@@ -322,11 +322,11 @@ typedef struct txport_request {
  * for txport_translate_stream. Callbacks come from the thread that decodes, which they hold up, perhaps before this
  * call returns; they may call any function but txport_pending_wait. A text with nothing in it to translate is answered
  * in this call. On success free *pending at any time, before the answer too; with `done`, `pending` may be NULL.
- * TXPORT_RESOURCE_ERROR: 1024 requests wait already. */
+ * TXPORT_RESOURCE_ERROR: 1024 requests are waiting. */
 TXPORT_API txport_code txport_submit(const txport_translator* translator, const char* text, size_t length,
                                      const txport_options* options, const txport_request* request,
                                      txport_pending** pending) TXPORT_NOEXCEPT;
-/* The answer to a request without `done`: waits for it so many seconds at most, 0 to look only; below 0: as long as it
+/* The answer to a request without `done`: waits up to this number of seconds, 0 to look only; below 0: as long as it
  * takes. TXPORT_WAITING if there is none yet. Any other code is the request's own, and comes once; with TXPORT_OK, free
  * *result at the end. TXPORT_ENGINE_ERROR in a forked process, for a request of its parent that had no answer. */
 TXPORT_API txport_code txport_pending_wait(txport_pending* pending, double seconds,
@@ -336,7 +336,7 @@ TXPORT_API txport_code txport_pending_wait(txport_pending* pending, double secon
 TXPORT_API void txport_pending_cancel(txport_pending* pending) TXPORT_NOEXCEPT;
 /* Free the handle; cancels nothing. */
 TXPORT_API void txport_pending_free(txport_pending* pending) TXPORT_NOEXCEPT;
-/* Take no more requests by txport_submit, and return when those that are here have their answers; at once in a
+/* Refuse further requests by txport_submit, and return when the present ones have their answers; at once in a
  * callback. txport_close without it cancels them. */
 TXPORT_API txport_code txport_drain(const txport_translator* translator) TXPORT_NOEXCEPT;
 

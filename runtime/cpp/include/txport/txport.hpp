@@ -92,17 +92,17 @@ struct TranslatorOptions {
   std::string engine = "auto";    // auto, fused (our own for CPUs), ort (ONNX Runtime) or trt (TensorRT)
   std::string lowering;           // for experts: ort, scatter or tensorscatter; empty: the best here
   std::int32_t threads = 0;       // threads of each operator; 0: as many as there are cores
-  std::int32_t batch = 0;         // the most sentences that run together; 0: the most that the bundle takes
+  std::int32_t batch = 0;         // maximum number of sentences that run together; 0: the bundle's maximum
   std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096
   std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
   std::int32_t workers = 1;    // batches side by side on the CPU, each with a share of the cores; 0: by the cores
-  bool trust_engines = false;  // whether TensorRT engines in the bundle, native code by whoever made it, may run
+  bool trust_engines = false;  // whether TensorRT engines in the bundle, native code of a third party, may run
   bool verify = false;         // compare the hash of the weights as well; those of other files always are
 };
 
 // Options for every sentence of a call.
 struct Options {
-  std::int32_t max_length = 0;  // the most tokens to make, eos included; 0: 2 for each of the source's and 20 more
+  std::int32_t max_length = 0;  // maximum number of target tokens, including eos; 0: 2 x source tokens + 20
   bool full_length = false;     // without max_length, make as many tokens as the bundle makes at most
   std::int32_t min_length = 0;  // tokens to make before a translation may end
   std::variant<std::string, std::vector<std::int64_t>> prefix;  // text or target ids that every translation begins with
@@ -126,7 +126,7 @@ struct Options {
   std::string early_stopping;
   double patience = 0;               // with early_stopping true, how many times the beam must have ended; 0: 1
   double repetition_penalty = 0;     // factor against tokens made already; 0: 1
-  std::int32_t no_repeat_ngram = 0;  // so many tokens in a row never occur twice; 0: no rule
+  std::int32_t no_repeat_ngram = 0;  // never repeat an n-gram of this size; 0: no rule
   std::vector<std::variant<std::string, Ids>> bad_words;  // texts, or sequences of ids, that must not occur
   Ids suppress;                                           // ids that must not occur
   Ids begin_suppress;                                     // ids that must not be the first
@@ -135,11 +135,11 @@ struct Options {
   std::optional<bool> renormalize;                        // normalise the probabilities of beams again after all rules
   std::optional<bool> sample;                             // draw tokens at random
   double temperature = 0;                                 // what logits are divided by before a draw; 0: 1
-  std::optional<std::int64_t> top_k;                      // draw among so many best tokens; 0: all
+  std::optional<std::int64_t> top_k;                      // sample from the k most likely tokens; 0: all
   double top_p = 0;               // draw among the best tokens that have this probability in all; 0: 1
   double min_p = 0;               // draw among tokens that have this share of the best one's probability
   std::int64_t seed = 0;          // number that draws follow from
-  std::int32_t alternatives = 0;  // continue each of so many best tokens after the prefix; 0: none
+  std::int32_t alternatives = 0;  // branch on the N best tokens after the prefix; 0: none
   bool shortlist = false;         // choose among the words that the bundle's shortlist gives for each sentence
 };
 
@@ -191,7 +191,7 @@ struct Translation {
   bool finished = true;           // it ended with eos, not at the maximum length, or is empty
   std::optional<Alignment> alignment;  // with the option alignments; none for an empty sentence
   Matrix attention;             // of each target id (row) to each source id, with the option attention; rows sum to 1
-  bool looped = false;          // its end says one thing again and again: three times at least, and twelve tokens
+  bool looped = false;          // its end repeats a phrase at least three times, over at least twelve tokens
   std::optional<double> score;  // what a beam search ranked it by: its log-probability by a power of its length
   std::vector<Translation>
       hypotheses;  // all that n_best or alternatives asked for, this one first; empty for one alone
@@ -414,13 +414,13 @@ inline void check_pairs(std::size_t sentences, std::size_t translations) {
                    " translations: give one for each");
 }
 
-// What the callbacks of a request know.
+// State of the callbacks of a request.
 struct Request {
   std::promise<Translation> answer;
   std::function<bool(const Piece&)> take;
   std::exception_ptr thrown;  // by `take`
 
-  // Gives a token to `take`; not 0 if it wants no more.
+  // Passes a token to `take`; not 0 to stop.
   static int token(void* user, std::int64_t id, const char* text, std::size_t length, double score) noexcept {
     auto* request = static_cast<Request*>(user);
     try {
@@ -647,9 +647,9 @@ class Translator {
   }
 
   // Translate one sentence in the batch that runs, with those of other threads; returns at once. `get` of the answer
-  // throws as `translate`; DeadlineExceeded if there is none after so many seconds (0: any number); Cancelled.
+  // throws as `translate`; DeadlineExceeded if there is none after this number of seconds (0: unlimited); Cancelled.
   // `take` gets each token as it is made, in the thread that decodes, so it must return at once; false, or what it
-  // throws, ends the request. Throws InputError; ResourceError: 1024 requests wait already.
+  // throws, ends the request. Throws InputError; ResourceError: 1024 requests are waiting.
   Pending submit(const std::string& sentence, const Options& options = {}, double seconds = 0,
                  std::function<bool(const Piece&)> take = nullptr) const {
     const detail::Words words(options);

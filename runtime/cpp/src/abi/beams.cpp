@@ -165,7 +165,7 @@ txport_code txport_state_search(txport_engine_state* state, const txport_beam_se
     const txport_engine_state& changed = txport::abi::read_out(state);
     const auto& settings = given(search, "search").settings;
     const Slots slots = slots_of(changed, settings, count, sentences);
-    within(more, 0, kMostSteps, "more");
+    within(more, 0, kMaxSteps, "more");
     given(done, "done");
     given(steps, "steps") = settings->policy.go_on(*changed.state, slots, more);
     std::transform(slots.begin(), slots.end(), done,

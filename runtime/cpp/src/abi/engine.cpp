@@ -71,7 +71,7 @@ txport_code txport_engine_get_facts(const txport_engine_handle* engine, txport_e
     if (size < kFirst)
       throw InputError("txport_engine_facts.struct_size is " + std::to_string(size) +
                        ": set it to sizeof(txport_engine_facts)");
-    // Of a newer header, fields that we do not know stay as they are.
+    // Unknown fields of a newer header are not changed.
     *facts = {size,
               limits.batch,
               limits.source,
@@ -192,7 +192,7 @@ txport_code txport_state_restrict(txport_engine_state* state, std::int64_t count
 txport_code txport_state_step(txport_engine_state* state, std::int64_t count) noexcept {
   return guarded([&] {
     txport_engine_state& stepped = usable(state);
-    stepped.state->step(within(count, 1, txport::core::kMostSteps, "count"));
+    stepped.state->step(within(count, 1, txport::core::kMaxSteps, "count"));
     stepped.unread.push_back(count);
     return TXPORT_OK;
   });
@@ -295,7 +295,7 @@ txport_code txport_state_moved(txport_engine_state* state, std::int64_t count, c
     const auto& limits = from.handle.engine->limits();
     within(count, 1, limits.batch, "count");
     within(target, 1, limits.target, "target");
-    auto next = from.state->moved(indices(rows, count, from.rows(), "rows"), target);
+    auto next = from.state->resized(indices(rows, count, from.rows(), "rows"), target);
     from.state.reset();
     *moved = std::make_unique<txport_engine_state>(txport_engine_state{from.handle, std::move(next), from.outputs, {}})
                  .release();

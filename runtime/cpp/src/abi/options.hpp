@@ -12,7 +12,7 @@
 
 namespace txport::abi {
 
-// A copy of options that may be null, or of an older header; a newer header may have fields that we do not know.
+// A copy of options that may be null, or of an older header; a newer header may have unknown fields.
 template <typename T>
 T read_options(const T* options, std::size_t smallest, const char* name) {
   T result{};
@@ -31,7 +31,7 @@ inline std::optional<std::string> unless_null(const char* text) {
   return text == nullptr ? std::nullopt : std::optional<std::string>(text);
 }
 
-// Takes warnings as the core gives them; empty if nobody listens.
+// Callback for warnings of the core; empty for none.
 inline std::function<void(const std::string&)> listener(txport_warning warning, void* user) {
   if (warning == nullptr) return nullptr;
   return [warning, user](const std::string& words) { warning(user, words.c_str()); };

@@ -335,7 +335,7 @@ std::future<Answer> promised(Listener& listener) {
   return promise->get_future();
 }
 
-// Whether a future is ready, after so many seconds at most; below 0: as many as it takes.
+// Whether a future is ready within this number of seconds; below 0: unlimited.
 bool wait(const std::future<Answer>& answer, double seconds) {
   constexpr double kMost = 1e9;  // more than any clock counts is for ever
   if (seconds >= 0 && seconds < kMost) {

@@ -26,14 +26,14 @@ constexpr std::size_t kCentralSize = 46;
 constexpr std::size_t kEndSize = 22;
 constexpr std::size_t kWideEndSize = 76;  // of zip64: the record, and its locator
 
-// What the directory says of a member.
+// A member in the directory.
 struct Entry {
   std::string_view name;
   std::uint64_t size = 0;
   std::uint64_t crc = 0;
 };
 
-// A little-endian number of so many bytes.
+// A little-endian number of this number of bytes.
 std::uint64_t number(std::string_view data, std::size_t at, std::size_t bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < bytes; ++i) {
@@ -137,7 +137,7 @@ class Reader {
       central += central_header(entry, at);
       const std::string local = local_header(entry, at);
       if (at > data_.size() || data_.substr(at, local.size()) != local) {
-        refuse("a member's header is not what the directory says");
+        refuse("a member's header differs from the directory");
       }
       at += local.size();
       if (entry.size > data_.size() - at) refuse("a member is larger than the archive");
@@ -156,10 +156,10 @@ class Reader {
     throw BundleError(file_ + " is not as tx-pack writes it, " + reason + ": copy it or make it again");
   }
 
-  // Names, sizes and sums, from the end of the archive; what else it says is not looked at.
+  // Names, sizes and checksums at the end of the archive. Other fields are ignored.
   std::vector<Entry> directory() const {
     if (data_.size() < kEndSize || data_.substr(data_.size() - kEndSize, 4) != "PK\5\6") {
-      throw BundleError(file_ + " is no bundle: give a directory of tx-export or a file of tx-pack");
+      throw BundleError(file_ + " is not a bundle: give a directory of tx-export or a file of tx-pack");
     }
     const std::size_t end = data_.size() - kEndSize;
     const std::uint64_t count = number(data_, end + 8, 2);
@@ -176,7 +176,7 @@ class Reader {
     return entries;
   }
 
-  // Take the first entry of what is left of the directory.
+  // Take the first remaining entry of the directory.
   Entry take_entry(std::string_view& rest) const {
     if (rest.size() < kCentralSize) refuse("its directory is too short");
     const std::size_t name_size = number(rest, 28, 2);

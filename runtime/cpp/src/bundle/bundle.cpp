@@ -25,7 +25,7 @@ bool is_relative_to(const fs::path& path, const fs::path& directory) {
   return rest == directory.end();
 }
 
-// What tells a file from another one at its path.
+// The identity of a file, to detect another one at its path.
 struct Identity {
   explicit Identity(const fs::path& path) {
     if (::stat(path.c_str(), &status) != 0) status = {};
@@ -73,7 +73,7 @@ Bundle::Bundle(const fs::path& path) : name_(path.string()) {
     return;
   }
   if (fs::file_size(path, fault) == 0) {
-    throw BundleError(name_ + " is no bundle: give a directory of tx-export or a file of tx-pack");
+    throw BundleError(name_ + " is not a bundle: give a directory of tx-export or a file of tx-pack");
   }
   archive_ = std::make_shared<const Archive>(path);
 }

@@ -20,7 +20,7 @@ struct FileEntry {
 // Copies share what is open. Methods throw BundleError: a file is missing, or cannot be read.
 class Bundle {
  public:
-  // A directory, or a file, which is mapped: nobody may shorten it meanwhile. Throws BundleError: the file is not as
+  // A directory, or a mapped file, which must not be shortened meanwhile. Throws BundleError: the file is not as
   // tx-pack writes it. A path at which nothing is counts as a directory.
   Bundle(const std::filesystem::path& path);  // NOLINT(google-explicit-constructor): a path names a bundle
   Bundle(const char* path) : Bundle(std::filesystem::path(path)) {}         // NOLINT(google-explicit-constructor)
@@ -37,17 +37,17 @@ class Bundle {
   bool is_directory() const { return archive_ == nullptr; }
   const std::filesystem::path& directory() const { return directory_; }
 
-  // The bytes of a file, which are at most so many.
+  // The bytes of a file, up to a maximum size.
   std::string read(const std::string& file, std::size_t most = kLargestFile) const;
 
   // Check where a listed file is, its size and, if asked, its hash.
   void check(const std::string& file, const FileEntry& entry, bool contents) const;
 
-  // Of one that is no directory: whether there is such a file, and its bytes.
+  // For a file instead of a directory: whether it has such a member, and its bytes.
   bool has(const std::string& file) const;
   std::string_view view(const std::string& file) const;
 
-  // Those, which must be so many, for a while: pages of a file that were read are then given back. Null for a
+  // The bytes, of exactly this size, for a while: pages of a file that were read are then released. Null for a
   // directory.
   std::shared_ptr<const std::byte> lent(const std::string& file, std::int64_t size) const;
 

@@ -10,7 +10,7 @@ namespace txport::core {
 
 namespace {
 
-constexpr const char* kFault = "a graph of the bundle is no ONNX model: copy or export the bundle again";
+constexpr const char* kFault = "a graph of the bundle is not an ONNX model: copy or export the bundle again";
 // Fields of onnx.proto: ModelProto.graph, GraphProto.initializer, TensorProto.external_data, StringStringEntryProto.
 constexpr std::uint64_t kGraph = 7;
 constexpr std::uint64_t kInitializer = 5;

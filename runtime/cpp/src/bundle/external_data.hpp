@@ -8,7 +8,7 @@
 namespace txport::core {
 
 // The bytes of a model whose external data is `start` bytes further back, in the file `location` beside the model.
-// Throws BundleError: it is no ONNX model.
+// Throws BundleError: it is not an ONNX model.
 std::string moved_external_data(std::string_view model, const std::string& location, std::size_t start);
 
 }  // namespace txport::core

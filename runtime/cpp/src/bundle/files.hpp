@@ -23,7 +23,7 @@ std::string read_file(const std::filesystem::path& path, std::size_t most);
 // The bytes of a file of a bundle. Throws BundleError: it is missing, cannot be read, or is larger than `most`.
 std::string read_bundle_file(const std::filesystem::path& path, std::size_t most = kLargestFile);
 
-// A file of a bundle in memory, as pages that are read when they are needed. Nobody may shorten the file meanwhile.
+// A file of a bundle in memory, as pages that are read when they are needed. The file must not be shortened meanwhile.
 class MappedFile {
  public:
   // Throws BundleError: the file has another size than `bytes`, or cannot be mapped.
@@ -38,7 +38,7 @@ class MappedFile {
   std::size_t bytes_;
 };
 
-// Throws BundleError: a file has not the size that the manifest says.
+// Throws BundleError: the size of a file differs from the manifest.
 void check_size(const std::filesystem::path& path, std::uintmax_t size, std::uintmax_t expected);
 
 }  // namespace txport::core

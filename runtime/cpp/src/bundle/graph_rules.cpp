@@ -179,7 +179,7 @@ std::pair<std::string_view, std::string_view> pair_of(std::string_view message) 
   return {parts[0].bytes, parts[1].bytes};
 }
 
-// The external data of a weight of so many bytes must lie in weights.bin.
+// The external data of a weight of this size must lie in weights.bin.
 void check_place(const std::vector<std::string_view>& entries, std::uint64_t size, std::uint64_t weights) {
   const std::string file = fs::path(kWeightsName).filename().string();
   std::map<std::string_view, std::string_view> place;
@@ -216,7 +216,7 @@ std::uint64_t bytes_of(const std::vector<std::uint64_t>& dimensions, std::uint64
 
 void check_tensor(std::string_view message, std::uint64_t weights) {
   static const Tags allowed = tags({4, 5, 7, 8, 9, 12, 13, 16}, {1, 2, 5, 7, 14}, {4});
-  constexpr std::size_t kMostDimensions = 8;
+  constexpr std::size_t kMaxDimensions = 8;
   std::vector<std::uint64_t> dimensions;
   std::vector<std::uint64_t> types;
   std::vector<std::uint64_t> locations;
@@ -236,7 +236,7 @@ void check_tensor(std::string_view message, std::uint64_t weights) {
   }
   const std::uint64_t element = types.size() == 1 ? element_bytes(types[0]) : 0;
   if (element == 0) refuse_weight("has a type that tx-export does not write");
-  if (dimensions.size() > kMostDimensions) refuse_weight("has " + std::to_string(dimensions.size()) + " dimensions");
+  if (dimensions.size() > kMaxDimensions) refuse_weight("has " + std::to_string(dimensions.size()) + " dimensions");
   const std::uint64_t size = bytes_of(dimensions, element);
   if (!raw.empty() && raw[0].size() != size) {
     refuse_weight("has " + std::to_string(raw[0].size()) + " bytes instead of " + std::to_string(size));

@@ -16,7 +16,7 @@ inline constexpr std::size_t kLargestGraph = std::size_t{64} << 20;
 // no ONNX model.
 void check_graph(const Bundle& bundle, const std::string& name);
 
-// The same for a serialised ModelProto and weights.bin of so many bytes; the message is the rest of a sentence.
+// The same for a serialised ModelProto and the size of weights.bin; the message is the rest of a sentence.
 void check_graph(std::string_view model, std::uint64_t weights);
 
 }  // namespace txport::core

@@ -22,7 +22,7 @@ void add(std::vector<Tensor>& tensors, const std::vector<std::string>& names, co
 }
 
 // The most candidates that a step of beam search gives for each row.
-constexpr std::int64_t kMostTop = 16;
+constexpr std::int64_t kMaxTop = 16;
 
 // Keys and values of each layer, after `start`.
 std::vector<std::string> layers(const std::string& start, std::int64_t count) {
@@ -74,7 +74,7 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
   }
   if (role == kBeams) {
     const Shape slots_shape{"batch", sizes.heads, "slots", sizes.head_dim};
-    const std::int64_t top = std::min(kMostTop, sizes.target_vocabulary);
+    const std::int64_t top = std::min(kMaxTop, sizes.target_vocabulary);
     add(result.inputs, {"token_ids", "positions", "rows"}, "int64", {"batch", "beam"});
     add(result.inputs, {"first_slots"}, "int64", {"batch"});
     add(result.inputs, {kSlotPositions}, "int64", {"slots"});

@@ -52,7 +52,7 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
 bool is_cache(const std::string& name);
 // Whether a tensor is cross-attention's: an output of the encoder and an input of the step.
 bool is_cross(const std::string& name);
-// Whether engines bind this output: all but optional ones that this version does not know.
+// Whether engines bind this output: all except optional ones that this version does not support.
 bool is_bound(const Tensor& output);
 
 }  // namespace txport::core

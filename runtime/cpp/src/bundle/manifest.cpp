@@ -170,7 +170,7 @@ TokenizerDescription decode_tokenizer(const Value& value) {
 
 std::optional<Verification> decode_verification(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  // In the place of `engines`, bundles of older versions have a flag.
+  // Bundles of older versions have a flag instead of `engines`.
   const bool has_flag = value.has("fused") && value["fused"].is_boolean() && !value.has("engines");
   value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"},
                {has_flag ? "fused" : "engines"});
@@ -332,7 +332,7 @@ void check_own_hash(std::string_view data, const Json& value, const std::string&
   }
 }
 
-// What a directory without a manifest is instead of a bundle, and which command takes it, as `tx-translate` says it.
+// What a directory without a manifest is, and which command takes it, in the words of `tx-translate`.
 std::string described(const fs::path& directory) {
   std::error_code ignored;
   const std::string name = (directory / ".").parent_path().filename().string();

@@ -1,4 +1,4 @@
-// manifest.json: everything that a runtime must know about a bundle, and the only thing it may rely on.
+// manifest.json: all facts about a bundle that a runtime may rely on.
 //
 // The structs mirror the file field by field, as txport.runtime.bundle.manifest does in Python.
 #pragma once
@@ -65,7 +65,8 @@ struct Precision {
 // A size, or the name of a dimension.
 using Size = std::variant<std::int64_t, std::string>;
 
-// An input or output of a graph. An optional output need not be bound, and is not if this version does not know it.
+// An input or output of a graph. An optional output need not be bound, and is not bound if this version does not
+// support it.
 struct Tensor {
   std::string name;
   std::string dtype;
@@ -74,7 +75,7 @@ struct Tensor {
 };
 
 // One ONNX file. Each alias is an (input, output) pair that shares one buffer. An optional graph is left alone by
-// versions that do not know its role.
+// versions that do not support its role.
 struct Graph {
   std::string name;
   std::string role;
@@ -101,7 +102,7 @@ using Affix = std::variant<std::int64_t, std::string>;
 
 inline const std::pair<std::string, std::string> kMariansMarker{">>", "<<"};
 
-// Languages that can be chosen, by name, each with the id that tells the model.
+// Languages that can be chosen, by name, each with the id that selects it in the model.
 struct Languages {
   std::map<std::string, std::int64_t> source;
   std::map<std::string, std::int64_t> target;
@@ -157,8 +158,8 @@ struct Verification {
   std::vector<std::string> engines;  // what was compared: "ort" in each lowering, and "fused" where that can run it
 };
 
-// The model's own settings of its search (search/settings.hpp), for the option `generation`; nothing for what it does
-// not say.
+// The generation settings of the model (search/settings.hpp), for the option `generation`. Unset fields are
+// empty.
 struct Generation {
   std::optional<std::int64_t> beam;
   std::optional<double> length_penalty;
@@ -177,7 +178,7 @@ struct Generation {
   std::optional<double> top_p;
   std::optional<double> min_p;
   std::optional<std::int64_t> min_length;  // tokens to make before an answer may end
-  std::optional<std::int64_t> max_length;  // the most tokens to make
+  std::optional<std::int64_t> max_length;  // the maximum number of tokens to make
   std::vector<std::string> unsupported;    // settings that this search does not have, as "name = value"
 };
 
@@ -208,7 +209,7 @@ struct Manifest {
   // for faults that only the bundle shows.
   static Manifest parse(std::string_view data, const std::string& file = kManifestName);
 
-  // Check that every listed file is inside the bundle, of the listed size and, where `hashes` says so for its name,
+  // Check that every listed file is inside the bundle, of the listed size and, if `hashes` returns true for its name,
   // of the listed hash. Throws BundleError: the first fault that was found.
   void check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const;
 
@@ -219,7 +220,7 @@ struct Manifest {
   // Of a directory.
   ModelFile model_file(const std::filesystem::path& directory) const;
 
-  // The graph of a loaded manifest: its rules say that there is one.
+  // The graph of a loaded manifest, which exists by its rules.
   const Graph& encoder() const;
   // Throws BundleError: the bundle does not have this lowering.
   const Graph& step(const std::string& lowering) const;

@@ -20,7 +20,7 @@ const std::array<std::string, 2> kRotation = {".cosines", ".sines"};
 // Where it is missing, source tokens are rows of the target's table.
 constexpr const char* kSourceTokens = "source_embedding.tokens.weight";
 
-// A word stands for a size that the manifest does not know otherwise.
+// A word stands for a size that the manifest does not contain.
 using Shape = std::vector<std::variant<std::int64_t, std::string>>;
 
 // A tensor that a model has: a `matrix`, which may be int8, is weights of a linear layer or a table of tokens.
@@ -182,7 +182,7 @@ class Table {
     }
   }
 
-  // The width of all heads of the encoder; that of one is what its first tensor says.
+  // The width of all heads of the encoder, from its first tensor.
   std::int64_t inner_of_encoder() const {
     const auto first = tensors_.find("encoder.0.attention.query.weight");
     const bool there = first != tensors_.end() && !first->second->shape.empty();
@@ -201,7 +201,7 @@ class Table {
     check_norm(name + "_residual.norm");
   }
 
-  // The inner width is what the first of its tensors says.
+  // The inner width, from the first of its tensors.
   void check_feed_forward(const std::string& name) {
     const Parameter& inner = *check({name + ".inner.weight", {"inner", width()}, true});
     check({name + ".inner.bias", {inner.shape[0]}, false, true});

@@ -31,7 +31,7 @@ struct ModelSizes {
   std::int64_t encoder_heads = 0;  // `heads` and `head_dim` are the decoder's
 };
 
-// What the sizes and the tensors do not say about the model's arithmetic.
+// Arithmetic of the model that does not follow from sizes and tensors.
 struct Architecture {
   std::string norm;        // post, pre or post_final
   std::string activation;  // relu, gelu (by erf), gelu_tanh or silu; of gates, if there are some

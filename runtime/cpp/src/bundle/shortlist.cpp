@@ -73,7 +73,7 @@ std::string Shortlist::read(std::string_view data, const ModelSizes& model, std:
   }
   const std::int64_t size = 4 * (static_cast<std::int64_t>(kHeader) + always + sources + 1 + count);
   if (std::min(always, count) < 0 || static_cast<std::int64_t>(data.size()) != size) {
-    return "has " + std::to_string(data.size()) + " bytes, which is not what its header says";
+    return "has " + std::to_string(data.size()) + " bytes, which differs from its header";
   }
   const auto first = numbers.begin() + kHeader;
   always_.assign(first, first + always);

@@ -114,7 +114,7 @@ const Value& Value::fields(std::initializer_list<const char*> names, std::initia
     const auto is_key = [&](const char* name) { return item.key() == name; };
     if (std::none_of(names.begin(), names.end(), is_key) && std::none_of(added.begin(), added.end(), is_key)) {
       throw BundleError(where_ + " has the unknown field " + quote(item.key()) +
-                        ": this txport does not know what it means");
+                        ": this version of txport does not support it");
     }
   }
   return *this;

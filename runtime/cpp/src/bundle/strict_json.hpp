@@ -29,7 +29,7 @@ class Value {
  public:
   Value(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
 
-  // Check that this is an object with exactly these fields, and any of those that were `added` after files had been
+  // Check that this is an object with exactly these fields, and any fields that were `added` after files had been
   // written.
   const Value& fields(std::initializer_list<const char*> names, std::initializer_list<const char*> added = {}) const;
   // Whether an object has the field.
@@ -38,7 +38,7 @@ class Value {
   Value operator[](const char* name) const;
 
   std::vector<Value> items() const;                            // of an array
-  std::vector<Value> items(std::size_t count) const;           // of an array of exactly so many
+  std::vector<Value> items(std::size_t count) const;           // of an array of exactly this size
   std::vector<std::pair<std::string, Value>> members() const;  // of an object with free keys
 
   std::int64_t integer() const;

@@ -41,7 +41,7 @@ bool DeviceBeams::works(std::size_t sentence) const {
 }
 
 // Where the next tokens of a sentence go; one that has finished stays before the end of the cache, where it writes what
-// nobody reads.
+// unused.
 std::int64_t DeviceBeams::position(std::size_t sentence) const { return std::min(lengths_[sentence], target() - 1); }
 
 // A sentence starts in the first of its rows; the others wait, finished, for `reorder`.
@@ -176,7 +176,7 @@ void DeviceBeams::reorder(const std::vector<std::size_t>& rows) {
   }
 }
 
-std::unique_ptr<DecoderState> DeviceBeams::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> DeviceBeams::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   assert(unread_.empty());
   std::vector<std::size_t> sentences;
   for (std::size_t i = 0; i < rows.size(); ++i) {

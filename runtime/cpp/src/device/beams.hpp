@@ -1,6 +1,6 @@
 // A running batch of beam search on a device, by the graph "decoder_beams".
 //
-// A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on
+// A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues
 // with other hypotheses moves the flags of ancestors and no cache (txport.exporter.graphs.lowerings). All but the
 // caches is on the host, which sees each step: one small block goes to the device, and the candidates come back.
 #pragma once
@@ -32,7 +32,7 @@ class DeviceBeams : public DeviceState {
                        const std::vector<bool>& finished) override;
   Top top(std::size_t k) override;
   void reorder(const std::vector<std::size_t>& rows) override;
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  private:
   const std::size_t beams_;

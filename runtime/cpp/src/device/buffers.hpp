@@ -37,7 +37,7 @@ struct Stack {
   std::size_t plane = 0;  // bytes from one tensor to the next: of whole lines, as copies of several planes require
 
   std::size_t bytes() const { return names.size() * plane; }
-  // Use `bytes()` of memory, and tell the tensors where they are.
+  // Use `bytes()` of memory, and set the addresses of the tensors.
   void put(std::byte* address, DeviceTensors& tensors);
   // The heads of this row and the rows after it, in all tensors.
   Buffer at(std::size_t first) const { return {start + first * row, line, plane}; }
@@ -47,12 +47,12 @@ struct Stack {
   }
 };
 
-// What the encoder gives but for the bias: keys and values of cross-attention, and ids to copy, if the model copies.
+// Outputs of the encoder except the bias: keys and values of cross-attention, and ids to copy, if the model copies.
 std::vector<Stack> source_stacks(const DeviceTensors& tensors);
 // Whether a tensor is in one of these.
 bool is_of_source(const std::string& name);
 
-// Where the small tensors of a step are in their block: first those that a step writes, so that one copy takes them.
+// Offsets of the small tensors of a step in their block: first its outputs, so that one copy suffices.
 struct StateLayout {
   StateLayout(std::size_t rows, const std::string& id_type);
 
@@ -146,7 +146,7 @@ class DeviceBuffers {
   void launch(std::size_t count, Poll& poll) const;
 
  private:
-  // What the device reads of the host when the stream gets there. So many may wait for that at once: new buffers, rows
+  // Host data that the device reads when the stream arrives. This number may be pending: new buffers, rows
   // that move into them and rows that are placed there upload without a step between.
   static constexpr std::size_t kUploads = 4;
   struct Upload {

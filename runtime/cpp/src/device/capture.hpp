@@ -30,7 +30,7 @@ class CapturedRuns {
  public:
   // One key means the same kernels over the same addresses: where the work's memory is, and its sizes.
   using Key = std::tuple<const void*, std::int64_t, std::int64_t>;
-  // Called after the last of some failures, with what the device or the library said: nothing is captured any more.
+  // Called after the last of some failures, with the message of the device or the library: capturing stops.
   using Refused = std::function<void(const std::string& fault)>;
 
   // Captures what comes for the time `often`: before, a library has allocated what it needs and has chosen its kernels.

@@ -62,7 +62,7 @@ class Device {
   virtual std::unique_ptr<Event> create_event() = 0;
 
   // Capture what `work` enqueues, without running it; each call of the result replays it. The result must not outlive
-  // the device. Work that cannot be captured is returned unchanged, and `fault` says why.
+  // the device. Work that cannot be captured is returned unchanged, and `fault` contains the reason.
   virtual std::function<void()> capture(std::function<void()> work, std::string& fault) = 0;
 
   // The handle of the stream, for the library that computes: a cudaStream_t on a GPU.

@@ -13,7 +13,7 @@ namespace txport::core {
 
 namespace {
 
-// Steps that the device may be ahead of what the host has seen: what is made after the last row has finished is lost.
+// Steps that the device may be ahead of the host: steps after the end of the last row are wasted.
 constexpr std::int64_t kPoll = 4;
 constexpr std::int64_t kMultiple = 8;  // encoder widths, so that copies are of whole words
 

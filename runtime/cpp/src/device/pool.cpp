@@ -14,7 +14,7 @@ namespace txport::core {
 namespace {
 
 // More would only occupy memory: a long text needs a few sizes at a time.
-constexpr std::size_t kMostIdle = 16;
+constexpr std::size_t kMaxIdle = 16;
 
 std::string megabytes(std::size_t bytes) { return std::to_string(std::llround(static_cast<double>(bytes) / 1e6)); }
 
@@ -98,7 +98,7 @@ template <typename Item>
 void Pool::give_back(Idle<Item>& idle, Item* item) const noexcept {
   const auto locked = latch_.lock();
   idle.emplace_front(item);
-  if (idle.size() > kMostIdle) idle.pop_back();
+  if (idle.size() > kMaxIdle) idle.pop_back();
 }
 
 // The returns of leases, which other files instantiate.

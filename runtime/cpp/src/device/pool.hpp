@@ -49,7 +49,7 @@ class Pool {
 
   // Buffers of the bucket that serves these sizes, all rows finished. If the device's memory is exhausted, everything
   // that is idle is freed first. Throws BundleError: no bucket serves them. ResourceError: there is not enough memory;
-  // the message says which batch would fit.
+  // the message contains the batch size that would fit.
   Lease<DeviceBuffers> step(const StepSizes& asked) const;
 
   // Memory for the encoder's inputs and outputs. Throws ResourceError.

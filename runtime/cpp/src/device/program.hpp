@@ -58,7 +58,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // The step of beam search for so many rows of a sentence; null if there is none.
+  // The step of beam search for this number of rows per sentence; null if there is none.
   virtual const Graph* beam_graph(std::int64_t /*beams*/) const { return nullptr; }
   // The sizes of the step's buffers that serve a batch. Throws BundleError: the library has none that large.
   virtual StepSizes bucket(const StepSizes& asked) const = 0;

@@ -42,7 +42,7 @@ std::vector<Run> runs_of(const Places& to, const Places& from) {
   return runs;
 }
 
-// Each place where it is first named, and in the place of repeats those of `count` that are not named.
+// The places, with repeats replaced by unused ones of `count`.
 Places without_repeats(const Places& places, std::size_t count) {
   std::vector<bool> named(count);
   for (const std::size_t place : places) named[place] = true;
@@ -199,7 +199,7 @@ void DeviceState::reorder(const std::vector<std::size_t>& rows) {
 }
 
 // Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other places.
-std::unique_ptr<DecoderState> DeviceState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> DeviceState::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   assert(read_ == groups_);
   const Places here = places_of(rows);
   const DeviceBuffers& old = *buffers_;

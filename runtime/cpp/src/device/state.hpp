@@ -54,7 +54,7 @@ class DeviceState : public DecoderState {
                        const std::vector<bool>& finished) override;
   std::vector<float> logits(std::size_t row) override;
   void reorder(const std::vector<std::size_t>& rows) override;
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  protected:
   using Places = std::vector<std::size_t>;
@@ -78,7 +78,7 @@ class DeviceState : public DecoderState {
   void place_sources(const Places& here, const DeviceMemory& memory, const std::vector<std::size_t>& memory_rows) const;
   // Where these places go for caches of `target` tokens: ours, if the same buffers serve. This state is then invalid.
   Room relocated(const Places& here, std::int64_t target);
-  // These places of the old buffers, which may be ours, become our entries, but for the host's block.
+  // These places of the old buffers, which may be ours, become our entries, except the host's block.
   void copy_from(const DeviceBuffers& old, const Places& here) const;
 
  private:

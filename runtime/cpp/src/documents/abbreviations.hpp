@@ -8,10 +8,10 @@
 
 namespace txport::core {
 
-// Abbreviations of a language, and other words that tell its full stops apart.
+// Abbreviations of a language, and other words that decide whether a full stop ends a sentence.
 struct Abbreviations {
   std::unordered_set<std::u32string> never;           // words before a full stop that never end a sentence
-  std::unordered_set<std::u32string> before_numbers;  // those that end none before a number
+  std::unordered_set<std::u32string> before_numbers;  // abbreviations that do not end a sentence before a number
   std::unordered_set<std::u32string> starters;        // words that begin a sentence after an initial or an ordinal
   bool ordinals = false;                              // whether a number of two digits at most may be an ordinal
 };

@@ -10,11 +10,11 @@ namespace {
 
 using Text = std::u32string_view;
 
-// Ends of a clause before white space, and those that need none.
+// Ends of a clause that need white space after them, and ends that do not.
 constexpr Text kWeak = U",;:)\u2013\u2014";
 constexpr Text kStrong = U"\uFF0C\u3001\uFF1B\uFF1A\u060C";
 
-// Where to cut a text that is longer: at most after so many characters, and after one at least.
+// The position of a cut, from 1 to this number of characters.
 std::size_t place_of(Text text, std::size_t most) {
   for (std::size_t place = most; place > most / 2; --place) {
     const char32_t before = text[place - 1];

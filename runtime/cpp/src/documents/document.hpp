@@ -40,7 +40,7 @@ class Draft {
   // Those of its segments; nothing where a tokenizer leaves nothing of one.
   const std::vector<std::optional<Sentence>>& sentences() const { return sentences_; }
 
-  // The document, of the translations of all segments; warns of those that did not come to their end.
+  // The document from the translations of all segments. Warns about unfinished translations.
   Document built(std::vector<Translation> translations) const;
 
  private:

@@ -19,11 +19,11 @@ constexpr Text kDashes = U"-*+\u00B7\u2013\u2014";
 // Ends of a sentence after which another one needs a space, in scripts that have one.
 constexpr Text kSpacedEnds = U".!?\u2026,;:";
 constexpr char32_t kFirstUnspaced = U'\u2E80';  // of Chinese, Japanese and what follows them
-// Widths of a paragraph, in characters, that somebody may have wrapped it to, and of a word that may not have fit.
-constexpr std::size_t kLeastWidth = 40;
-constexpr std::size_t kMostWidth = 120;
+// Usual widths of wrapped paragraphs in characters, and the width of a word that did not fit.
+constexpr std::size_t kMinWidth = 40;
+constexpr std::size_t kMaxWidth = 120;
 constexpr std::size_t kLongestWord = 20;
-// White space of so many characters parts the cells of a line.
+// White space of this number of characters separates the cells of a line.
 constexpr std::size_t kWideSpace = 4;
 
 bool is_one_of(char32_t character, Text set) { return set.find(character) != Text::npos; }
@@ -43,7 +43,7 @@ struct Line {
   std::size_t start = 0;
   std::size_t end = 0;
   bool plain = true;        // it has no mark, such as a bullet
-  std::vector<Span> cells;  // what it says
+  std::vector<Span> cells;  // its texts
 };
 
 // How many characters of a text at `place`, up to `end`, are such.
@@ -136,7 +136,7 @@ std::vector<Line> lines_of(Text text) {
   return lines;
 }
 
-// Whether each line of a paragraph goes on with the one before: in none unless some line shows that it does.
+// Whether the lines of a paragraph are one wrapped text; only if a line shows it.
 std::vector<bool> wrapped(Text text, const Line* paragraph, std::size_t count_of_lines) {
   std::size_t width = 0;
   for (std::size_t i = 0; i < count_of_lines; ++i) width = std::max(width, paragraph[i].end - paragraph[i].start);
@@ -147,7 +147,7 @@ std::vector<bool> wrapped(Text text, const Line* paragraph, std::size_t count_of
     const Line& line = paragraph[i];
     const auto [begin, end] = line.cells[0];
     if (!line.plain || line.cells.size() > 1 || before.cells.size() > 1) continue;
-    if (width < kLeastWidth || width > kMostWidth) continue;
+    if (width < kMinWidth || width > kMaxWidth) continue;
     const std::size_t word = count(text, begin, end, [](char32_t each) { return !is_space(each); });
     const bool full = word <= kLongestWord && before.end - before.start + 1 + word > width;
     const bool lower = begin < end && is_lower(text[begin]);

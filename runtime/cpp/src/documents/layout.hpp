@@ -1,5 +1,5 @@
 // A document as segments to translate, and the layout between them, which is kept character for character;
-// txport.runtime.documents.layout is the same in Python, and says what a segment is.
+// txport.runtime.documents.layout is the same in Python, and defines segments.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Break {
 struct Segment {
   std::size_t start = 0;  // its first character in the document,
   std::size_t end = 0;    // and the one after the last
-  std::u32string text;    // with one space in place of each line break and the white space around it
+  std::u32string text;    // with one space instead of each line break and the white space around it
   std::vector<Break> breaks;
   bool cut = false;  // a part of a sentence that is longer than the model takes
 };
@@ -35,7 +35,7 @@ std::vector<Segment> split(std::u32string_view text, const Abbreviations& rules)
 // The segment of these characters of a document.
 Segment segment_of(std::u32string_view text, std::size_t start, std::size_t end, bool cut = false);
 
-// The document with a translation in place of each segment, and the characters of each translation in it.
+// The document with translated segments, and the character span of each translation.
 std::pair<std::u32string, std::vector<Span>> join(std::u32string_view text, const std::vector<Segment>& segments,
                                                   const std::vector<std::u32string>& translations);
 

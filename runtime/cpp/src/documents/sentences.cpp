@@ -14,14 +14,14 @@ using Text = std::u32string_view;
 constexpr char32_t kFullStop = U'.';
 constexpr char32_t kQuestionMark = U'?';
 constexpr char32_t kWideFullStop = U'\uFF0E';
-// Terminators that need white space after them, and those that need none.
+// Terminators that need white space after them, and terminators that do not.
 constexpr Text kWeak = U".!?\u2026\u203C\u203D\u2047\u2048\u2049";
 constexpr Text kStrong =
     U"\u3002\uFF01\uFF1F\uFF61\uFF0E\u0964\u0965\u061F\u06D4\u0589\u1362\u1367\u1368\u104B\u17D4\u17D5\u1803\u1809"
     U"\uA4FF";
 constexpr Text kOpens = U"([{\uFF08\uFF3B\uFF5B\u300C\u300E\u3010\u3008\u300A\u3014\uFF62";
 constexpr Text kCloses = U")]}\uFF09\uFF3D\uFF5D\u300D\u300F\u3011\u3009\u300B\u3015\uFF63";
-// Quotes that open and close, those that open in one language and close in another, and those that mostly close.
+// Quotes that open and close, that open in one language and close in another, and that mostly close.
 constexpr Text kPlainQuotes = U"\"'`\u00B4";
 constexpr Text kOpeningQuotes = U"\u201C\u2018\u201E\u201F\u201A\u201B\u00AB\u2039";
 constexpr Text kClosingQuotes = U"\u201D\u2019\u00BB\u203A";
@@ -29,7 +29,7 @@ constexpr Text kSpanish = U"\u00BF\u00A1";
 // What no sentence begins with, beside wide brackets.
 constexpr Text kFollowing = U",;:)]}!?.\u2026&%=+/\u3001\uFF0C\uFF1B\uFF1A";
 constexpr Text kDashes = U"-\u2013\u2014";
-// The most characters of what stands in brackets and is not split.
+// Maximum number of characters of what stands in brackets and is not split.
 constexpr std::size_t kBracketed = 100;
 
 bool is_one_of(char32_t character, Text set) { return set.find(character) != Text::npos; }
@@ -99,7 +99,7 @@ class Splitter {
 
   bool is_space_at(std::size_t place) const { return is_space(text_[place]); }
 
-  // Whether a bracket closes soon, but for one that closes at once.
+  // Whether a bracket closes soon, but not at once.
   bool closes(std::size_t start) const {
     if (start >= text_.size() || is_closing(text_[start])) return false;
     const std::size_t end = std::min(text_.size(), start + kBracketed);
@@ -110,7 +110,7 @@ class Splitter {
     return false;
   }
 
-  // The end of the sentence that began at `begin`, for a run of terminators from `start` to `stop`; 0 if it goes on.
+  // The end of the sentence that began at `begin`, for a run of terminators from `start` to `stop`; 0 if it continues.
   std::size_t boundary_of(std::size_t begin, std::size_t start, std::size_t stop) const {
     const char32_t mark = text_[stop - 1];
     const bool strong = is_one_of(mark, kStrong);
@@ -166,7 +166,7 @@ class Splitter {
     return letters > 0;
   }
 
-  // Whether the word at `start` begins a sentence, and is no initial.
+  // Whether the word at `start` begins a sentence and is not an initial.
   bool is_starter(std::size_t start) const {
     std::size_t stop = start;
     while (stop < text_.size() && is_letter(text_[stop])) ++stop;
@@ -174,7 +174,7 @@ class Splitter {
     return rules_.starters.count(std::u32string(text_.substr(start, stop - start))) > 0;
   }
 
-  // The place after quotes and brackets that close, and those that open in other languages if `any`; one that only
+  // The position after closing quotes and brackets, and after opening ones of other languages if `any`; one that only
   // closes may have white space around it.
   std::size_t after_closing(std::size_t place, bool any) const {
     while (place < text_.size()) {

@@ -1,4 +1,4 @@
-// Sentences of a line of text, by rules; txport.runtime.documents.sentences is the same in Python, and says which.
+// Sentences of a line of text, by rules, which txport.runtime.documents.sentences, the same in Python, explains.
 #pragma once
 
 #include <cstddef>

@@ -88,7 +88,7 @@ struct BuildRecord {
   BuildFlags flags;
   std::vector<EngineFile> engines;
   double build_seconds = 0;
-  std::int64_t peak_memory = 0;  // the most bytes that the building process held at once
+  std::int64_t peak_memory = 0;  // the maximum number of bytes that the building process held at once
 
   // Read and validate directory/build.json.
   // Throws BundleError: it cannot be read, is of a newer format, or contradicts itself.

@@ -91,7 +91,7 @@ fs::path cache_directory() {
   return (caches.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(caches)) / "txport";
 }
 
-// Whether nobody but this user and root can put files into a folder.
+// Whether only this user and root can write to a folder.
 bool is_own(const fs::path& folder) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) != 0) return false;
@@ -111,7 +111,7 @@ fs::path own_engines(const Manifest& manifest) {
 
 std::string untrusted(const fs::path& bundle) {
   return "the engines in " + (bundle / kEnginesName).string() +
-         " are native code by whoever made the bundle and are not used: run tx-build " + bundle.string() +
+         " are native code of a third party and are not used: run tx-build " + bundle.string() +
          ", or trust them with --trust-engines (trust_engines)";
 }
 

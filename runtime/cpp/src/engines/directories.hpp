@@ -43,12 +43,12 @@ std::string untrusted(const std::filesystem::path& bundle);
 Candidates candidates(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu,
                       const LibraryVersion& library, bool trust_engines);
 
-// The engines to run. Throws BundleError: none fits; the message lists what was found and what is here, and how to
+// The engines to run. Throws BundleError: none fits; the message lists the engines, the GPU and the library, and how to
 // build them.
 Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
            bool trust_engines);
 
-// Directories of engines, sorted by name; without those that a build is still writing, whose names begin with a dot.
+// Directories of engines, sorted by name, without hidden ones, which a build is still writing.
 std::vector<std::filesystem::path> engine_directories(const std::filesystem::path& folder);
 
 }  // namespace txport::core

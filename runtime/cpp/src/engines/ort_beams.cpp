@@ -104,7 +104,7 @@ bool* OrtBeams::ancestors(std::size_t sentence, std::size_t beam) const {
 }
 
 // Where the next token of each row goes. The positions of sentences that have finished stay before the end of the
-// cache, where these write what nobody reads.
+// cache, where these write unused values.
 void OrtBeams::prepare() {
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
     if (works(sentence) && positions()[sentence] >= window_) lengthen();
@@ -192,7 +192,7 @@ void OrtBeams::reorder(const std::vector<std::size_t>& rows) {
   }
 }
 
-std::unique_ptr<DecoderState> OrtBeams::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> OrtBeams::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   std::vector<std::size_t> sentences;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     assert(rows[i] % beams() == i % beams());

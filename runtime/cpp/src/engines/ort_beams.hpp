@@ -1,6 +1,6 @@
 // A running batch of beam search on ONNX Runtime's CPU provider, by the graph "decoder_beams".
 //
-// A sentence's rows are beams over one entry of each buffer: cross-attention is there once, and a search that goes on
+// A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues
 // with other hypotheses moves the flags of ancestors and no cache (txport.exporter.graphs.lowerings). The rows of a
 // sentence that have not finished are all at one position.
 #pragma once
@@ -18,7 +18,7 @@ struct BeamSizes {
   std::size_t batch = 0;  // sentences
   std::size_t beams = 0;
   std::int64_t source = 0;
-  std::int64_t target = 0;  // the most tokens; the caches are shorter
+  std::int64_t target = 0;  // the maximum number of tokens; the caches are shorter
 };
 
 // Rows are reordered within their sentence, and sentences move whole.
@@ -34,7 +34,7 @@ class OrtBeams : public OrtState {
                        const std::vector<bool>& finished) override;
   Top top(std::size_t k) override;
   void reorder(const std::vector<std::size_t>& rows) override;
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  private:
   bool logits_;

@@ -1,4 +1,4 @@
-// Tensors in host memory for ONNX Runtime, and which of them a decoder state allocates.
+// Tensors in host memory for ONNX Runtime, and the ones that a decoder state allocates.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class HostTensor {
 
   // The same memory as a tensor of its first rows.
   HostTensor front(std::size_t rows) const;
-  // Another tensor of this shape but for the number of its rows, not initialised. Throws std::bad_alloc.
+  // Another tensor of this shape except the number of rows, not initialised. Throws std::bad_alloc.
   HostTensor like(std::size_t rows) const;
 
   // A view of the whole tensor for ONNX Runtime.
@@ -84,7 +84,7 @@ class OrtBuffers {
   HostTensors encoder_outputs(std::int64_t batch, std::int64_t source) const;
   // What a decoder state has beside cross-attention's tensors: all rows finished, caches zero.
   HostTensors state(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const;
-  // The inputs of a step but for cross-attention's, and those of its outputs that are named, all zeros.
+  // The inputs of a step except cross-attention's, and its named outputs, all zeros.
   HostTensors inputs(const Sizes& sizes) const;
   HostTensors outputs(const Sizes& sizes, const std::vector<std::string>& names) const;
   // Cross-attention's keys, values, bias and ids, all zeros.

@@ -91,7 +91,7 @@ MissingLibrary no_cuda(const std::string& reason) {
 }
 
 std::string missing(const std::string& library) {
-  return library + " is missing, install it where the loader looks, as LD_LIBRARY_PATH says";
+  return library + " is missing, install it in a folder of the loader, for example of LD_LIBRARY_PATH";
 }
 
 // The generation of CUDA, as 13, whose runtime the provider has loaded; 0 if it has loaded none.
@@ -161,7 +161,7 @@ struct How {
 
 Ort::SessionOptions session_options(const How& how) {
   Ort::SessionOptions options;
-  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // an exception says what an error is
+  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // errors are exceptions
   // On a GPU one thread: the host only launches kernels.
   options.SetIntraOpNumThreads(how.device != "cpu" ? 1 : how.threads > 0 ? how.threads : limited_cores());
   // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
@@ -178,8 +178,8 @@ Ort::SessionOptions session_options(const How& how) {
     // memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
     options.DisableMemPattern();
   }
-  options.AddConfigEntry("session.load_model_format", "ONNX");  // never its own, whatever a name says
-  // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless told otherwise. Where there is VNNI
+  options.AddConfigEntry("session.load_model_format", "ONNX");  // never its own format, whatever the name
+  // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless this option is set. With VNNI
   // this would only cost the time that it and AMX save.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");
   if (how.device != "cpu") append_cuda(options, how.device, how.stream);
@@ -237,7 +237,7 @@ Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& h
     if (is_cuda_failure(why) && !is_out_of_memory(why)) throw no_cuda(why_no_cuda(cuda_provider(), why));
     throw_failure<BundleError>("ONNX Runtime " + onnxruntime_version() + " does not load " + path + ": " + why);
   }
-  throw BundleError(path + " has other inputs or outputs than the manifest says: export the bundle again");
+  throw BundleError(path + " has other inputs or outputs than the manifest: export the bundle again");
 }
 
 std::optional<Graph> copied(const Graph* graph) { return graph == nullptr ? std::nullopt : std::optional(*graph); }

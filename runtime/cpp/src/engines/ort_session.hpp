@@ -58,8 +58,8 @@ class BeamSession {
   // `device`, `threads` and `stream` as of `open_sessions`.
   BeamSession(Bundle bundle, const Manifest& manifest, std::string device, int threads, void* stream);
 
-  // Null for a bundle without it, and for an ONNX Runtime before 1.25, which does not know its opset: the rows of a
-  // sentence are then rows like others. Throws as `open_sessions`, but for that.
+  // Null for a bundle without it, and for an ONNX Runtime before 1.25, which does not support its opset: the rows of a
+  // sentence are then ordinary rows. Throws as `open_sessions` otherwise.
   Ort::Session* open() const;
   // Its graph, if `open` gives a session.
   const Graph& graph() const { return *graph_; }

@@ -140,13 +140,13 @@ std::vector<float> OrtState::logits(std::size_t row) {
 
 void OrtState::reorder(const std::vector<std::size_t>& rows) { gather(rows); }
 
-std::unique_ptr<DecoderState> OrtState::moved(const std::vector<std::size_t>& rows, std::int64_t target) {
+std::unique_ptr<DecoderState> OrtState::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   if (rows.size() > batch_) return widened(rows, target);
   std::unique_ptr<OrtState> next = narrowed(rows);
   return target == target_ ? std::move(next) : next->with_caches(target);
 }
 
-// A state that goes on with this one's rows.
+// A state that continues this one's rows.
 std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t batch, std::int64_t target) const {
   auto made = of(std::move(tensors), batch, target);
   made->clean_ = clean_;
@@ -231,7 +231,7 @@ std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
 }
 
 // Copy these rows to the first rows of the same buffers. What an earlier sentence left beyond the end of the one that
-// moves in is overwritten, too: see `place`. Cross-attention stays where a row keeps its sentence.
+// moves in is overwritten as well: see `place`. Cross-attention stays where a row keeps its sentence.
 void OrtState::gather(const std::vector<std::size_t>& rows) {
   std::int64_t longest = 0;
   std::vector<std::size_t> changed;

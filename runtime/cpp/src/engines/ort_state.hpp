@@ -38,7 +38,7 @@ class OrtState : public DecoderState {
                        const std::vector<bool>& finished) override;
   std::vector<float> logits(std::size_t row) override;
   void reorder(const std::vector<std::size_t>& rows) override;
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override;
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override;
 
  protected:
   const OrtSteps& steps() const { return steps_; }

@@ -19,7 +19,7 @@ namespace txport::core {
 namespace {
 
 // The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
-constexpr std::size_t kMostNumbers = std::size_t{1} << 24;
+constexpr std::size_t kMaxNumbers = std::size_t{1} << 24;
 
 std::string users_of(const std::string& role) {
   return role == kDecoder ? "alignments, attention and the scores of given translations need"
@@ -70,7 +70,7 @@ class OrtTeacherForcing : public TeacherForcing {
     const auto numbers = [this](std::size_t source, std::size_t target) {
       const ModelSizes& model = manifest_.model;
       const auto maps = static_cast<std::size_t>(model.decoder_layers * model.heads);
-      // All are computed, those too that nobody reads.
+      // All are computed, even unused ones.
       return target * std::max(static_cast<std::size_t>(model.target_vocabulary), maps * std::max(source, target));
     };
     std::vector<const char*> wanted{"log_probabilities"};
@@ -243,7 +243,7 @@ std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources
     if (!batches.empty()) {
       const std::size_t rows = batches.back().size();
       const std::size_t target = targets[batches.back().front()].size();
-      if (rows < static_cast<std::size_t>(most_rows) && (rows + 1) * numbers(source, target) <= kMostNumbers) {
+      if (rows < static_cast<std::size_t>(most_rows) && (rows + 1) * numbers(source, target) <= kMaxNumbers) {
         batches.back().push_back(row);
         continue;
       }

@@ -83,7 +83,7 @@ void TensorRtLog::log(Severity severity, const nvinfer1::AsciiChar* message) noe
   try {
     const std::lock_guard lock(mutex_);
     if (first_.empty() || (is_out_of_memory(message) && !is_out_of_memory(first_))) first_ = message;
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for a message is no message
+  } catch (...) {  // NOLINT(bugprone-empty-catch): without memory there is no message
   }
 }
 
@@ -91,7 +91,7 @@ std::string TensorRtLog::why() {
   const std::lock_guard lock(mutex_);
   std::string line = std::move(first_);
   first_.clear();
-  if (line.empty()) return "it does not say why";
+  if (line.empty()) return "no reason given";
   for (char& c : line) c = c == '\n' || c == '\r' ? ' ' : c;
   return line.substr(0, 400);
 }

@@ -16,7 +16,7 @@
 namespace txport::core {
 
 // Keeps TensorRT's first error since the last call of `why`: later ones are often mere consequences, but memory that
-// ran out may be said in any of them.
+// ran out may be reported in any of them.
 class TensorRtLog : public nvinfer1::ILogger {
  public:
   void log(Severity severity, const nvinfer1::AsciiChar* message) noexcept override;
@@ -41,8 +41,8 @@ std::size_t scratch_bytes(const nvinfer1::ICudaEngine& engine);
 
 // An execution context whose temporaries are in the caller's memory, which must have at least `scratch_bytes` and stay
 // as long as the context and what was captured of it; null if TensorRT cannot make one. By default each would have
-// memory for the largest profile. Contexts may share it if they run on one stream, as NVIDIA says (TensorRT issues 2040
-// and 3276) and TensorRT-LLM does.
+// memory for the largest profile. Contexts may share it if they run on one stream, as NVIDIA recommends (TensorRT
+// issues 2040 and 3276) and TensorRT-LLM does.
 std::unique_ptr<nvinfer1::IExecutionContext> new_context(nvinfer1::ICudaEngine& engine, std::byte* scratch,
                                                          std::size_t bytes);
 

@@ -43,7 +43,7 @@ struct OpenEngine {
 struct Bucket {
   std::shared_ptr<const OpenEngine> engine;
   int profile;
-  StepSizes most;  // but for beams, which it is for exactly; target is 0 for an encoder
+  StepSizes most;  // exact for beams; target is 0 for an encoder
 };
 
 std::string title() { return tensorrt_version().title(); }
@@ -215,7 +215,7 @@ class TrtProgram : public Program {
 };
 
 // Inputs and outputs; an input that nothing reads may be left out. TensorRT wants memory for every output that an
-// engine has: those that are not bound must have been removed by tx-build.
+// engine has: unbound ones must have been removed by tx-build.
 void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& graph, const std::string& id_type) {
   std::map<std::string, std::string> listed;
   for (const auto* tensors : {&graph.inputs, &graph.outputs}) {
@@ -228,7 +228,7 @@ void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& 
     fits = fits && listed.count(name) == 1 && listed[name] == name_of(opened.engine->getTensorDataType(name.c_str()));
   }
   if (!fits) {
-    throw BundleError(path.string() + " has other inputs or outputs than the manifest says: run tx-build again");
+    throw BundleError(path.string() + " has other inputs or outputs than the manifest: run tx-build again");
   }
 }
 

@@ -147,7 +147,7 @@ HWY_INLINE float Softmax(float* scores, std::size_t length, const float* bias, b
   return largest / 127 * by;
 }
 
-// Queries of a thread's heads [rows, heads, k], rows and heads so many numbers apart, at consecutive positions.
+// Queries of a thread's heads [rows, heads, k], with these strides of rows and heads, at consecutive positions.
 struct Queries {
   const float* data;
   std::size_t rows;

@@ -28,7 +28,7 @@ struct Precedes {
 };
 
 // The first `size` of all logits that are offered, in their order, in memory of the caller's. Few are kept and few of
-// those that are offered get in: they are shifted, which takes less time than a heap.
+// offered candidates enter the list: others are shifted, which is faster than a heap.
 class Candidates {
  public:
   Candidates(Best* best, std::size_t size) : best_(best), size_(size) {}

@@ -80,7 +80,7 @@ Extensions extensions_of_this_processor() {
 #endif
 
 #if HWY_ARCH_ARM_A64 && HWY_STATIC_TARGET != HWY_NEON
-// Highway's NEON, which asks for AES, has SDOT here, too; what every arm64 has is its NEON_WITHOUT_AES.
+// Highway's NEON, which requires AES, has SDOT here as well; every arm64 has its NEON_WITHOUT_AES.
 __attribute__((constructor)) void ask_for_sdot() {
   if (!has_sdot()) hwy::DisableTargets(HWY_NEON);
 }

@@ -62,7 +62,7 @@ struct EncodeJob {
   bool by_columns = false;      // threads share every token, by heads and columns; else each has tokens of its own
 };
 
-// A thread of a team encodes at most so many of its tokens.
+// Maximum number of tokens that a thread of a team encodes.
 constexpr std::size_t most_tokens(std::size_t tokens, std::size_t threads) {
   return std::min(tokens, (tokens + threads - 1) / threads + 3);
 }
@@ -95,7 +95,7 @@ struct StepJob {
   double* normalisers = nullptr;  // [the state's rows]
 };
 
-// Compilers whose assemblers know AVX-VNNI.
+// Compilers whose assemblers support AVX-VNNI.
 #if (defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)
 #define TXPORT_AVX_VNNI
 #endif
@@ -114,7 +114,7 @@ struct InstructionSet {
   void (*step)(const StepJob&, const Member&) = nullptr;
   // Panels of a projection of a row `hidden` [inputs]: what a step makes of it.
   void (*project)(const Matrix&, const float* hidden, const OwnBuffers&, Member::Range panels, float* logits) = nullptr;
-  // ln of the sum of e^x over so many logits, whose padding is -infinity.
+  // ln of the sum of e^x over this number of logits, whose padding is -infinity.
   double (*log_sum_exp)(const float* logits, std::size_t size) = nullptr;
 };
 

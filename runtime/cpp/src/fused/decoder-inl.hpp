@@ -11,7 +11,7 @@ HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
 // Bytes of weights, times rows, that a thread may read beyond its share instead of a barrier.
-constexpr std::size_t kMostRepeated = std::size_t{128} << 10;
+constexpr std::size_t kMaxRepeated = std::size_t{128} << 10;
 
 // Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
 class Decoder {
@@ -100,7 +100,7 @@ class Decoder {
     for (std::size_t rank = 0; rank < member_.size; ++rank) all.offer(OfThread(rank, i));
     for (std::size_t c = 0; c < job_.top; ++c) {
       Best& each = job_.candidates[row * job_.top + c];
-      // A row with fewer words than candidates has the first id, of -infinity, for those that are missing.
+      // A row with fewer words than candidates is filled with the first id and -infinity.
       each.index = each.index == std::numeric_limits<std::int32_t>::max() ? 0 : Id(each.index);
     }
     const std::size_t chunks = ColumnsOf(i).all() ? Chunks() : SumListed(i);
@@ -195,7 +195,7 @@ class Decoder {
   const float* Output(const float* mixed, const Matrix& matrix) const {
     const Input input{own_, mixed, rows_, m_.all};
     const std::size_t work = rows_ * matrix.panels * matrix.stride;
-    if (work - work / member_.size <= kMostRepeated) {
+    if (work - work / member_.size <= kMaxRepeated) {
       Product(input, matrix, Member{}, own_.delta);
       return own_.delta;
     }
@@ -292,7 +292,7 @@ class Decoder {
     }
   }
 
-  // FindLargest among some columns of `logits`, the first of which is column `first`; writes them to `listed`, too,
+  // FindLargest among some columns of `logits`, the first of which is column `first`; also writes them to `listed`,
   // unless that is null.
   static void FindListed(const Columns& columns, const float* logits, std::size_t first, Best& best, float* listed) {
     HWY_ALIGN float values[kLogits];
@@ -337,7 +337,7 @@ class Decoder {
     }
   }
 
-  // The largest logit of row i: only panels whose bounds say that it may be there are multiplied, after the likeliest.
+  // The largest logit of row i: after the likeliest panel, only panels whose bounds allow it are multiplied.
   void ChooseAmong(Member::Range panels, Input& last, std::size_t i) {
     const float* bounds = own_.bounds + i * projection_.panels;
     Rows row = last.For(projection_);

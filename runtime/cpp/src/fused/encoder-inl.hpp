@@ -60,7 +60,7 @@ class Encoder {
   float* gate_ = nullptr;
 
   // Threads that have tokens of their own wait for each other once a layer, for keys and values, and layers take turns
-  // with two caches. Those that have columns of their own do after each product.
+  // with two caches. Threads with columns of their own do after each product.
   void Layer(std::size_t l) {
     const EncoderLayer& layer = m_.encoder[l];
     const float* delta = l == 0 ? nullptr : delta_;

@@ -17,12 +17,12 @@ using namespace fused;
 
 // Steps of a call. A finished row costs nothing more; a free one waits for the end of the group.
 constexpr std::int64_t kPoll = 16;
-// Sentences are encoded together, about so many tokens of them: the weights are then read rarely enough. Fewer than
+// Sentences are encoded together, about this number of tokens: the weights are then read rarely enough. Fewer than
 // half of it are not worth a thread of their own.
 constexpr std::size_t kGroupTokens = 96;
 // With fewer tokens a thread, and layers that no core's cache holds, threads share all tokens, by heads and columns:
 // each then reads a part of the weights.
-constexpr std::size_t kLeastTokens = 12;
+constexpr std::size_t kMinTokens = 12;
 constexpr std::size_t kLargeLayer = std::size_t{1} << 20;  // bytes
 
 // Sentences from `begin` to `end` that are encoded as one.
@@ -118,7 +118,7 @@ class FusedEngine : public Engine {
     size.cache_bytes = 2 * layer.bytes();
     size.team_rows = most;
     const auto by_columns = [&](const Group& group) {
-      return !size.data_parallel && model.layer_bytes >= kLargeLayer && group.tokens < kLeastTokens * threads;
+      return !size.data_parallel && model.layer_bytes >= kLargeLayer && group.tokens < kMinTokens * threads;
     };
     const bool shares = std::any_of(groups.begin(), groups.end(), by_columns);
     size.rows = fused::most_tokens(most, size.data_parallel || shares ? 1 : threads);

@@ -69,7 +69,7 @@ bool pack_int8(const View& weight, const Origin& from, std::size_t column, std::
   return true;
 }
 
-// The sum of each output's weights. False if one of them is -128: its negative is no int8, which AVX2 needs.
+// The sum of each output's weights. False if one of them is -128: its negative is not an int8, which AVX2 needs.
 bool sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
   constexpr std::size_t kFit = 256;  // steps whose sums fit into 16 bits; compilers make vectors of the inner loop
   const auto* weights = reinterpret_cast<const std::int8_t*>(panel);
@@ -167,8 +167,8 @@ void pack_bounds(const Matrix& from, std::size_t p, std::size_t count, const Upp
   }
 }
 
-// A block of `weight` that is not int8: `to` [columns, 16], floats or, where T is so, the halves as they are. False:
-// one is not a number.
+// A block of `weight` that is not int8: `to` [columns, 16], floats or, if T is such a type, the unchanged halves.
+// False: one is not a number.
 template <typename T>
 bool pack_floats(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
   bool sound = true;
@@ -274,7 +274,7 @@ void embed(const Matrix& tokens, std::size_t row, float scale, const float* posi
 
 void lay_out(const Plan& plan, Cursor& at) {
   Matrix& matrix = *plan.matrix;
-  const bool fits = plan.inputs.count * plan.inputs.size <= kMostInt8Inputs;
+  const bool fits = plan.inputs.count * plan.inputs.size <= kMaxInt8Inputs;
   const Kind kind = plan.parts.front().weight.kind;
   const bool same = std::all_of(plan.parts.begin(), plan.parts.end(),
                                 [kind](const Linear& part) { return part.weight.kind == kind; });

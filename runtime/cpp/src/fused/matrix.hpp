@@ -15,7 +15,7 @@ namespace txport::core::fused {
 inline constexpr std::size_t kPanel = 16;      // outputs of a panel
 inline constexpr std::size_t kStepBytes = 64;  // of a panel's k step; of float16 and int4 half as many
 // Inputs of an int8 product, at most: sums of 255 * 127 each must fit 32 bits. Wider weights are packed as float32.
-inline constexpr std::size_t kMostInt8Inputs = 66311;
+inline constexpr std::size_t kMaxInt8Inputs = 66311;
 
 constexpr std::size_t padded(std::size_t size) { return (size + kPanel - 1) / kPanel * kPanel; }
 

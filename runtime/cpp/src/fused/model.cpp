@@ -14,13 +14,13 @@ namespace txport::core::fused {
 
 namespace {
 
-// Packed weights are at most so many times the bundle's: float16 may become float32, and narrow heads are padded. Else
+// Maximum ratio of packed weights to the bundle's: float16 may become float32, and narrow heads are padded. Else
 // views repeat each other, and a small file would take any amount of memory.
-constexpr std::size_t kMostGrowth = 8;
+constexpr std::size_t kMaxGrowth = 8;
 constexpr std::size_t kAnyGrowth = std::size_t{64} << 20;  // of small files: this many bytes
 
 // Smaller files stay in a core's caches, from where float32 is read as fast, and needs no conversion.
-constexpr std::size_t kLeastFloat16 = std::size_t{4} << 20;
+constexpr std::size_t kMinFloat16 = std::size_t{4} << 20;
 
 std::size_t size_of(std::int64_t size) { return static_cast<std::size_t>(size); }
 
@@ -129,10 +129,10 @@ class Plans {
     const std::size_t file_bytes = size_of(file_.bytes);
     Cursor size(nullptr);
     for (Plan& plan : plans_) {
-      plan.widened = file_bytes < kLeastFloat16;
+      plan.widened = file_bytes < kMinFloat16;
       lay_out(plan, size);
     }
-    if (size.bytes() > kAnyGrowth && (size.bytes() - kAnyGrowth) / kMostGrowth > file_bytes) {
+    if (size.bytes() > kAnyGrowth && (size.bytes() - kAnyGrowth) / kMaxGrowth > file_bytes) {
       throw BundleError("the " + std::to_string(file_bytes) + " bytes of " + file_.weights.string() + " would become " +
                         std::to_string(size.bytes()) + " in memory, since tensors share them: export the bundle again");
     }
@@ -140,7 +140,7 @@ class Plans {
     Cursor at(block.data());
     for (const Plan& plan : plans_) lay_out(plan, at);
     std::atomic<bool> sound{true};
-    Team::Lease lease(team, kMostThreads);
+    Team::Lease lease(team, kMaxThreads);
     lease.run([&](const Member& member) {
       for (const Plan& plan : plans_) {
         const Member::Range panels = member.share(plan.matrix->panels);
@@ -172,7 +172,7 @@ std::vector<Norm> sublayer_norms(const Tensors& tensors, const std::string& stac
 }
 
 // Copying a column reads as much as using it does, and a column that is used may be of no use to most rows.
-constexpr std::size_t kLeastSaved = 2;
+constexpr std::size_t kMinSaved = 2;
 
 }  // namespace
 
@@ -196,7 +196,7 @@ Model::Model(const ModelFile& file, Team& team)
   encoder_all = encoder_heads.count * encoder_heads.width();
   int8_caches =
       file.precision == "int8" && std::max({size_of(file.limits.source), size_of(file.limits.target),
-                                            size_of(file.sizes.head_dim), encoder_heads.size}) <= kMostInt8Inputs;
+                                            size_of(file.sizes.head_dim), encoder_heads.size}) <= kMaxInt8Inputs;
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
   Plans plans(file, tensors);
@@ -220,8 +220,8 @@ Model::Model(const ModelFile& file, Team& team)
   Plan& plan = plans.whole(projection, last);
   plan.padding = -std::numeric_limits<float>::infinity();  // never the largest
   // Caches hold a smaller int8 one, and its products take as long as reading it.
-  constexpr std::size_t kLeastRead = std::size_t{1} << 21U;  // bytes
-  const bool small = last.weight.kind == Kind::int8 && last.weight.rows * last.weight.columns < kLeastRead;
+  constexpr std::size_t kMinRead = std::size_t{1} << 21U;  // bytes
+  const bool small = last.weight.kind == Kind::int8 && last.weight.rows * last.weight.columns < kMinRead;
   plan.bounds = small ? nullptr : &bounds;
   if (!tied) plans.whole(target.tokens, {tensors[target_tokens], {}});
   if (tensors.has(source_tokens)) plans.whole(source.tokens, {tensors[source_tokens], {}});
@@ -279,7 +279,7 @@ Selection::Selection(const Model& model, const std::vector<Words>& lists)
       column = 0;
     }
   }
-  gathered = gathered && count * kLeastSaved <= model.vocabulary;
+  gathered = gathered && count * kMinSaved <= model.vocabulary;
   for (std::size_t id = 0; id < columns.size() && gathered; ++id) {
     if (columns[id] < 0) continue;
     columns[id] = static_cast<std::int32_t>(ids_.size());

@@ -96,7 +96,7 @@ struct Model {
 };
 
 // The union of some lists of words, and the projection's outputs for these alone: column c is the token ids()[c].
-// Where they are so many that copying them would not pay, it is the projection itself, whose column c is the token c.
+// If they are too many to copy, it is the projection itself, whose column c is the token c.
 class Selection {
  public:
   // Without the weights, which `gather` copies. A list may be null: it has all words. Throws std::bad_alloc.

@@ -390,7 +390,7 @@ inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size
 }
 
 // One row times kV / kParts panels from p on: each of a matrix of its own, page(p) and those beside it (kBeside); or of
-// page(0), whose inputs go on with the same panels of the `pages` - 1 after it.
+// page(0), whose inputs continue with the same panels of the `pages` - 1 after it.
 template <class W, bool kBeside, std::size_t kV, std::size_t kC, class PageOf, std::size_t... kI>
 HWY_INLINE void TileOfPages(const PageOf& page, std::size_t p, std::size_t pages, const Rows& a, float* to,
                             std::index_sequence<kI...> /*sums and weights*/) {
@@ -439,7 +439,7 @@ void MultiplyPagesBy(const PageOf& page, std::size_t panels, std::size_t pages, 
 }
 
 // One row times matrices of float32 or int8, page(0) and those after it: `panels` of them side by side, each of one
-// panel (kBeside); or `pages` of so many panels, each of which goes on with the inputs of the one before it.
+// panel (kBeside); or `pages` of this number of panels, each of which continues the inputs of the one before it.
 template <bool kBeside, class PageOf>
 void MultiplyPages(const PageOf& page, bool int8, std::size_t panels, const Rows& a, float* to, std::size_t pages = 1) {
   if (!int8) return MultiplyPagesBy<Float32, kBeside>(page, panels, pages, a, to);

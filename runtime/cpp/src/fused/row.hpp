@@ -13,7 +13,7 @@
 namespace txport::core::fused {
 
 // How far a sentence is. Caches are written and read at `position`, and tables at `token`, so no transition leads
-// beyond the limit: whoever drives an engine may call in any order. Each thread that steps a row keeps a copy.
+// beyond the limit: callers may call in any order. Each thread that steps a row keeps a copy.
 class Progress {
  public:
   std::size_t token() const { return token_; }        // the next step feeds it at `position`
@@ -41,10 +41,10 @@ class Progress {
     finished_ = finished || position_ >= limit_;
   }
 
-  // How many tokens it has after so many steps, at most.
+  // Maximum number of tokens after this number of steps.
   std::size_t after(std::size_t steps) const { return std::min(position_ + steps, limit_); }
 
-  // Throws InputError: so many steps would pass the end of a cache of `target` positions.
+  // Throws InputError: this number of steps would pass the end of a cache of `target` positions.
   void check(std::size_t steps, std::size_t target) const {
     if (!finished_ && after(steps) > target) {
       throw InputError("a row would pass the end of its cache of " + std::to_string(target) +

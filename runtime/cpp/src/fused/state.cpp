@@ -17,11 +17,12 @@ namespace txport::core::fused {
 namespace {
 
 // Data parallelism, where threads step rows of their own, needs no barrier, but each thread reads all weights: that
-// pays from so many rows a thread on, and up to so many bytes of weights a row. Else threads share every row.
-constexpr std::size_t kLeastRows = 2;
-constexpr std::size_t kMostBytes = std::size_t{512} << 10;
+// pays from this number of rows a thread, and up to this number of bytes of weights a row. Else threads share every
+// row.
+constexpr std::size_t kMinRows = 2;
+constexpr std::size_t kMaxBytes = std::size_t{512} << 10;
 // Bytes of a projection from which on one row of it is worth waking other threads.
-constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
+constexpr std::size_t kMinBytes = std::size_t{1} << 20;
 
 std::size_t pages_of(std::size_t positions) { return padded(positions) / kPanel; }
 
@@ -31,7 +32,7 @@ class Pages : public std::enable_shared_from_this<Pages> {
  public:
   explicit Pages(std::size_t bytes) : bytes_(bytes) {}
 
-  // Makes room for so many in all. Throws std::bad_alloc.
+  // Makes room for this number in all. Throws std::bad_alloc.
   void reserve(std::size_t count) {
     if (count <= count_) return;
     free_.reserve(count);
@@ -207,10 +208,10 @@ class FusedState : public DecoderState {
     return result;
   }
 
-  // Rows share the pages that they had so far; those that they go on writing are copied by the next step.
+  // Rows share their present pages; pages that they continue to write are copied by the next step.
   void reorder(const std::vector<std::size_t>& rows) override { rows_ = gather(rows, target_); }
 
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override {
     auto next = std::make_unique<FusedState>(shared_, rows.size(), source_, target, outputs_, pages_);
     next->rows_ = gather(rows, target);
     next->selection_ = selection_;
@@ -248,7 +249,7 @@ class FusedState : public DecoderState {
     return next;
   }
 
-  // Gives a row pages of its own for what it will write, and returns those that must be copied.
+  // Gives a row private pages to write, and returns the pages that must be copied.
   std::vector<PageCopy> own_pages(const std::vector<Row*>& active, std::size_t steps) {
     std::vector<PageCopy> copies;
     for (Row* row : active) {
@@ -285,7 +286,7 @@ class FusedState : public DecoderState {
     const std::size_t threads = lease.size();
     WorkspaceSize size;
     size.threads = threads;
-    size.data_parallel = active.size() >= kLeastRows * threads && active.size() * kMostBytes >= step_bytes();
+    size.data_parallel = active.size() >= kMinRows * threads && active.size() * kMaxBytes >= step_bytes();
     size.rows = size.data_parallel ? (active.size() + threads - 1) / threads : active.size();
     size.team_rows = size.rows;
     size.positions = positions;
@@ -342,13 +343,13 @@ class FusedState : public DecoderState {
     return floats(hidden_) + rows_.at(row).logits * shared_->model.width;
   }
 
-  // Of the last step: those that it stored, or else the same ones, which `computed` gets.
+  // Of the last step: its stored values, or else the same values, which `computed` gets.
   const float* logits_of(std::size_t row, Block& computed) const {
     if (logits_) return floats(*logits_) + rows_.at(row).logits * outputs();
     computed = Block(shared_->model.projection.outputs() * sizeof(float), true);  // a row may have changed its words
     const Matrix& matrix = projection();
     const auto workspace = shared_->workspaces.take();
-    Team::Lease lease(shared_->team, matrix.panels * matrix.stride < kLeastBytes ? 1 : kMostThreads);
+    Team::Lease lease(shared_->team, matrix.panels * matrix.stride < kMinBytes ? 1 : kMaxThreads);
     workspace->reserve(shared_->model, size_of_row(lease.size()));
     lease.run([&](const Member& member) {
       const Member::Range mine = member.share(matrix.panels);
@@ -395,7 +396,7 @@ class FusedState : public DecoderState {
     return shared_->model.step_bytes - left_out;
   }
 
-  // Sees to it that the projection has the words of these rows, and says which columns they are. True: there is a new
+  // Ensures that the projection has the words of these rows, and sets their columns. True: there is a new
   // selection, to be gathered.
   bool select(const std::vector<Row*>& active) {
     const bool any = std::any_of(active.begin(), active.end(), [](const Row* row) { return row->words != nullptr; });

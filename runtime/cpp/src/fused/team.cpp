@@ -16,13 +16,13 @@ namespace txport::core::fused {
 
 namespace {
 
-// A thread that waits offers its core to others after so many pauses: beside busy neighbours, the one that it waits for
-// may need it. A patient spin was up to 200 times slower there, and is no faster on an idle machine.
+// A waiting thread yields its core after this number of pauses: beside busy neighbours, the one that it waits for
+// may need it. A patient spin was up to 200 times slower there, and is not faster on an idle machine.
 constexpr int kPauses = 200;
-// A worker without work sleeps after so many more turns, some 50 us.
+// A worker without work sleeps after this number of further turns, some 50 us.
 constexpr int kTurns = 200;
-// And who waits for others sleeps between looks after so many, some milliseconds: a thread of a real-time class yields
-// to no ordinary one, and may keep those that it waits for from its core.
+// A waiting thread sleeps between looks after this number, some milliseconds: a thread of a real-time class yields
+// to no ordinary one, and may keep the threads that it waits for from its core.
 constexpr int kYields = 4000;
 constexpr std::chrono::microseconds kSleep(50);
 
@@ -113,7 +113,7 @@ struct Team::Worker {
 
 Team::Team(std::size_t size) : born_(forks()) {
   const SignalsBlocked blocked;  // signals are the application's: its own threads take them
-  for (std::size_t i = 1; i < std::min(size, kMostThreads); ++i) {
+  for (std::size_t i = 1; i < std::min(size, kMaxThreads); ++i) {
     auto made = std::make_unique<Worker>();
     Worker* worker = made.get();
     try {

@@ -12,7 +12,7 @@
 
 namespace txport::core::fused {
 
-inline constexpr std::size_t kMostThreads = 64;
+inline constexpr std::size_t kMaxThreads = 64;
 
 // In a cache line of its own.
 struct alignas(128) Counter {
@@ -27,7 +27,7 @@ class Barrier {
   void wait(std::size_t rank, std::size_t size);
 
  private:
-  std::array<Counter, kMostThreads> rounds_;  // so far
+  std::array<Counter, kMaxThreads> rounds_;  // so far
 };
 
 // One of the threads that compute the same rows together.
@@ -62,11 +62,11 @@ struct Member {
 
 using Task = std::function<void(const Member&)>;
 
-// The threads of an engine. They sleep when there is nothing to do. A caller gets those that no other has; one that
-// gets none, or is in a forked process, in which they are not, works alone: what comes out is the same.
+// The threads of an engine. They sleep when there is nothing to do. A caller gets threads that no other caller uses;
+// one that gets none, or is in a forked process, in which they are not, works alone: what comes out is the same.
 class Team {
  public:
-  // `size` includes the thread of a caller. Where so many threads cannot be made, there are fewer.
+  // `size` includes the thread of a caller. If the system refuses threads, there are fewer.
   explicit Team(std::size_t size);
   ~Team();
   Team(const Team&) = delete;

@@ -10,7 +10,7 @@ namespace {
 constexpr unsigned kLongestPause = 512;  // calls
 // The part of the running mean of the best level that the newest call is; of others, which are tried rarely, it is all.
 constexpr double kNew = 0.25;
-// Trials may lose one call in so many: beside busy neighbours one that waits for others can take as long as hundreds.
+// Trials may lose one call in this number: beside busy neighbours a waiting call can take as long as hundreds.
 constexpr double kTrialShare = 32;
 
 }  // namespace

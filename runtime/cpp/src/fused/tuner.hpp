@@ -21,7 +21,7 @@ class ThreadTuner {
   void record(std::size_t work, std::size_t threads, double seconds);  // for one unit of the work
 
  private:
-  static constexpr std::size_t kLevels = 8;  // powers of two up to kMostThreads, and the most
+  static constexpr std::size_t kLevels = 8;  // powers of two up to kMaxThreads, and the most
   // Calls of similar work. Trying what was slower costs time: twice as rarely after each time that it was.
   struct Bucket {
     std::array<double, kLevels> seconds{};  // of each level, a running mean; 0 before the first
@@ -47,9 +47,9 @@ class BoundsTuner {
  public:
   bool choose() { return pause_.load(std::memory_order_relaxed) <= 0 || pause_.fetch_sub(1) <= 1; }
   void record(std::size_t read, std::size_t panels) {
-    constexpr std::size_t kMostRead = 8;  // more than one of so many, and the copy does not pay
-    constexpr int kPause = 64;            // calls until it is tried again
-    if (read * kMostRead > panels) pause_.store(kPause);
+    constexpr std::size_t kMaxRead = 8;  // above one of this number, the copy does not pay
+    constexpr int kPause = 64;           // calls until it is tried again
+    if (read * kMaxRead > panels) pause_.store(kPause);
   }
 
  private:

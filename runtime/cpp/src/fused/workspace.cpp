@@ -12,7 +12,7 @@ namespace txport::core::fused {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::size_t kMostIdle = 16;  // workspaces that are kept
+constexpr std::size_t kMaxIdle = 16;  // workspaces that are kept
 
 void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cursor& cursor) {
   const std::size_t rows = size.rows;
@@ -96,7 +96,7 @@ std::shared_ptr<Workspace> Workspaces::take() {
   return {workspace.release(), [this](Workspace* used) {
             std::unique_ptr<Workspace> back(used);
             const std::unique_lock lock(mutex_, std::try_to_lock);
-            if (lock.owns_lock() && idle_.size() < kMostIdle) idle_.push_back(std::move(back));
+            if (lock.owns_lock() && idle_.size() < kMaxIdle) idle_.push_back(std::move(back));
           }};
 }
 

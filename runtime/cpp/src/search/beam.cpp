@@ -13,8 +13,8 @@ namespace txport::core {
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
-// Probability that rules may leave of a normaliser; of less, its last digits would say too little.
-constexpr double kLeastMass = 0.25;
+// Minimum share of a normaliser that rules may leave; below it, the remaining digits are too few.
+constexpr double kMinMass = 0.25;
 
 double sum_of_exp(const std::vector<double>& scores) {
   return std::accumulate(scores.begin(), scores.end(), 0.0, [](double sum, double x) { return sum + std::exp(x); });
@@ -133,7 +133,7 @@ std::shared_ptr<Slot> BeamSearch::slot(std::size_t index, Request request, std::
   return std::make_shared<BeamSlot>(index, std::move(request), limit);
 }
 
-void BeamSearch::choose(DecoderState& state, const Slots& slots, const Ids& /*token_ids*/, bool /*stepwise*/) const {
+void BeamSearch::choose(DecoderState& state, const Slots& slots, const Ids& /*token_ids*/, bool /*one_by_one*/) const {
   const std::vector<Scored> best = scored(state, slots);
   Continuations next(state.rows());
   for (std::size_t index = 0; index < slots.size(); ++index) {
@@ -228,7 +228,7 @@ BeamSearch::Scored BeamSearch::by_rules(DecoderState& state, std::size_t row, do
     const bool alone = !std::binary_search(changed.begin(), changed.end(), best.ids[i]);
     if (alone && best.scores[i] > kNever) order.emplace_back(-best.scores[i], best.ids[i]);
   }
-  const bool enough = order.size() >= rows() + constraints_.ends() && (!renormalize_ || mass >= kLeastMass);
+  const bool enough = order.size() >= rows() + constraints_.ends() && (!renormalize_ || mass >= kMinMass);
   if (!enough) return by_rules(state.logits(row), made, request);
   for (std::size_t i = 0; i < changed.size(); ++i) {
     if (scores[i] > kNever) order.emplace_back(-scores[i], changed[i]);

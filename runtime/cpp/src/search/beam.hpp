@@ -28,8 +28,8 @@ struct Running {
 
 // A sentence whose rows are hypotheses, by descending log-probability; `ids` and `scores` stay empty.
 struct BeamSlot : Slot {
-  std::vector<Running> running{1};  // those that go on, one for each of the first rows
-  // At most Search::beam of those that ended (times the patience), by descending score.
+  std::vector<Running> running{1};  // hypotheses that continue, one for each of the first rows
+  // At most Search::beam (times the patience) finished hypotheses, by descending score.
   std::vector<Hypothesis> ended;
 
   BeamSlot(std::size_t index, Request request, std::int64_t limit);
@@ -39,7 +39,7 @@ struct BeamSlot : Slot {
   // Append the next token of the prefix to the one hypothesis there is; returns as `advance`.
   std::vector<Candidate> force();
   // Take the best continuations: candidates by descending total, as many as leave `beam` of them that do not end.
-  // Returns those that run from now on; none if the sentence is done.
+  // Returns the running hypotheses; none if the sentence is finished.
   std::vector<Candidate> advance(const std::vector<Candidate>& candidates, const Constraints& constraints);
   Result result() override;
 
@@ -63,8 +63,8 @@ class BeamSearch : public Policy {
   bool needs_logits(const Request& request) const override {
     return request.ruled() && (!recomputes_logits_ || constraints_.penalises());
   }
-  bool stepwise(const Slots& /*slots*/) const override { return true; }
-  void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
+  bool steps_one_by_one(const Slots& /*slots*/) const override { return true; }
+  void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const override;
   // `choose`, and up to `more` steps likewise, as long as no sentence ends and there is room in the caches. Returns the
   // number of tokens that were chosen.
   std::int64_t go_on(DecoderState& state, const Slots& slots, std::int64_t more) const;
@@ -80,7 +80,7 @@ class BeamSearch : public Policy {
   const bool renormalize_;
   const bool recomputes_logits_;
   const std::int64_t pad_;
-  const std::size_t kept_;  // candidates of a sentence: each may end with each of the ends, and as many must go on
+  const std::size_t kept_;  // candidates of a sentence: all may be ends of hypotheses, and `beam` must continue
 
   BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
              bool recomputes_logits);

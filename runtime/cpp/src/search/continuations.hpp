@@ -1,4 +1,4 @@
-// What the rows of a state go on with after a step, where that is not what the device chose.
+// Continuations of the rows of a state after a step, if they differ from the choice of the device.
 #pragma once
 
 #include <cstddef>

@@ -57,7 +57,7 @@ std::vector<Result> decode_all(const Engine& engine, std::vector<Request> reques
         results[result.index] = std::move(result);
       });
     } catch (...) {
-      for (Scheduler& scheduler : schedulers) scheduler.stop();  // nobody will take what the others would make
+      for (Scheduler& scheduler : schedulers) scheduler.stop();  // results of the other threads are not needed
       throw;
     }
   };

@@ -40,7 +40,7 @@ bool Forks::needs_logits(const Request& request) const {
   return sampling_ || !recomputes_logits_ || greedy_.needs_logits(request);
 }
 
-void Forks::choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool /*stepwise*/) const {
+void Forks::choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool /*one_by_one*/) const {
   Continuations next(state.rows());
   for (std::size_t index = 0; index < slots.size(); ++index) {
     if (!slots[index]) continue;

@@ -30,8 +30,8 @@ class Forks : public Policy {
 
   std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const override;
   bool needs_logits(const Request& request) const override;
-  bool stepwise(const Slots& /*slots*/) const override { return true; }
-  void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const override;
+  bool steps_one_by_one(const Slots& /*slots*/) const override { return true; }
+  void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const override;
 
  private:
   const Constraints constraints_;

@@ -14,12 +14,12 @@ bool Greedy::needs_logits(const Request& request) const {
   return request.scores || constraints_.penalises() || (request.ruled() && !recomputes_logits_);
 }
 
-bool Greedy::stepwise(const Slots& slots) const {
-  return std::any_of(slots.begin(), slots.end(), [](const auto& slot) { return slot->length < slot->stepwise; });
+bool Greedy::steps_one_by_one(const Slots& slots) const {
+  return std::any_of(slots.begin(), slots.end(), [](const auto& slot) { return slot->length < slot->single_steps; });
 }
 
-void Greedy::choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const {
-  if (stepwise) {
+void Greedy::choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const {
+  if (one_by_one) {
     choose_one(state, slots, token_ids);
     return;
   }
@@ -41,7 +41,7 @@ void Greedy::choose_one(DecoderState& state, const Slots& slots, const Ids& toke
     const std::int64_t token = next_token(state, row, slot, token_ids[row]);
     const bool is_end = constraints_.is_end(token);
     slot.extend(token, is_end);
-    // An end that only the rules know is none on the device; one that the prefix forces is one there.
+    // The device does not see ends that only the rules define; it sees ends that the prefix forces.
     const bool given_up = slot.done && is_end && token != tokens_.eos;
     const bool goes_on = token == tokens_.eos && !slot.done;
     if (given_up || goes_on || token != token_ids[row]) next.set(row, given_up ? tokens_.pad : token, slot.done);

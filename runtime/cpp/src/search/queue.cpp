@@ -123,7 +123,7 @@ std::shared_ptr<Ticket> ProcessQueue::submit(Request request, Listener<Result, T
   const std::lock_guard lock(mutex_);
   if (closing_) throw InputError("the queue was closed: open the bundle again");
   if (unanswered_ >= most_waiting_) {
-    throw ResourceError(std::to_string(unanswered_) + " requests wait already, which is the most: try again later");
+    throw ResourceError(std::to_string(unanswered_) + " requests are waiting, which is the maximum: try again later");
   }
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { run(); });
@@ -172,7 +172,7 @@ ProcessQueue::Lane& ProcessQueue::lane_of(const Search& search) {
   return found != lanes_.end() ? *found : lanes_.emplace_back(engine_, search, options_);
 }
 
-// Nobody may wait for ever: not if there is a bug here, nor if there is no memory.
+// Callers must not wait for ever, not even after a bug or without memory.
 void ProcessQueue::run() {
   std::exception_ptr error;
   try {

@@ -18,8 +18,8 @@
 
 namespace txport::core {
 
-// The most requests that wait for an answer, unless the caller says otherwise.
-inline constexpr std::size_t kMostWaiting = 1024;
+// Default of the maximum number of waiting requests.
+inline constexpr std::size_t kMaxWaiting = 1024;
 
 // What becomes of a request: some parts, then either an answer or a failure, once. All are called in the thread that
 // decodes, so they must return at once.
@@ -51,7 +51,7 @@ class Ticket {
 
   // Why there will be no answer; null while there may be one.
   std::exception_ptr overdue(Time now) const;
-  // Tell the listener, which hears nothing more and is not kept.
+  // Call the listener for the last time, and drop it.
   void answer(Result result);
   void fail(const std::exception_ptr& error);
 };
@@ -60,7 +60,7 @@ class Ticket {
 class Queue {
  public:
   // The engine must outlive it. `options`: rows and tokens of each batch; it has one worker.
-  Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting = kMostWaiting);
+  Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting = kMaxWaiting);
   // Cancels what has no answer yet. Not in the queue's own thread.
   ~Queue();
   Queue(const Queue&) = delete;
@@ -79,7 +79,7 @@ class Queue {
   // Searches whose batches run.
   std::size_t searches() const;
 
-  // Take no more requests; answer those that are here, or cancel them, and return when that is done (at once if a
+  // Refuse further requests, answer or cancel the present ones, and return when that is done (at once if a
   // listener closes it).
   void close(bool drain);
 

@@ -25,7 +25,7 @@ std::int64_t Request::limit(const Limits& limits) const {
 Slot::Slot(std::size_t number, Request asked, std::int64_t most)
     : index(number), request(std::move(asked)), limit(most), ruled(request.ruled()) {
   const bool always = request.scores || request.search.rules.any();
-  stepwise = always ? limit : std::max(static_cast<std::int64_t>(request.prefix.size()), request.min_length);
+  single_steps = always ? limit : std::max(static_cast<std::int64_t>(request.prefix.size()), request.min_length);
 }
 
 void Slot::extend(std::int64_t token, bool is_end) {

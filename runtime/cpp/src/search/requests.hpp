@@ -14,7 +14,7 @@ namespace txport::core {
 // One sentence to translate.
 struct Request {
   Ids source_ids;                          // the encoder's input, eos included; 1 to Limits::source ids
-  std::optional<std::int64_t> max_length;  // the most tokens to make, eos included; nothing is Limits::target
+  std::optional<std::int64_t> max_length;  // maximum number of target tokens, including eos; nothing is Limits::target
   std::int64_t min_length = 0;             // tokens to make before the answer may end
   Ids prefix;                              // target ids that the answer must begin with
   bool scores = false;                     // compute Hypothesis::scores
@@ -28,7 +28,7 @@ struct Request {
 
   // Throws InputError: the source is empty or longer than the engine takes, or a length is not positive.
   void check(const Limits& limits) const;
-  // The most tokens that an engine makes for it, eos included.
+  // Maximum number of tokens that an engine makes for it, eos included.
   std::int64_t limit(const Limits& limits) const;
   std::int64_t width() const { return static_cast<std::int64_t>(source_ids.size()); }
   // Whether a rule may change what comes after the prefix, so that the host must see each step.
@@ -65,14 +65,14 @@ struct Token {
 struct Slot {
   std::size_t index;
   Request request;
-  std::int64_t limit;       // the most tokens of its answer
+  std::int64_t limit;       // the maximum number of tokens of its answer
   std::int64_t length = 0;  // tokens made so far
   Ids ids;                  // the tokens of its answer so far
   std::vector<double> scores;
   bool done = false;
-  bool cancelled = false;  // nobody waits for its answer: its rows are free as soon as the host may write to them
-  bool ruled;              // see Request::ruled
-  std::int64_t stepwise;   // the length to which the host must see each step before the next
+  bool cancelled = false;     // its answer is not needed: its rows are free as soon as the host may write to them
+  bool ruled;                 // see Request::ruled
+  std::int64_t single_steps;  // the length to which the host must see each step before the next
 
   Slot(std::size_t index, Request request, std::int64_t limit);
   virtual ~Slot() = default;

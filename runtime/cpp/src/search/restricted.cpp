@@ -68,8 +68,8 @@ class RestrictedState : public DecoderState {
     rows_ = taken(rows);
   }
 
-  std::unique_ptr<DecoderState> moved(const std::vector<std::size_t>& rows, std::int64_t target) override {
-    return std::make_unique<RestrictedState>(state_->moved(rows, target), taken(rows), tokens_);
+  std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override {
+    return std::make_unique<RestrictedState>(state_->resized(rows, target), taken(rows), tokens_);
   }
 
  private:
@@ -97,7 +97,7 @@ class RestrictedState : public DecoderState {
       Row& row = rows_[i];
       if (row.finished) continue;
       const std::int64_t token = row.words != nullptr ? best_of(i) : token_ids[i];
-      ++row.made;  // of an end, too: what must not end yet goes on with another token in its place
+      ++row.made;  // even after an end: a row that must not end yet continues with another token instead
       row.finished = token == tokens_.eos || row.made >= row.limit;
       if (token == token_ids[i]) continue;
       token_ids[i] = token;

@@ -22,7 +22,7 @@ class Constraints {
   std::size_t ends() const { return ends_.size(); }
   bool is_end(std::int64_t token) const;
 
-  // Whether the rules may want another token than `token`, the best one, after the ids `made` so far, prefix included
+  // Whether the rules may choose another token than `token`, the best one, after the ids `made` so far, prefix included
   // and bos not.
   bool may_change(std::int64_t token, const Ids& made, const Request& request) const;
 

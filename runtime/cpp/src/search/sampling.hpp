@@ -19,7 +19,7 @@ struct DrawPlace {
 // Draw a token by its logits `[vocabulary]`; -inf for tokens that must not come.
 std::int64_t draw(const std::vector<float>& logits, const Sampling& sampling, const DrawPlace& place);
 
-// `[vocabulary]`, not normalised, 0 for what is cut off; in the order of Hugging Face's warpers.
+// `[vocabulary]`, not normalised, 0 for excluded tokens; in the order of Hugging Face's warpers.
 std::vector<double> probabilities(const std::vector<float>& logits, const Sampling& sampling);
 
 // A number of [0, 1): the upper 53 bits of the first word of Philox. Its key is (seed, key); its counter, which NumPy

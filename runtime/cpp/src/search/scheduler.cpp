@@ -23,7 +23,7 @@ class Batch {
         slots_(sizes.rows),
         state_(allocated(sizes)) {}
 
-  // Step, and return the slots that worked; those that are done have left the batch already. Empty if no sentence is
+  // Run a step and return its slots. Finished ones have already left the batch. Empty if no sentence is
   // left for this batch.
   Slots step() {
     if (in_flight_ == 0) {
@@ -104,7 +104,7 @@ class Batch {
     // The protocol makes no free rows: copies of the first slot's become free by ending them.
     std::vector<std::size_t> rows = rows_of(all_slots());
     while (rows.size() < total * width_) rows.push_back(rows.size() % width_);
-    state_ = state_->moved(rows, target(slots_));
+    state_ = state_->resized(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
     rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * width_));
     end_rows(rows);
@@ -161,7 +161,7 @@ class Batch {
     return true;
   }
 
-  // The state of so many sentences; where they take several rows each and memory fails, how many fit is said.
+  // The state of this number of sentences. If memory does not suffice, the error contains the number that fits.
   std::unique_ptr<DecoderState> allocated(const Scheduler::BatchSizes& sizes) const {
     const std::int64_t source = engine_.ragged() ? engine_.limits().source : sizes.source;
     const auto state = [&](std::size_t rows, std::size_t width) {
@@ -206,7 +206,7 @@ class Batch {
   void grow_or_shrink(const Slots& working) {
     if (in_flight_ > 0 || (longest(working) < state_->target() && !half_free(working))) return;
     const std::vector<std::size_t> kept = drained_ ? compacted_slots() : all_slots();
-    state_ = state_->moved(rows_of(kept), target(working));
+    state_ = state_->resized(rows_of(kept), target(working));
     Slots slots;
     slots.reserve(kept.size());
     for (const std::size_t index : kept) slots.push_back(slots_[index]);
@@ -262,18 +262,18 @@ class Batch {
   }
 
   void advance(const Slots& working) {
-    const bool stepwise = policy_.stepwise(working);
-    // Where rows stay as they are, a device goes on while the host reads: with half as many steps in a group, since
+    const bool one_by_one = policy_.steps_one_by_one(working);
+    // If rows do not change, a device continues while the host reads: with half as many steps in a group, since
     // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
     const bool given_up = std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->cancelled; });
-    const bool ahead = engine_.poll() > 1 && !stepwise && !given_up && drained_ && !half_free(working);
+    const bool ahead = engine_.poll() > 1 && !one_by_one && !given_up && drained_ && !half_free(working);
     const std::int64_t poll = scheduler_.poll_;
-    const std::int64_t group = stepwise ? 1 : ahead ? std::max<std::int64_t>(poll / 2, 1) : poll;
+    const std::int64_t group = one_by_one ? 1 : ahead ? std::max<std::int64_t>(poll / 2, 1) : poll;
     if (in_flight_ == 0) in_flight_ = begin(group, working);
     const std::int64_t following = ahead ? begin(group, working) : 0;
     const Ids token_ids = state_->read().token_ids;
     in_flight_ = following;
-    policy_.choose(*state_, slots_, token_ids, stepwise);
+    policy_.choose(*state_, slots_, token_ids, one_by_one);
   }
 
   // Begin a group of up to `count` steps, behind the one that is in flight; return how many they are.
@@ -289,7 +289,7 @@ class Batch {
 
 namespace {
 
-// The most sentences that run together.
+// Maximum number of sentences that run together.
 std::int64_t most_sentences(const Engine& engine, const Policy& policy) {
   const std::int64_t batch = engine.limits().batch;
   const auto rows = static_cast<std::int64_t>(policy.rows());
@@ -355,7 +355,7 @@ void Scheduler::close() {
   --batches_;
 }
 
-// The most sentences of a batch of sources of this width.
+// Maximum number of sentences of a batch of sources of this width.
 std::size_t Scheduler::most_rows(std::int64_t source) const {
   return static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(rows_, batch_tokens_ / source)));
 }
@@ -371,7 +371,7 @@ std::vector<Scheduler::Entry> Scheduler::take(const DecoderState& state, bool lo
   return group;
 }
 
-// How many of those that wait a running batch may take now, as far as `most`.
+// The number of waiting requests that a running batch may take now, up to `most`.
 std::size_t Scheduler::waiting(const DecoderState& state, bool logits, std::size_t most) {
   const std::lock_guard lock(mutex_);
   return ready(state, logits, most);
@@ -407,7 +407,7 @@ std::int64_t Scheduler::head_width() const {
   return width;
 }
 
-// As many of those that wait as one of so many workers may take, so that the others get some, too.
+// The share of the waiting entries for one of this number of workers.
 std::size_t Scheduler::share(std::int64_t workers) const {
   const auto parts = static_cast<std::size_t>(std::max<std::int64_t>(workers, 1));
   return (queue_.size() + parts - 1) / parts;

@@ -1,9 +1,9 @@
 // Continuous batching over any engine: rows, groups of steps, refills and moves; a policy chooses the tokens.
 //
-// Rows are independent: one that finishes is refilled with the next waiting sentence while the others go on, so a batch
-// never waits for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows when more
-// wait than it has room for; when none waits, the rows that work move together once they are half of the batch. Caches
-// start short and double, so that a short answer does not pay for the longest cache.
+// Rows are independent: one that finishes is refilled with the next waiting sentence while the others continue, so a
+// batch never waits for its longest sentence. Sentences may be submitted while batches run. A batch takes more rows
+// when more wait than it has room for; when none waits, the rows that work move together once they are half of the
+// batch. Caches start short and double, so that a short answer does not pay for the longest cache.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace txport::core {
 inline constexpr std::int64_t kBatchTokens = 4096;
 
 struct SearchOptions {
-  std::optional<std::int64_t> rows;          // the most sentences that run together; nothing is Limits::batch
+  std::optional<std::int64_t> rows;          // maximum number of sentences that run together; nothing is Limits::batch
   std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
   // Threads that decode side by side, each a batch with a share of the rows and the tokens; the engine must allow it,
   // as engines on the CPU do.
@@ -46,20 +46,20 @@ class Policy {
   // Rows of a state that a request takes. Its sentence is placed in the first of them; the others wait, finished, for
   // the policy to reorder them.
   std::size_t rows() const { return rows_; }
-  // The most tokens that it asks DecoderState::top for.
+  // Maximum number of tokens that it asks DecoderState::top for.
   std::size_t top() const { return top_; }
 
-  // The slot of a request, and the most tokens of its answer.
+  // The slot of a request, and the maximum number of tokens of its answer.
   virtual std::shared_ptr<Slot> slot(std::size_t index, Request request, std::int64_t limit) const {
     return std::make_shared<Slot>(index, std::move(request), limit);
   }
   // Whether a state that answers this request must be allocated with logits.
   virtual bool needs_logits(const Request& request) const = 0;
   // Whether `choose` must see the next step of these slots, none of them null, before the one after it begins.
-  virtual bool stepwise(const Slots& slots) const = 0;
-  // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If `stepwise` said so it is one
+  virtual bool steps_one_by_one(const Slots& slots) const = 0;
+  // Append the tokens `[steps, rows]` that the device chose to the answers, or others. If `one_by_one`, it is one
   // step, and all steps of the state have been read.
-  virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool stepwise) const = 0;
+  virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const = 0;
 
  private:
   const std::size_t rows_;
@@ -76,7 +76,7 @@ class Scheduler {
   Scheduler(const Engine& engine, const Policy& policy, const SearchOptions& options,
             std::optional<std::int64_t> poll = std::nullopt);
 
-  // Queue requests behind those that wait, the longest sources first; any thread may do so at any time. Returns the
+  // Append requests to the queue, the longest sources first. Any thread may call this at any time. Returns the
   // Result::index of the first; the others follow. Throws InputError: see Request::check.
   std::size_t submit(std::vector<Request> requests);
   // Run batches until nothing waits, and give each answer when it ends. Threads that drain at once share the queue.

@@ -10,13 +10,13 @@
 
 namespace txport::core {
 
-// What may come next, besides what the model says. With beams and in sampling, rules act on log-probabilities; in
-// greedy search, on logits.
+// Constraints on the next token, in addition to the model. With beams and in sampling, rules act on log-probabilities;
+// in greedy search, on logits.
 struct Rules {
   // Each token of the answer so far, bos included, gets its score times this where the score is negative, else divided
   // by it (Keskar et al., CTRL, section 4.1); 1 for none.
   double repetition_penalty = 1;
-  // No so many tokens in a row occur twice, bos included (Paulus et al., section 2.5); 0 for no rule.
+  // Never repeat an n-gram of this size, bos included (Paulus et al., section 2.5); 0 for no rule.
   std::int64_t no_repeat_ngram = 0;
   std::vector<Ids> bad_words;              // sequences of ids that never occur
   Ids suppress;                            // ids that never occur
@@ -37,7 +37,7 @@ struct Rules {
 // Random choice of tokens.
 struct Sampling {
   double temperature = 1;  // what logits are divided by
-  std::int64_t top_k = 0;  // choose among so many best tokens; 0 for all
+  std::int64_t top_k = 0;  // sample from the k most likely tokens; 0 for all
   // Choose among the most probable tokens whose probabilities sum up to this (Holtzman et al., section 3.1).
   double top_p = 1;
   double min_p = 0;        // choose among tokens of at least this share of the best one's (Nguyen et al., section 3)
@@ -46,7 +46,7 @@ struct Sampling {
 
 // When the beam search of a sentence ends.
 enum class EarlyStopping {
-  kFalse,  // none of those that run is better than the worst that ended, by its score at its length now
+  kFalse,  // no running hypothesis is better than the worst finished one, by its score at its present length
   kTrue,   // as many hypotheses as the beam has have ended
   kNever,  // none can become better, at the best length that it may reach
 };
@@ -59,7 +59,7 @@ struct Search {
   EarlyStopping early_stopping = EarlyStopping::kFalse;
   double patience = 1;  // with kTrue, a sentence ends when `beam` times this have ended (Kasai et al., 2022)
   std::optional<Sampling> sampling;  // nothing: the best tokens
-  std::int64_t alternatives = 0;     // each of so many best tokens after the prefix is continued by greedy search
+  std::int64_t alternatives = 0;     // number of best tokens after the prefix that are continued by greedy search
   Rules rules;
   bool shortlist = false;  // each request has words of its own
 };

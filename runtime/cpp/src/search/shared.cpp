@@ -126,7 +126,7 @@ std::size_t SharedBatches::unanswered() const {
   return count;
 }
 
-// A forked process has none of the threads that are within the groups, which stay as they are.
+// A forked process has none of the threads of the groups, which do not change.
 SharedBatches::Groups& SharedBatches::groups() const {
   Groups* found = groups_.load();
   if (found->forked == forks()) return *found;

@@ -1,5 +1,5 @@
 // The differences between operating systems, as far as the engine of libtxport_engine goes: threads, cores, pages and
-// files. Linux has all of it; what macOS (posix.cpp) and Windows (windows.cpp) do not have is said here.
+// files. Linux has all of it; features that macOS (posix.cpp) and Windows (windows.cpp) lack are named here.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace txport::core {
 
-// Cores that this process may run on or, where the system does not say (macOS), those of the machine; at least 1.
+// Number of cores of this process or, if unknown (macOS), of the machine; at least 1.
 int affinity();
 
 // Give the calling thread a name of at most 15 bytes, for debuggers and `top -H`.
 void name_this_thread(const std::string& name);
 
-// While it lives, the calling thread and those that it begins take no signals of the application, but their own faults.
+// While it lives, the calling thread and its new threads receive no signals of the application, only their own faults.
 // Windows has no signals.
 class SignalsBlocked {
  public:

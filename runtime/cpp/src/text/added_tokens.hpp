@@ -1,4 +1,4 @@
-// Tokens that a text holds as they are, which no model parts: special ones, and others that were added to one.
+// Tokens that a model does not split: special tokens, and tokens that were added to a vocabulary.
 #pragma once
 
 #include <array>

@@ -11,14 +11,14 @@ namespace {
 
 using Table = std::map<std::string, std::int64_t>;
 
-constexpr std::size_t kMostNames = 8;
+constexpr std::size_t kMaxNames = 8;
 
 std::string some_of(const Table& table) {
   std::string names;
   std::size_t count = 0;
   for (const auto& [name, id] : table) {
-    if (count++ == kMostNames) {
-      return names + " or one of " + std::to_string(table.size() - kMostNames) + " more (tx-inspect lists them)";
+    if (count++ == kMaxNames) {
+      return names + " or one of " + std::to_string(table.size() - kMaxNames) + " more (tx-inspect lists them)";
     }
     names += (names.empty() ? "" : ", ") + name;
   }

@@ -2,10 +2,10 @@
 // the same in Python.
 //
 // The weights of the heads that are known to align (`alignment_heads` of the manifest) are averaged, or of all heads of
-// the last kLastLayers layers: the last but one is what aligns best where nobody has trained a head for it (Garg et al.
+// the last kLastLayers layers: the last but one aligns best if no head was trained for it (Garg et al.
 // 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1; with one layer, that one). A
 // token is aligned to the token of the source text to which the average gives most, and two words are if any of their
-// tokens are (section 4.3 there). Attention is no alignment by definition: look before you rely on it.
+// tokens are (section 4.3 there). Attention is not an alignment by definition: check the results before you rely on it.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +73,7 @@ Ids align_tokens(const FloatMatrix& attention, const std::vector<std::size_t>& c
 // The words of a text in UTF-8.
 std::vector<Span> words_of(std::string_view text);
 
-// A span without white space around it; what is left of a space alone is empty, at its end.
+// A span without white space around it; a span of spaces only becomes empty, at its end.
 Span stripped(const Span& span, std::string_view text);
 
 // Fill in `words` and `pharaoh` of an alignment from the rest of it: pairs of words of which any tokens are aligned. A

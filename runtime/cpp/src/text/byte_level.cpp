@@ -180,7 +180,7 @@ class ByteLevel : public Side {
   std::optional<TokenFinder> normalized_;  // looked for between these
   bool prefix_space_ = false;              // texts get a space in front, if they begin with none
   bool trims_ = false;                     // spans are without spaces at their ends,
-  bool keeps_first_ = false;               // but for a text's first one
+  bool keeps_first_ = false;               // except a text's first one
 
   [[noreturn]] void damaged(const std::string& reason) const {
     throw BundleError(where_ + " " + reason + ": copy or export the bundle again");
@@ -206,7 +206,7 @@ class ByteLevel : public Side {
       if (merge.is_string()) {
         const auto text = merge.get<std::string>();
         const auto space = text.find(' ');
-        if (space == std::string::npos) damaged("has the merge " + quote(text) + ", which is no pair");
+        if (space == std::string::npos) damaged("has the merge " + quote(text) + ", which is not a pair");
         pair = {text.substr(0, space), text.substr(space + 1)};
       } else {
         pair = merge.get<std::pair<std::string, std::string>>();
@@ -298,7 +298,7 @@ class ByteLevel : public Side {
   }
 
   // Take the spaces that pieces begin and end with out of their spans, as the library does by its post-processor. An
-  // added token's text is what was taken for it, with the white space around it.
+  // added token's text includes the white space around it.
   void trim(std::string_view text, const Ids& ids, std::vector<Span>& spans) const {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       Span& span = spans[i];

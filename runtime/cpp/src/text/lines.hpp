@@ -14,7 +14,7 @@ namespace txport::core {
 
 // A window is translated together: enough lines to sort by length and to keep a batch full.
 inline constexpr std::size_t kWindowLines = 1024;
-// Where somebody waits for the first lines, windows begin with this many, and double.
+// If the first lines are needed soon, windows begin with this size, and double.
 inline constexpr std::size_t kFirstLines = 32;
 
 // A file that is open for reading.
@@ -65,7 +65,7 @@ std::string read_all(int descriptor);
 // A translation as one line of output; a line break in it must not shift the lines after it.
 std::string as_line(std::string text);
 
-// Write bytes at once, unbuffered; false if nobody reads any more. Throws InputError: they cannot be written.
+// Write bytes at once, unbuffered; false if the reader closed the pipe. Throws InputError: they cannot be written.
 // ResourceError: the disk is full or fails.
 bool write_all(int descriptor, std::string_view data);
 

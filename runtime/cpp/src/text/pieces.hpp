@@ -19,7 +19,7 @@ struct Pieces {
   std::vector<Span> spans;  // the bytes of the text that each stands for
 };
 
-// Throws BundleError: this is no such message.
+// Throws BundleError: this is not such a message.
 Pieces read_pieces(std::string_view message);
 
 }  // namespace txport::core

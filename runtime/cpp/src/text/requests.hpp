@@ -64,7 +64,7 @@ class Call {
   // The number of characters at the beginning of a text in UTF-8 that the model takes, perhaps all of them.
   std::size_t fitting(std::string_view text) const;
 
-  // The most tokens of a source that the model takes.
+  // Maximum number of tokens of a source that the model takes.
   std::size_t most_tokens() const { return static_cast<std::size_t>(limits_.source); }
 
   // How many bytes at the beginning of a text choose its target language.

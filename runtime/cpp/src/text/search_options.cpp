@@ -67,7 +67,7 @@ void check(const Search& search, const Options& options, const Limits& limits) {
                      std::to_string(search.beam) + ": raise beam, or lower n_best");
   }
   if (options.patience && search.early_stopping != EarlyStopping::kTrue) {
-    throw InputError("patience needs early_stopping true: without it, a sentence does not end by a number");
+    throw InputError("patience needs early_stopping true: patience only applies with it");
   }
   const std::int64_t rows = std::max({search.beam, search.alternatives, search.n_best});
   if (rows <= limits.batch) return;
@@ -81,8 +81,8 @@ void check(const Search& search, const Options& options, const Limits& limits) {
 Options with_settings(Options options, const Generation& generation, const Limits& limits) {
   if (options.generation != "model") return options;
   if (!generation.unsupported.empty()) {
-    throw InputError("the model's own settings say " + joined(generation.unsupported) +
-                     ", which txport does not have: leave out generation=\"model\" and choose options");
+    throw InputError("generation settings of the model are not supported: " + joined(generation.unsupported) +
+                     ". Leave out generation=\"model\" and set options");
   }
   fill(options.beam, generation.beam);
   fill(options.length_penalty, generation.length_penalty);

@@ -16,14 +16,14 @@ namespace txport::core {
 namespace {
 
 constexpr const char* kFault = "is not a SentencePiece model";
-constexpr std::size_t kMostPieceBytes = 1024;
+constexpr std::size_t kMaxPieceBytes = 1024;
 // Pieces that a user defined, each of which begins with the one before: the library's buffer for its matches.
-constexpr std::size_t kMostNested = 64;
+constexpr std::size_t kMaxNested = 64;
 // Rules of the table that match at one place, likewise; its keys and its size.
-constexpr std::uint32_t kMostRules = 32;
-constexpr std::size_t kMostKeyBytes = 256;
-constexpr std::size_t kMostTableBytes = std::size_t{4} << 20U;
-constexpr std::size_t kMostVisits = 4;  // of a unit of the table, on average: paths may share their ends
+constexpr std::uint32_t kMaxRules = 32;
+constexpr std::size_t kMaxKeyBytes = 256;
+constexpr std::size_t kMaxTableBytes = std::size_t{4} << 20U;
+constexpr std::size_t kMaxVisits = 4;  // of a unit of the table, on average: paths may share their ends
 // Tags of sentencepiece_model.proto.
 constexpr std::uint64_t kPiece = 1U << 3U | 2U;
 constexpr std::uint64_t kNormalizer = 3U << 3U | 2U;
@@ -45,11 +45,11 @@ class Table {
   void check() const {
     std::map<std::size_t, std::uint32_t> places{{offset(units_[0]), 0}};
     std::size_t visits = 0;
-    for (std::size_t bytes = 0; bytes < kMostKeyBytes; ++bytes) {
+    for (std::size_t bytes = 0; bytes < kMaxKeyBytes; ++bytes) {
       std::map<std::size_t, std::uint32_t> next;
       for (const auto& [place, rules] : places) visits += follow(place, rules, next);
       if (next.empty()) return;
-      if (visits > kMostVisits * units_.size()) break;
+      if (visits > kMaxVisits * units_.size()) break;
       places = std::move(next);
     }
     refuse("a normalisation table whose rules have no end");
@@ -63,7 +63,7 @@ class Table {
     return static_cast<std::size_t>(unit >> 10U) << ((unit & 0x200U) >> 6U);
   }
 
-  // The places behind those that a place leads to, and their number.
+  // The successors of the successors of a place, and their number.
   std::size_t follow(std::size_t place, std::uint32_t rules, std::map<std::size_t, std::uint32_t>& next) const {
     if ((place | 255U) >= units_.size()) leads_out();
     std::size_t count = 0;
@@ -75,8 +75,8 @@ class Table {
       const std::size_t behind = reached ^ offset(unit);
       const std::uint32_t matches = rules + (unit >> 8U & 1U);
       if (matches != rules && (behind >= units_.size() || (units_[behind] & 0x7FFFFFFFU) >= text_)) leads_out();
-      if (matches > kMostRules) {
-        refuse("a normalisation table with more than " + std::to_string(kMostRules) + " rules for one place");
+      if (matches > kMaxRules) {
+        refuse("a normalisation table with more than " + std::to_string(kMaxRules) + " rules for one place");
       }
       std::uint32_t& most = next[behind];
       most = std::max(most, matches);
@@ -91,7 +91,7 @@ void check_table(std::string_view table) {
   for (std::size_t i = 0; i < std::min<std::size_t>(table.size(), 4); ++i) {
     size |= static_cast<std::uint32_t>(static_cast<unsigned char>(table[i])) << 8U * i;
   }
-  if (table.size() > kMostTableBytes || table.size() < 4 || size == 0 || size > table.size() - 4 || size % 4 != 0) {
+  if (table.size() > kMaxTableBytes || table.size() < 4 || size == 0 || size > table.size() - 4 || size % 4 != 0) {
     refuse("a normalisation table of a wrong size");
   }
   std::vector<std::uint32_t> units(size / 4);
@@ -111,8 +111,8 @@ void check_piece(std::string_view message, std::vector<std::string_view>& define
     if (field->tag == kType) is_defined = is_defined || field->value == kUserDefined;
   }
   for (const std::string_view text : texts) {
-    if (text.size() > kMostPieceBytes || text.find('\0') != std::string_view::npos) {
-      refuse("a piece of more than " + std::to_string(kMostPieceBytes) + " bytes, or with the character NUL");
+    if (text.size() > kMaxPieceBytes || text.find('\0') != std::string_view::npos) {
+      refuse("a piece of more than " + std::to_string(kMaxPieceBytes) + " bytes, or with the character NUL");
     }
   }
   if (is_defined) defined.insert(defined.end(), texts.begin(), texts.end());
@@ -125,8 +125,8 @@ void check_nesting(std::vector<std::string_view> defined) {
   for (const std::string_view text : defined) {
     while (!nested.empty() && text.substr(0, nested.back().size()) != nested.back()) nested.pop_back();
     nested.push_back(text);
-    if (nested.size() > kMostNested) {
-      refuse("more than " + std::to_string(kMostNested) + " user-defined pieces that begin with each other");
+    if (nested.size() > kMaxNested) {
+      refuse("more than " + std::to_string(kMaxNested) + " user-defined pieces that begin with each other");
     }
   }
 }

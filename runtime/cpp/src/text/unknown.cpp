@@ -10,7 +10,7 @@ namespace txport::core {
 namespace {
 
 // Characters without white space that are looked through, and of the pieces in which that is done.
-constexpr std::size_t kLeastUnknown = 2'048;
+constexpr std::size_t kMinUnknown = 2'048;
 constexpr std::size_t kUnknownChunk = 512;
 constexpr std::size_t kUnknownOverlap = 64;
 
@@ -41,12 +41,12 @@ void add_cuts(std::vector<Cut>& cuts, std::string_view text, const std::vector<s
 
 // Calls `take` with each long run: where each of its characters begins, and where the last one ends.
 void each_run(std::string_view text, const std::function<void(const std::vector<std::size_t>&)>& take) {
-  if (text.size() < kLeastUnknown) return;
+  if (text.size() < kMinUnknown) return;
   std::vector<std::size_t> starts;
   for (std::size_t place = 0; place <= text.size();) {
     const bool ends = place == text.size() || std::string_view(" \t\n\v\f\r").find(text[place]) != text.npos;
     starts.push_back(place);
-    if (ends && starts.size() > kLeastUnknown) take(starts);
+    if (ends && starts.size() > kMinUnknown) take(starts);
     if (ends) starts.clear();
     place += place == text.size() ? 1 : character_at(text, place).length;
   }

@@ -1,4 +1,4 @@
-// Long runs of characters that a SentencePiece model does not know, for which it takes the square of their length.
+// Long runs of characters that are unknown to a SentencePiece model, which needs quadratic time for them.
 //
 // It makes one unknown piece of such a run, however long, so the middle of the run changes nothing.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace txport::core {
 
-// A text of the same ids, and what was left out of it.
+// A text of the same ids, and the removed text.
 struct Shortened {
   struct Gap {
     std::size_t place;  // in the text that is left, in bytes

@@ -70,7 +70,7 @@ void check_utf8(std::string_view bytes, const std::string& what, const std::stri
   const unsigned byte = byte_at(bytes, *fault);
   const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
   throw InputError(what + " is not UTF-8 (byte " + std::to_string(*fault + 1) + " is 0x" + digits +
-                   "): convert the text, say with iconv -t utf-8" + advice);
+                   "): convert the text, for example with iconv -t utf-8" + advice);
 }
 
 std::string replace_faults(std::string_view bytes) {

@@ -19,7 +19,7 @@ void check_utf8(std::string_view bytes, const std::string& what, const std::stri
 // as Unicode recommends (chapter 3.9) and Python's errors="replace" has it.
 std::string replace_faults(std::string_view bytes);
 
-// The bytes without those that are no part of a character, as Python's errors="ignore" has it.
+// The bytes without invalid ones, as Python's errors="ignore" returns them.
 std::string without_faults(std::string_view bytes);
 
 // Whether valid UTF-8 is empty or white space only, as Python's str.isspace has it.
@@ -49,7 +49,7 @@ Character character_at(std::string_view text, std::size_t start);
 std::size_t character_before(std::string_view text, std::size_t end);
 
 // Where the character of the byte at `place` begins, and where that of the byte before `place` ends; both ends of the
-// text stay as they are.
+// text do not change.
 std::size_t character_begin(std::string_view text, std::size_t place);
 std::size_t character_end(std::string_view text, std::size_t place);
 

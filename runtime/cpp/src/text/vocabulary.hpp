@@ -23,7 +23,7 @@ class Vocabulary {
   Vocabulary(const Bundle& bundle, const std::string& file, std::int64_t size, std::int64_t unk);
 
   Ids ids(const std::vector<std::string>& pieces) const;
-  // Those without a piece, and those that are no ids at all, are passed over.
+  // Ids without a piece, and invalid ids, are skipped.
   std::vector<std::string> pieces(const Ids& ids) const;
 
  private:
