@@ -116,11 +116,10 @@ stage = mkdir -p build; started=$$(date +%s); { $(2) ; } > build/$(1).log 2>&1 \
   || { tail -n 400 build/$(1).log; echo "== $(1) failed, the whole log is build/$(1).log"; exit 2; }; \
   echo "== $(1): $$(($$(date +%s) - started)) s. $$(grep -ohE '[0-9]+ passed.* in |^Success.*' build/$(1).log | sed 's/ in $$//' | tail -n 1)"
 
-# Under a minute: lint, types, and the tests of changed files, against this folder.
-check: lint $(VENV)/.ready
-	@$(call stage,types,$(VENV)/bin/mypy --num-workers $(WORKERS) --python-executable $(VENV)/bin/python --cache-dir build/mypy-check)
+# Under a minute: lint, types, and the tests of changed files.
+check: lint types
 	@tests=$$($(VENV)/bin/python .ci/changed.py); test -z "$$tests" || { \
-	  $(call stage,tests,PATH=$(CURDIR)/$(VENV)/bin:$$PATH python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' $$tests); }
+	  $(call stage,tests,PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH python -m pytest $(SIDE_BY_SIDE) -m 'not gpu' $$tests); }
 
 # What a change must pass.
 test: lint types fixtures unit-runtime unit
