@@ -78,7 +78,7 @@ class Planted:
                 sizes = errors.add(logits[:length], answer.logits[row, :length])
                 self._expected[answer.batch.indices[row]] = sizes.tolist()
         self._model = loaded.model
-        self._rounding = Rounding(weights, errors.sizes, allowance(weights, loaded.config))
+        self._rounding = Rounding(weights, errors.sizes, allowance(loaded.config))
         self._examination = Examination(loaded.model, reference, self._sample, self._rounding.allowance)
         self.heads, self.width = loaded.config.heads, loaded.config.d_model
 

@@ -138,7 +138,14 @@ class LoweringCheck:
         report.quality = self._quality()
         suspicious = suspects(self._sizes, self._divergences, expected, rounding)
         report.examined = len(suspicious)
-        report.failures = list(judge(report, rounding, lambda: examination.unexplained(suspicious, self._expected)))
+        report.failures = list(
+            judge(
+                report,
+                rounding,
+                lambda: examination.averages(rounding.errors, self._sizes, self._expected),
+                lambda: examination.unexplained(suspicious, self._expected),
+            )
+        )
         return report
 
     def _quality(self) -> Quality:

@@ -299,20 +299,28 @@ def _ratio(size: float, expected: float) -> float:
     return 0.0 if size == 0 else math.inf
 
 
-def judge(report: LoweringReport, rounding: Rounding, examine: Callable[[], list[Suspect]]) -> Iterable[str]:
+def judge(
+    report: LoweringReport,
+    rounding: Rounding,
+    averages: Callable[[], ErrorSizes],
+    examine: Callable[[], list[Suspect]],
+) -> Iterable[str]:
     """Return the failures of one lowering, a sentence each; none if it passes.
 
     Args:
         report: of the lowering.
         rounding: the errors that rounding makes in PyTorch.
+        averages: returns these errors after an examination of the sentences with the largest errors.
         examine: returns the errors that rounding at their position does not explain.
     """
     if not report.finite:
         yield "NaN or infinity in logits or encoder outputs"
         return
-    averages = list(_too_large(report.errors, rounding))
-    yield from averages
-    if not averages and (unexplained := examine()):
+    too_large = list(_too_large(report.errors, rounding)) and list(
+        _too_large(report.errors, replace(rounding, errors=averages()))
+    )
+    yield from too_large
+    if not too_large and (unexplained := examine()):
         yield _describe(unexplained, rounding)
     if report.quality is not None and report.quality.failure is not None:
         yield report.quality.failure
