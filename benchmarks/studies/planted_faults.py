@@ -23,6 +23,7 @@ from txport.exporter.verification.arithmetic import RoundedReference, allowance
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LoweringCheck
 from txport.exporter.verification.examination import Examination
+from txport.exporter.verification.options import SINGLES
 from txport.exporter.verification.report import LoweringReport, Rounding, WeightsReport
 from txport.exporter.verification.verify import verifiable_graphs
 from txport.exporter.verification.weights import compare_weights
@@ -93,6 +94,7 @@ class Planted:
         engine = OrtEngine(self._directory, self._manifest, [self._lowering])
         check = LoweringCheck(engine, self._lowering, self._sample)
         check.loop(range(len(self._sample.sources)))
+        check.sample(range(min(SINGLES, len(self._sample.sources))), lambda: None)
         with np.errstate(all="ignore"):
             for answer in self._answers:
                 check.add(answer, engine.encode(answer.batch.source_ids, answer.batch.source_lengths))

@@ -84,6 +84,8 @@ class LoweringCheck:
             plain = _divergence("batch", index, target, self._ids[index], logits[row])
             runs = [(run, ids[index]) for run, ids in self._runs.items() if index in ids]
             others = [_divergence(run, index, target, ids, logits[row]) for run, ids in runs]
+            ends = [len(ids) for (_, ids), divergence in zip(runs, others, strict=True) if divergence is None]
+            self._report.other_ends += sum(end != len(target) for end in ends)
             self._divergences += [
                 each for each in (plain, *others) if each and (each is plain or not each.is_like(plain))
             ]

@@ -98,7 +98,8 @@ class Examination:
     ) -> ErrorSizes:
         """Return the errors that rounding makes on average, with those of the worst sentences under random rounding.
 
-        Mean squares of the `SENTENCES` sentences with the largest errors are added to those of all sentences.
+        Mean squares of the `SENTENCES` sentences with the largest errors are added to those of all sentences. Nothing
+        is computed again if the errors of the other sentences are too large as well.
 
         Args:
             expected: errors that rounding makes in PyTorch.
@@ -106,6 +107,9 @@ class Examination:
             targets: PyTorch's greedy ids of these sentences.
         """
         worst = sorted(sizes, key=lambda each: -sum(size * size for size in sizes[each]))[:SENTENCES]
+        others = [size for sentence in sizes.keys() - set(worst) for size in sizes[sentence]]
+        if others and np.sqrt(np.square(others).mean()) > self._factor * expected.rms:
+            return expected
         errors = LogitErrors()
         for sentence in worst:
             logits, draws = self._draws(sentence, targets[sentence])
