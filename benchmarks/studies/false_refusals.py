@@ -137,6 +137,7 @@ def _figures(report: VerificationReport) -> dict[str, Any]:
                 "examined": each.examined,
                 "failures": each.failures,
                 "quality": encode(each.quality),
+                "quality_lost": each.quality is not None and each.quality.failure is not None,
             }
             for each in report.lowerings
         },
@@ -145,7 +146,7 @@ def _figures(report: VerificationReport) -> dict[str, Any]:
 
 def is_justified(run: dict[str, Any]) -> bool:
     """Whether translations lost quality, so that a refusal is right."""
-    return any(each["quality"] and each["quality"].get("failure") for each in run["lowerings"].values())
+    return any(each["quality_lost"] for each in run["lowerings"].values())
 
 
 def study(

@@ -9,6 +9,7 @@ from txport.benchmarks.studies.false_refusals import (
     RESULTS,
     Variant,
     interval,
+    is_justified,
     read_results,
     study,
     tables,
@@ -31,19 +32,20 @@ def test_no_good_model_is_refused(checkpoint: Path, rotary_checkpoint: Path, tmp
     ]
     assert lines == read_results(tmp_path)
     assert [run["failure"] for line in lines for run in line["runs"]] == [None] * 6
+    assert not any(is_justified(run) for line in lines for run in line["runs"])
     assert list(study(tmp_path, [("tiny", pytest.fail)], (32,))) == [], "its results are there"
     text = tables(lines)
     assert "| float32, 32 sentences | 0 of 2 |" in text and "| int8, 32 sentences | 0 of 2 |" in text
     assert "models: 0 of 2 refused falsely; 95% interval 0 to 0.78" in text
 
 
-def test_a_refusal_with_lost_quality_is_not_false(tmp_path: Path) -> None:
-    def line(model: str, quality: str | None) -> dict:
-        lowering = {"average": 3.0, "lead": 1.0, "examined": 2, "quality": {"failure": quality}}
+def test_a_refusal_with_lost_quality_is_not_false() -> None:
+    def line(model: str, lost: bool) -> dict:
+        lowering = {"average": 3.0, "lead": 1.0, "examined": 2, "quality_lost": lost}
         run = {"sentences": 200, "passed": False, "failure": "it is wrong", "lowerings": {"ort": lowering}}
         return {"model": model, "format": "int8", "runs": [run]}
 
-    text = tables([line("one", None), line("two", "BLEU fell"), {**line("three", None), "runs": [], "error": "gone"}])
+    text = tables([line("one", False), line("two", True), {**line("three", False), "runs": [], "error": "gone"}])
     assert "| int8, 200 sentences | 1 of 2 | 3.00 to 3.00 | 2 |" in text
     assert "one, int8, 200 sentences: it is wrong" in text
     assert "two, int8, 200 sentences (quality is lost): it is wrong" in text and "three, int8: gone" in text
