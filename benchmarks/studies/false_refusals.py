@@ -83,7 +83,7 @@ def variants() -> list[Variant]:
 
 
 def _in_turn(draw: random.Random, values: Sequence[Any], count: int) -> list[Any]:
-    """So many values, each as often as the others, in random order."""
+    """Return `count` values, each as often as the others, in random order."""
     column = [values[number % len(values)] for number in range(count)]
     draw.shuffle(column)
     return column
@@ -124,7 +124,7 @@ def verified(
 
 
 def _figures(report: VerificationReport) -> dict[str, Any]:
-    """What the study keeps of a report."""
+    """Return the figures of a report that the study keeps."""
     return {
         "sentences": report.sentences,
         "passed": report.passed,
