@@ -65,7 +65,7 @@ def golden_cases(
             errors.add(rounded[row, : len(target)], logits)
             expected[index], leads[index] = target, _leads(logits)
     # Other devices sum float32 in other orders.
-    bound = allowance(weights, checkpoint.config, sums_in_format=exact) * errors.sizes.lead
+    bound = allowance(checkpoint.config, sums_in_format=exact) * errors.sizes.lead
     forced = len(sample.prefix)
     # Tokens of each answer on which all engines agree; then those before the first near tie.
     agreed = {

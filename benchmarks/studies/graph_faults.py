@@ -1,23 +1,30 @@
 """Faults in graphs that a comparison of weights cannot see: `python -m txport.benchmarks.studies.graph_faults CKPT`.
 
-Each fault is planted at every place of a bundle's graphs where it can occur, in the encoder and in the step of the
-lowering `scatter`, one place at a time. The table counts the places at which verification refuses the bundle.
+Each fault is planted at places of a bundle's graphs where it can occur, in the encoder and in the step, one place at a
+time. The table counts the places at which verification refuses the bundle.
 """
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 import onnx_ir as ir
+import torch
 from txport.benchmarks.report.tables import markdown_table
 from txport.benchmarks.studies.planted_faults import Planted
 from txport.exporter.export import ExportOptions, export_bundle
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
+from txport.runtime.bundle.schema import Lowering
 
 STEP = "decoder_step.scatter"
 # From these positions on the cache is written one slot late.
 LATE = (1, 3, 6)
+# Long distances begin here.
+FAR = (4, 8)
 
 
 def insert(graph: ir.Graph, before: ir.Node, operator: str, *inputs: ir.Value | None, **attributes: object) -> ir.Value:
@@ -80,23 +87,101 @@ def wrong_head_size(graph: ir.Graph, node: ir.Node) -> None:
     node.replace_input_with(0, insert(graph, node, "Mul", node.inputs[0], half))
 
 
-def no_epsilon(graph: ir.Graph, node: ir.Node) -> None:
-    """A norm divides by a root without epsilon."""
-    node.attributes["epsilon"] = ir.AttrFloat32("epsilon", 0.0)
+def epsilon_times(factor: float) -> Callable[[ir.Graph, ir.Node], None]:
+    """A norm has this multiple of its epsilon."""
+
+    def change(graph: ir.Graph, node: ir.Node) -> None:
+        if "epsilon" in node.attributes:
+            node.attributes["epsilon"] = ir.AttrFloat32("epsilon", factor * node.attributes["epsilon"].as_float())
+        else:
+            epsilon = node.inputs[1].const_value.numpy()  # type: ignore[union-attr]
+            node.replace_input_with(1, constant(graph, node, np.array(factor * epsilon, np.float32)))
+
+    return change
 
 
-def large_epsilon(graph: ir.Graph, node: ir.Node) -> None:
-    """A norm has a hundred times the epsilon."""
-    node.attributes["epsilon"] = ir.AttrFloat32("epsilon", 100 * node.attributes["epsilon"].as_float())
+def wrong_axis(graph: ir.Graph, node: ir.Node) -> None:
+    """A norm is over positions (in the step over rows) instead of channels."""
+    if node.op_type == "ReduceMean":
+        node.replace_input_with(1, constant(graph, node, np.array([-2], np.int64)))
+        return
+    x, axes = node.inputs[0], constant(graph, node, np.array([-2], np.int64))
+    centred = insert(graph, node, "Sub", x, insert(graph, node, "ReduceMean", x, axes, keepdims=1))
+    variance = insert(graph, node, "ReduceMean", insert(graph, node, "Mul", centred, centred), axes, keepdims=1)
+    epsilon = constant(graph, node, np.array(node.attributes["epsilon"].as_float(), np.float32))
+    deviation = insert(graph, node, "Sqrt", insert(graph, node, "Add", variance, epsilon))
+    scaled = insert(graph, node, "Mul", insert(graph, node, "Div", centred, deviation), node.inputs[1])
+    wrong = insert(graph, node, "Add", scaled, node.inputs[2])
+    node.outputs[0].replace_all_uses_with(wrong)
 
 
-def exact_gelu(graph: ir.Graph, node: ir.Node) -> None:
-    """GELU by erf instead of tanh, or the reverse."""
-    if "approximate" in node.attributes:
-        by_tanh = node.attributes["approximate"].as_string() == "tanh"
+def other_gelu(graph: ir.Graph, node: ir.Node) -> None:
+    """GELU by tanh instead of erf, or the reverse."""
+    scaled = node.inputs[0].producer()  # type: ignore[union-attr]
+    if node.op_type == "Tanh":
+        scaled = scaled.inputs[0].producer()  # type: ignore[union-attr]
+    x = scaled.inputs[0]  # type: ignore[union-attr]
+
+    def times(value: ir.Value | None, factor: float) -> ir.Value:
+        return insert(graph, node, "Mul", value, constant(graph, node, np.array(factor, np.float32)))
+
+    if node.op_type == "Tanh":
+        wrong = insert(graph, node, "Erf", times(x, 0.5**0.5))
     else:
-        by_tanh = False
-    node.attributes["approximate"] = ir.AttrString("approximate", "none" if by_tanh else "tanh")
+        cubic = times(insert(graph, node, "Mul", insert(graph, node, "Mul", x, x), x), 0.044715)
+        wrong = insert(graph, node, "Tanh", times(insert(graph, node, "Add", x, cubic), (2 / np.pi) ** 0.5))
+    node.outputs[0].replace_all_uses_with(wrong)
+
+
+def wrong_bucket(first: int) -> Callable[[ir.Graph, ir.Node], None]:
+    """Distances from `first` on have the next bucket's biases."""
+
+    def change(graph: ir.Graph, node: ir.Node) -> None:
+        table = node.inputs[0].const_value.numpy().copy()  # type: ignore[union-attr]
+        if "encoder" in (node.name or ""):
+            middle = len(table) // 2
+        else:
+            middle = 0
+        for row in range(len(table) - 2, middle + first - 1, -1):  # the last bucket has none after it
+            later = next((each for each in table[row + 1 :] if (each != table[row]).any()), table[row])
+            table[row] = later
+        node.replace_input_with(0, constant(graph, node, table))
+
+    return change
+
+
+def limit_moved(by: int) -> Callable[[ir.Graph, ir.Node], None]:
+    """Answers may have one token more, or one less."""
+
+    def change(graph: ir.Graph, node: ir.Node) -> None:
+        moved = insert(graph, node, "Add", node.inputs[1], constant(graph, node, np.array(by, np.int64)))
+        node.replace_input_with(1, moved)
+
+    return change
+
+
+def next_scale(graph: ir.Graph, node: ir.Node) -> None:
+    """The channel of a product in int8 whose scale is furthest from the next one's has that one."""
+    scales = node.inputs[3].const_value.numpy().copy()  # type: ignore[union-attr]
+    channel = int(np.abs(np.diff(np.log(scales))).argmax())
+    scales[channel] = scales[channel + 1]
+    node.replace_input_with(3, constant(graph, node, scales))
+
+
+def next_scales(graph: ir.Graph, node: ir.Node) -> None:
+    """Every channel of a product in int8 has the scale of the next one."""
+    scales = node.inputs[3].const_value.numpy()  # type: ignore[union-attr]
+    node.replace_input_with(3, constant(graph, node, np.roll(scales, -1)))
+
+
+def rounded_island(graph: ir.Graph, node: ir.Node) -> None:
+    """The result of a float32 island is rounded to float16, where it may overflow."""
+    result = node.outputs[0]
+    half = ir.node("Cast", [result], {"to": int(ir.DataType.FLOAT16)})
+    back = ir.node("Cast", [half.outputs[0]], {"to": int(ir.DataType.FLOAT)})
+    graph.insert_after(node, [half, back])
+    for use in [each for each in result.uses() if each.node is not half]:
+        use.node.replace_input_with(use.idx, back.outputs[0])
 
 
 def _is_mask(node: ir.Node) -> bool:
@@ -121,7 +206,41 @@ def _is_masking(node: ir.Node) -> bool:
 
 
 def _has_epsilon(node: ir.Node) -> bool:
-    return "epsilon" in node.attributes
+    """Whether a node is a norm, or adds its epsilon."""
+    if "epsilon" in node.attributes:
+        return True
+    reader = next(iter(node.outputs[0].uses()), None)
+    return node.op_type == "Add" and reader is not None and reader.node.op_type == "Sqrt"
+
+
+def _is_norm(node: ir.Node) -> bool:
+    return node.op_type in ("LayerNormalization", "ReduceMean")
+
+
+def _is_gelu(node: ir.Node) -> bool:
+    return node.op_type in ("Erf", "Tanh")
+
+
+def _is_bucket(node: ir.Node) -> bool:
+    """Whether a node looks up biases of relative positions."""
+    return node.op_type == "Gather" and "positions.table" in (node.inputs[0].name or "")  # type: ignore[union-attr]
+
+
+def _is_limit(node: ir.Node) -> bool:
+    return any(each is not None and each.name == "target_limits" for each in node.inputs)
+
+
+def _is_int8_product(node: ir.Node) -> bool:
+    if node.op_type != "MatMulIntegerToFloat":
+        return False
+    return node.inputs[3].const_value is not None and node.inputs[3].const_value.size > 1  # type: ignore[union-attr]
+
+
+def _is_island(node: ir.Node) -> bool:
+    """Whether the largest value of a layer that overflows is the result of a node."""
+    return node.op_type in ("MatMul", "Gemm", "Relu") and "feed_forward.inner" in (node.inputs[0].name or "") + (
+        node.name or ""
+    )
 
 
 Fault = tuple[Callable[[ir.Graph, ir.Node], None], str, Callable[[ir.Node], bool]]
@@ -134,45 +253,117 @@ FAULTS: dict[str, list[Fault]] = {
         (written_late(first), STEP, lambda node: node.op_type == "ScatterElements") for first in LATE
     ],
     "wrong head size": [(wrong_head_size, graph, _is_masking) for graph in BOTH],
-    "other GELU": [(exact_gelu, graph, lambda node: node.op_type == "Gelu") for graph in BOTH],
-    "norm with a large epsilon": [(large_epsilon, graph, _has_epsilon) for graph in BOTH],
-    "norm without epsilon": [(no_epsilon, graph, _has_epsilon) for graph in BOTH],
+    "other GELU": [(other_gelu, graph, _is_gelu) for graph in BOTH],
+    "next bucket at long distances": [(wrong_bucket(first), graph, _is_bucket) for graph in BOTH for first in FAR],
+    "length limit, one token more": [(limit_moved(1), STEP, _is_limit)],
+    "length limit, one token less": [(limit_moved(-1), STEP, _is_limit)],
+    "norm over the wrong axis": [(wrong_axis, graph, _is_norm) for graph in BOTH],
+    "norm with a large epsilon": [(epsilon_times(100), graph, _has_epsilon) for graph in BOTH],
+    "norm without epsilon": [(epsilon_times(0), graph, _has_epsilon) for graph in BOTH],
+}
+# The same of bundles in int8 and float16, whose step is that of the lowering `ort`.
+ORT_STEP = "decoder_step.ort"
+INT8_FAULTS: dict[str, list[Fault]] = {
+    "one int8 scale of the next channel": [(next_scale, graph, _is_int8_product) for graph in ("encoder", ORT_STEP)],
+    "all int8 scales of the next channels": [(next_scales, graph, _is_int8_product) for graph in ("encoder", ORT_STEP)],
+}
+FLOAT16_FAULTS: dict[str, list[Fault]] = {
+    "island left in float16": [(rounded_island, graph, _is_island) for graph in ("encoder", ORT_STEP)],
 }
 
 
-def refusals(planted: Planted, kind: str) -> Iterator[tuple[str, list[str]]]:
-    """Plant a fault at each of its places; yield the node and the failures that verification reports."""
-    for change, name, fits in FAULTS[kind]:
-        for number, node in enumerate(planted.graph(name).graph):
-            if fits(node):
-                with planted.changed_graph(name, number, change):
-                    yield node.name or "", planted.report().failures
+def refusals(planted: Planted, faults: Sequence[Fault], most: int | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Plant a fault at its places; yield the node and the failures that verification reports.
+
+    Args:
+        planted: the graphs.
+        faults: of one kind.
+        most: how many places, evenly spaced; None for all.
+    """
+    places = [
+        (change, name, number, node.name or "")
+        for change, name, fits in faults
+        for number, node in enumerate(planted.graph(name).graph)
+        if fits(node)
+    ]
+    if most is None:
+        chosen = places
+    elif places:
+        chosen = places[:: -(-len(places) // most)]
+    else:
+        chosen = []
+    for change, name, number, node_name in chosen:
+        with planted.changed_graph(name, number, change):
+            yield node_name, planted.report().failures
+
+
+def overflowing(checkpoint: Path, output: Path, factor: float = 2.0**18) -> Path:
+    """A copy of a checkpoint that computes the same, but whose feed-forward layers overflow float16 inside."""
+    loaded = load_checkpoint(checkpoint)
+    with torch.no_grad():
+        for name, weight in loaded.model.named_parameters():
+            if "feed_forward.inner." in name:
+                weight.mul_(factor)
+            elif "feed_forward.outer.weight" in name:
+                weight.div_(factor)
+    tokenizer, references = checkpoint / "tokenizer", loaded.references
+    save_checkpoint(output, loaded.model, tokenizer, loaded.sentences, {}, references=references)
+    return output
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Faults of one format, and how its bundle is exported."""
+
+    faults: dict[str, list[Fault]]
+    options: ExportOptions
+    lowering: Lowering
+
+
+GROUPS = (
+    _Group(FAULTS, ExportOptions(lowerings=("ort", "scatter"), verify=False), "scatter"),
+    _Group(INT8_FAULTS, ExportOptions(int8=True, lowerings=("ort",)), "ort"),  # it chooses the layers as it verifies
+    _Group(FLOAT16_FAULTS, ExportOptions(float16=True, lowerings=("ort",), verify=False), "ort"),
+)
+
+
+def planted_in(checkpoint: Path, group: _Group, sentences: int, scratch: Path) -> Planted:
+    """Export a checkpoint for the faults of a group.
+
+    Raises:
+        ClickException: the bundle is refused without a fault.
+    """
+    bundle, copy = scratch / "bundle", scratch / "copy"
+    if group.options.float16:
+        checkpoint = overflowing(checkpoint, scratch / "overflowing")
+    export_bundle(checkpoint, bundle, group.options)
+    copy.mkdir()
+    planted = Planted(checkpoint, bundle, sentences, copy, group.lowering)
+    if failures := planted.report().failures:
+        raise click.ClickException(f"{checkpoint} is refused without a fault: {failures[0]}")
+    return planted
 
 
 @click.command()
 @click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--fp16", "float16", is_flag=True, help="A bundle in float16.")
-@click.option("--sentences", type=int, default=200, show_default=True, help="Number of sentences to verify.")
-def main(checkpoints: tuple[Path, ...], float16: bool, sentences: int) -> None:
+@click.option("--sentences", type=int, default=200, show_default=True, help="To verify on.")
+@click.option("--places", type=int, default=5, show_default=True, help="Maximum for each kind and checkpoint.")
+def main(checkpoints: tuple[Path, ...], sentences: int, places: int) -> None:
     """Plant faults in the graphs of bundles of CHECKPOINTS and print at how many places each kind is refused."""
-    counts = {kind: [0, 0] for kind in FAULTS}
-    for checkpoint in checkpoints:
+    counts = {kind: [0, 0] for group in GROUPS for kind in group.faults}
+    for checkpoint, group in itertools.product(checkpoints, GROUPS):
         with tempfile.TemporaryDirectory() as scratch:
-            bundle = Path(scratch) / "bundle"
-            copy = Path(scratch) / "copy"
-            options = ExportOptions(float16=float16, lowerings=("ort", "scatter"), verify=False)
-            export_bundle(checkpoint, bundle, options)
-            copy.mkdir()
-            planted = Planted(checkpoint, bundle, sentences, copy, "scatter")
-            if failures := planted.report().failures:
-                raise click.ClickException(f"{checkpoint} is refused without a fault: {failures[0]}")
-            for kind, count in counts.items():
-                for node, failures in refusals(planted, kind):
-                    count[0] += bool(failures)
-                    count[1] += 1
-                    if not failures:
-                        click.echo(f"{checkpoint}: {kind} at {node} is not refused", err=True)
-    rows = [[kind, f"{refused} of {places}"] for kind, (refused, places) in counts.items() if places]
+            planted = planted_in(checkpoint, group, sentences, Path(scratch))
+            for kind, faults in group.faults.items():
+                for node, failures in refusals(planted, faults, places):
+                    counts[kind][0] += bool(failures)
+                    counts[kind][1] += 1
+                    if failures:
+                        result = failures[0]
+                    else:
+                        result = "not refused"
+                    click.echo(f"{checkpoint.name}: {kind} at {node}: {result}", err=True)
+    rows = [[kind, f"{refused} of {total}"] for kind, (refused, total) in counts.items() if total]
     click.echo("\n".join(markdown_table(("fault", "refused"), rows, left=("fault",))))
 
 

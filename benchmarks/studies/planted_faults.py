@@ -23,6 +23,7 @@ from txport.exporter.verification.arithmetic import RoundedReference, allowance
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.evidence import LoweringCheck
 from txport.exporter.verification.examination import Examination
+from txport.exporter.verification.options import SINGLES
 from txport.exporter.verification.report import LoweringReport, Rounding, WeightsReport
 from txport.exporter.verification.verify import verifiable_graphs
 from txport.exporter.verification.weights import compare_weights
@@ -79,7 +80,7 @@ class Planted:
                 sizes = errors.add(logits[:length], answer.logits[row, :length])
                 self._expected[answer.batch.indices[row]] = sizes.tolist()
         self._model = loaded.model
-        self._rounding = Rounding(weights, errors.sizes, allowance(weights, loaded.config))
+        self._rounding = Rounding(weights, errors.sizes, allowance(loaded.config))
         self._examination = Examination(loaded.model, reference, self._sample, self._rounding.allowance)
         self.heads = loaded.config.heads
         self.width = loaded.config.d_model
@@ -95,6 +96,7 @@ class Planted:
         engine = OrtEngine(self._directory, self._manifest, [self._lowering])
         check = LoweringCheck(engine, self._lowering, self._sample)
         check.loop(range(len(self._sample.sources)))
+        check.sample(range(min(SINGLES, len(self._sample.sources))), lambda: None)
         with np.errstate(all="ignore"):
             for answer in self._answers:
                 check.add(answer, engine.encode(answer.batch.source_ids, answer.batch.source_lengths))

@@ -85,6 +85,8 @@ class LoweringCheck:
             plain = _divergence("batch", index, target, self._ids[index], logits[row])
             runs = [(run, ids[index]) for run, ids in self._runs.items() if index in ids]
             others = [_divergence(run, index, target, ids, logits[row]) for run, ids in runs]
+            ends = [len(ids) for (_, ids), divergence in zip(runs, others, strict=True) if divergence is None]
+            self._report.other_ends += sum(end != len(target) for end in ends)
             self._divergences += [
                 each for each in (plain, *others) if each and (each is plain or not each.is_like(plain))
             ]
@@ -145,7 +147,14 @@ class LoweringCheck:
         report.quality = self._quality()
         suspicious = suspects(self._sizes, self._divergences, expected, rounding)
         report.examined = len(suspicious)
-        report.failures = list(judge(report, rounding, lambda: examination.unexplained(suspicious, self._expected)))
+        report.failures = list(
+            judge(
+                report,
+                rounding,
+                lambda: examination.averages(rounding.errors, self._sizes, self._expected),
+                lambda: examination.unexplained(suspicious, self._expected),
+            )
+        )
         return report
 
     def _quality(self) -> Quality:

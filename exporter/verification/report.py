@@ -118,6 +118,7 @@ class LoweringReport:
     """The results of one lowering; `*_identical` count sentences, the largest and mean errors are absolute.
 
     Those of plain batches are compared with PyTorch, those of the loop with these, the others with the loop.
+    `other_ends` counts answers with PyTorch's ids that end earlier or later.
     `divergences` have the largest margins, of all runs. `examined` counts positions and margins larger than expected.
     """
 
@@ -136,6 +137,7 @@ class LoweringReport:
     errors: ErrorSizes = _NO_ERRORS
     finite: bool = True
     examined: int = 0
+    other_ends: int = 0
     quality: Quality | None = None
     divergences: list[Divergence] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -301,21 +303,31 @@ def _ratio(size: float, expected: float) -> float:
     return math.inf
 
 
-def judge(report: LoweringReport, rounding: Rounding, examine: Callable[[], list[Suspect]]) -> Iterable[str]:
+def judge(
+    report: LoweringReport,
+    rounding: Rounding,
+    averages: Callable[[], ErrorSizes],
+    examine: Callable[[], list[Suspect]],
+) -> Iterable[str]:
     """Return the failures of one lowering, a sentence each; none if it passes.
 
     Args:
         report: of the lowering.
         rounding: the errors that rounding makes in PyTorch.
+        averages: returns these errors after an examination of the sentences with the largest errors.
         examine: returns the errors that rounding at their position does not explain.
     """
     if not report.finite:
         yield "NaN or infinity in logits or encoder outputs"
         return
-    averages = list(_too_large(report.errors, rounding))
-    yield from averages
-    if not averages and (unexplained := examine()):
+    too_large = list(_too_large(report.errors, rounding)) and list(
+        _too_large(report.errors, replace(rounding, errors=averages()))
+    )
+    yield from too_large
+    if not too_large and (unexplained := examine()):
         yield _describe(unexplained, rounding)
+    if report.other_ends:
+        yield f"{plural(report.other_ends, 'answer')} with PyTorch's ids ended earlier or later than in PyTorch"
     if report.quality is not None and report.quality.failure is not None:
         yield report.quality.failure
     yield from _unstable(report, STABLE if rounding.weights == "int8" else 0.0)

@@ -145,7 +145,7 @@ class Verifier:
         )
         if warning := comparison.coverage.endless(str(self.checkpoint.directory)):
             self.stages.say(warning)
-        factor = allowance(precision, self.checkpoint.config, sums_in_format=on_device)
+        factor = allowance(self.checkpoint.config, sums_in_format=on_device)
         rounding = Rounding(precision, comparison.rounding.sizes, factor)
         examination = Examination(self.checkpoint.model, reference, self.sample, factor)
         reports = [check.finish(comparison.encoder, rounding, comparison.sizes, examination) for check in checks]

@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+import torch
+import torch.nn.functional as F
 from numpy_runner import OPTIONS, random_model
 from txport.exporter.reference import Answer, answers
 from txport.exporter.sample import Sample, choose_sample
-from txport.exporter.verification.arithmetic import RoundedReference
+from txport.exporter.verification.arithmetic import RoundedReference, _RandomSingle
 from txport.exporter.verification.errors import LogitErrors, centred_errors
 from txport.exporter.verification.examination import Examination, Suspect
 from txport.exporter.verification.report import Divergence, Rounding, suspects
@@ -56,6 +61,60 @@ def test_random_rounding_explains_pytorchs_own_errors_and_no_larger_ones(
     assert len(examination.unexplained(wrong, targets)) == len(wrong)
     pairs = [Suspect("x", sentence, 0, 1.0, 50 * max(sizes[sentence]), (4, 5)) for sentence in sizes]
     assert len(examination.unexplained(pairs, targets)) == len(pairs)
+
+
+@pytest.mark.parametrize("terms", [64, 512, 2048])
+def test_products_in_float32_have_the_error_of_adding_one_term_after_another(terms: int) -> None:
+    """NumPy's cumulative sum adds so."""
+    draw = np.random.default_rng(0)
+    x, weight = (draw.standard_normal((count, terms)).astype(np.float32) for count in (40, 50))
+    exact = x.astype(np.float64) @ weight.T.astype(np.float64)
+    added = np.cumsum(x[:, None] * weight, axis=-1, dtype=np.float32)[..., -1]
+    random = _RandomSingle(0).call(F.linear, (torch.from_numpy(x), torch.from_numpy(weight)), {}).numpy()
+    sizes = [np.sqrt(np.square(each - exact).mean()) for each in (random, added)]
+    assert 0.7 < sizes[0] / sizes[1] < 1.4
+
+
+@pytest.mark.parametrize(("name", "function"), [("silu", F.silu), ("gelu", F.gelu)])
+def test_activations_in_float32_have_the_error_of_engines_approximations(name: str, function: Any) -> None:
+    """ONNX Runtime's sigmoid is off by as much at -10 as at 0, where PyTorch's is a million times more exact."""
+    x = torch.linspace(-12, -2, 10_001)
+    exact = function(x.double()).numpy()
+    random = _RandomSingle(0).call(function, (x,), {}).numpy()
+    gate = {"silu": lambda: run_operator("Sigmoid", x.numpy()), "gelu": lambda: run_operator("Gelu", x.numpy())}[name]()
+    engine = x.numpy() * gate if name == "silu" else gate
+    sizes = [np.sqrt(np.square(each - exact).mean()) for each in (random, engine, function(x).numpy())]
+    assert sizes[1] < 2 * sizes[0]
+    if name == "silu":
+        assert sizes[0] > 20 * sizes[2], "rounding alone would not explain it"
+
+
+def run_operator(name: str, x: np.ndarray) -> np.ndarray:
+    """An operator of ONNX Runtime."""
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, x.shape)
+    graph = onnx.helper.make_graph([onnx.helper.make_node(name, ["x"], ["y"])], "graph", [value], [result])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    return np.asarray(found)
+
+
+def test_an_average_is_examined_where_few_sentences_make_it(
+    answered: tuple[Transformer, Sample, list[Answer]],
+) -> None:
+    """An ill-conditioned position adds what random rounding makes there; errors of all sentences add nothing."""
+    model, sample, batches = answered
+    reference = RoundedReference(model, "float32")
+    sizes, errors = positions(reference, batches)
+    targets: dict[int, Sequence[int]] = {}
+    for answer in batches:
+        targets.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
+    examination = Examination(model, reference, sample, 2.0)
+    examined = examination.averages(errors.sizes, sizes, targets)
+    assert errors.sizes.rms < examined.rms < 2 * errors.sizes.rms
+    assert errors.sizes.token < examined.token < 3 * errors.sizes.token
+    many = {number: [5 * errors.sizes.rms] * 4 for number in range(40)}
+    assert examination.averages(errors.sizes, many, targets) == errors.sizes
 
 
 @pytest.mark.parametrize("weights", FORMATS)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from txport.benchmarks.studies.graph_faults import refusals
+from txport.benchmarks.studies.graph_faults import FAULTS, refusals
 from txport.benchmarks.studies.planted_faults import KINDS, Planted
+from txport.benchmarks.studies.random_checkpoint import random_checkpoint
 from txport.exporter.export import ExportOptions, export_bundle
 
 
@@ -65,9 +66,21 @@ def float32(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Plant
 def test_a_fault_of_a_graph_is_refused_wherever_it_is(float32: Planted, kind: str, places: int) -> None:
     """No comparison of weights can see these."""
     assert float32.report().failures == []
-    refused = [failures != [] for _, failures in refusals(float32, kind)]
+    refused = [failures != [] for _, failures in refusals(float32, FAULTS[kind])]
     assert refused == [True] * places
     assert float32.report().failures == [], "it is taken out again"
+
+
+@pytest.mark.parametrize("kind", ["length limit, one token more", "length limit, one token less"])
+def test_a_wrong_length_limit_is_refused_where_answers_reach_it(kind: str, tmp_path: Path) -> None:
+    """Answers of random weights do not end."""
+    random_checkpoint(tmp_path / "checkpoint", "tiny", vocabulary=500, positions=48)
+    options = ExportOptions(lowerings=("ort", "scatter"), verify=False, sentences=8)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    (tmp_path / "scratch").mkdir()
+    planted = Planted(tmp_path / "checkpoint", tmp_path / "bundle", 8, tmp_path / "scratch", "scatter")
+    assert planted.report().failures == []
+    assert all(failures for _, failures in refusals(planted, FAULTS[kind]))
 
 
 def test_a_wrong_rotary_position_is_refused(rotary: Planted) -> None:
