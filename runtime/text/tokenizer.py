@@ -121,8 +121,11 @@ class Pieces(Side):
         return self._vocabulary.ids([piece.piece for piece in pieces]), spans
 
     def _is_unknown(self, text: str) -> bool:
-        """Return whether the model makes one unknown piece of a text, after the mark of a word."""
-        ids = self._processor.encode(text, out_type=int)
+        """Return whether the model makes one unknown piece of a text, after the mark of a word.
+
+        It reads the text twice, since white space at the ends would be removed, and not be seen.
+        """
+        ids = self._processor.encode(text * 2, out_type=int)
         return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(_WORD)])
 
     def decode(self, ids: Sequence[int]) -> str:

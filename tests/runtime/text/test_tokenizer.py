@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
@@ -158,6 +158,8 @@ PARTS = [
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PARTS), st.sampled_from([1, 3, 500, 2_100, 4_000])), max_size=5))
+@example([("漢", 2_100), ("\ufeff", 500), ("漢", 500)])
+@example([("\u200b", 2_100), ("漢", 2_100), ("▁", 500), ("漢", 500), ("\ufeff", 1)])
 def test_long_runs_of_unknown_characters_give_the_ids_of_sentencepiece(
     directory: Path, parts: list[tuple[str, int]]
 ) -> None:
@@ -186,7 +188,7 @@ def test_a_long_run_of_unknown_characters_takes_linear_time(directory: Path, mon
 
     monkeypatch.setattr(pieces, "_processor", Counting())
     assert pieces.encode("漢字" * 500_000 + " ok")[1] == 1
-    assert max(read) < 10_000 and sum(read) < 2_000_000
+    assert max(read) < 10_000 and sum(read) < 3_000_000
 
 
 # As tokenizer.json: a table that cannot be parsed, a merge longer than its pieces, and an expression that backtracks.

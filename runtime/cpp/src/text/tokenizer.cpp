@@ -193,10 +193,11 @@ class SentencePieces : public Inner {
     return whole;
   }
 
-  // Whether the model makes one unknown piece of a text, after the mark of a word.
+  // Whether the model makes one unknown piece of a text, after the mark of a word. It reads the text twice, since white
+  // space at the ends would be removed, and not be seen.
   bool is_unknown(std::string_view text) const {
     std::vector<int> ids;
-    check(model_->Encode(text, &ids));
+    check(model_->Encode(std::string(text).append(text), &ids));
     const bool marked = ids.size() == 2 && ids.front() == model_->PieceToId("\xE2\x96\x81");
     return !ids.empty() && ids.back() == model_->unk_id() && (ids.size() == 1 || marked);
   }
