@@ -79,7 +79,12 @@ def variants() -> list[Variant]:
                 rate = 3e-3
             else:
                 rate = 1e-3
-            training = {"max_steps": steps, "warmup_steps": steps // 3, "seed": number + 1, "batch_tokens": 512}
+            training: dict[str, float] = {
+                "max_steps": steps,
+                "warmup_steps": steps // 3,
+                "seed": number + 1,
+                "batch_tokens": 512,
+            }
             training |= {"learning_rate": rate, "validation_sentences": 20, "validate_every": 100_000}
             settings = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
             settings += [f"training.{name}={value}" for name, value in training.items()]
@@ -178,7 +183,8 @@ def study(
         for weights in FORMATS:
             if (name, weights) in finished:
                 continue
-            start, line = time.monotonic(), {"model": name, "format": weights}
+            start = time.monotonic()
+            line: dict[str, Any] = {"model": name, "format": weights}
             try:
                 checkpoint = checkpoint_of()
                 line |= {"config": load_checkpoint(checkpoint).config.to_json()}

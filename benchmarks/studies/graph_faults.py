@@ -238,9 +238,8 @@ def _is_int8_product(node: ir.Node) -> bool:
 
 def _is_island(node: ir.Node) -> bool:
     """Whether the largest value of a layer that overflows is the result of a node."""
-    return node.op_type in ("MatMul", "Gemm", "Relu") and "feed_forward.inner" in (node.inputs[0].name or "") + (
-        node.name or ""
-    )
+    names = f"{node.name} {node.inputs[0].name if node.inputs[0] is not None else ''}"
+    return node.op_type in ("MatMul", "Gemm", "Relu") and "feed_forward.inner" in names
 
 
 Fault = tuple[Callable[[ir.Graph, ir.Node], None], str, Callable[[ir.Node], bool]]

@@ -62,10 +62,8 @@ class RoundedReference:
 
     def __init__(self, model: Transformer, weights: str) -> None:
         self._model = model
-        if weights in _NEAREST:
-            self._nearest = _NEAREST[weights]()
-        else:
-            self._nearest = None
+        nearest = _NEAREST.get(weights)
+        self._nearest = nearest() if nearest is not None else None
         self._random = _RANDOM[weights]
 
     @torch.inference_mode()
@@ -187,7 +185,8 @@ class _RandomSingle(_Arithmetic):
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if function is F.scaled_dot_product_attention:
-            return self.attention(*args, options["attn_mask"], options["is_causal"])
+            query, key, value = args
+            return self.attention(query, key, value, options["attn_mask"], options["is_causal"])
         name = getattr(function, "__name__", "").strip("_")
         result = function(*args, **options)
         if name not in _ROUNDING or result.dtype != torch.float32:
@@ -210,7 +209,8 @@ class _Half(_Arithmetic):
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if function is F.scaled_dot_product_attention:
-            return self.attention(*args, options["attn_mask"], options["is_causal"])
+            query, key, value = args
+            return self.attention(query, key, value, options["attn_mask"], options["is_causal"])
         rounded = [_to_half(each) if isinstance(each, nn.Parameter) else each for each in args]
         result = function(*rounded, **options)
         if function in _MIXTURE:
