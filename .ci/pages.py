@@ -43,7 +43,6 @@ EXCEPTIONS = {
     "CHANGELOG.md": "history",
     ".ci/pages.py": "contains the words",
     "tests/": "docstrings of tests state a fact, not a command",
-    "benchmarks/studies/": "not rewritten yet",
     "models/importers/": "not rewritten yet",
     "training/spoken/": "is about spoken words, which are said",
 }
