@@ -43,7 +43,6 @@ EXCEPTIONS = {
     "CHANGELOG.md": "history",
     ".ci/pages.py": "contains the words",
     "tests/": "docstrings of tests state a fact, not a command",
-    "models/importers/": "not rewritten yet",
     "training/spoken/": "is about spoken words, which are said",
 }
 # First words of a summary that is neither a noun phrase nor an imperative.
