@@ -43,9 +43,6 @@ EXCEPTIONS = {
     "CHANGELOG.md": "history",
     ".ci/pages.py": "contains the words",
     "tests/": "docstrings of tests state a fact, not a command",
-    "exporter/verification/": "not rewritten yet",
-    "benchmarks/studies/": "not rewritten yet",
-    "models/importers/": "not rewritten yet",
     "training/spoken/": "is about spoken words, which are said",
 }
 # First words of a summary that is neither a noun phrase nor an imperative.

@@ -28,7 +28,7 @@ def _spin() -> None:
 
 @contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """Run so many processes that compute until the end of the block."""
+    """Run `count` processes that compute until the end of the block."""
     busy = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(count)]
     for process in busy:
         process.start()

@@ -156,7 +156,7 @@ def _figures(report: VerificationReport) -> dict[str, Any]:
 
 
 def is_justified(run: dict[str, Any]) -> bool:
-    """Whether translations lost quality, so that a refusal is right."""
+    """Return whether translations lost quality, so that a refusal is right."""
     return any(each["quality_lost"] for each in run["lowerings"].values())
 
 
@@ -216,7 +216,7 @@ def interval(events: int, trials: int, confidence: float = CONFIDENCE) -> tuple[
     """
 
     def at_most(count: int, probability: float) -> float:
-        """Probability of so many events or fewer."""
+        """Return the probability of `count` events or fewer."""
         terms = (
             math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
             + k * math.log(probability) + (trials - k) * math.log1p(-probability)
@@ -225,7 +225,7 @@ def interval(events: int, trials: int, confidence: float = CONFIDENCE) -> tuple[
         return math.fsum(map(math.exp, terms))
 
     def solve(falls_to: float, count: int) -> float:
-        """The probability at which so many events or fewer have this probability."""
+        """Return the probability of an event at which `count` events or fewer have the probability `falls_to`."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2

@@ -206,7 +206,7 @@ def _is_masking(node: ir.Node) -> bool:
 
 
 def _has_epsilon(node: ir.Node) -> bool:
-    """Whether a node is a norm, or adds its epsilon."""
+    """Return whether a node is a norm, or adds its epsilon."""
     if "epsilon" in node.attributes:
         return True
     reader = next(iter(node.outputs[0].uses()), None)
@@ -222,7 +222,7 @@ def _is_gelu(node: ir.Node) -> bool:
 
 
 def _is_bucket(node: ir.Node) -> bool:
-    """Whether a node looks up biases of relative positions."""
+    """Return whether a node looks up biases of relative positions."""
     return node.op_type == "Gather" and "positions.table" in (node.inputs[0].name or "")  # type: ignore[union-attr]
 
 
@@ -237,9 +237,17 @@ def _is_int8_product(node: ir.Node) -> bool:
 
 
 def _is_island(node: ir.Node) -> bool:
+<<<<<<< HEAD
     """Whether the largest value of a layer that overflows is the result of a node."""
-    names = f"{node.name} {node.inputs[0].name if node.inputs[0] is not None else ''}"
-    return node.op_type in ("MatMul", "Gemm", "Relu") and "feed_forward.inner" in names
+    if node.op_type not in ("MatMul", "Gemm", "Relu") or node.inputs[0] is None:
+        return False
+    return "feed_forward.inner" in f"{node.name} {node.inputs[0].name}"
+=======
+    """Return whether the largest value of a layer that overflows is the result of a node."""
+    return node.op_type in ("MatMul", "Gemm", "Relu") and "feed_forward.inner" in (node.inputs[0].name or "") + (
+        node.name or ""
+    )
+>>>>>>> work-60c
 
 
 Fault = tuple[Callable[[ir.Graph, ir.Node], None], str, Callable[[ir.Node], bool]]

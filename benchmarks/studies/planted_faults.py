@@ -86,13 +86,13 @@ class Planted:
         self.width = loaded.config.d_model
 
     def weights_report(self) -> WeightsReport:
-        """Compare the weights as they are."""
+        """Compare the current weights."""
         assert self._manifest.parameters is not None
         longest = max(self._manifest.limits.source, self._manifest.limits.target)
         return compare_weights(self._model, self._manifest.parameters, self._weights, longest)
 
     def report(self) -> LoweringReport:
-        """Verify the graphs as they are."""
+        """Verify the current graphs."""
         engine = OrtEngine(self._directory, self._manifest, [self._lowering])
         check = LoweringCheck(engine, self._lowering, self._sample)
         check.loop(range(len(self._sample.sources)))
@@ -166,7 +166,7 @@ def _overwrite(file: Path, offset: int | None, values: Array) -> None:
 
 
 def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """Return a weight of any matrix that is off by so many times the largest one."""
+    """Return a matrix with one weight that is off by `size` times the largest one."""
     matrices = {name: each for name, each in planted.tensors().items() if len(each.shape) == 2 and "pos" not in name}
     name = random.choice(sorted(matrices))
     array = matrices[name].numpy().copy()
@@ -203,7 +203,7 @@ def one_position(planted: Planted, random: Random, size: float) -> dict[str, Arr
 
 
 def overflow(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """Return a feed-forward layer with so many times its inner values, which its outer weights take back."""
+    """Return a feed-forward layer with inner values multiplied by `size`, and outer weights divided by it."""
     tensors = planted.tensors()
     layers = sorted(name for name in tensors if "decoder" in name and "feed_forward.inner.weight" in name)
     inner = random.choice(layers)

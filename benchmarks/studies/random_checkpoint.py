@@ -21,7 +21,7 @@ def random_checkpoint(
         vocabulary: of both sides, tied.
         positions: longest source and target.
         seed: of the weights.
-        fields: of the config, in place of the preset's.
+        fields: of the config, instead of the preset's.
     """
     torch.manual_seed(seed)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "max_positions": positions}

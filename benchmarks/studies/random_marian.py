@@ -52,7 +52,7 @@ def tokenizer(lines: list[str], vocabulary: int) -> tuple[bytes, dict[str, int]]
 
 
 def fit_end(model: Any, sources: torch.Tensor) -> None:
-    """Let the row of the end of sequence win where an answer is `LENGTH` tokens long, whatever it says.
+    """Fit the row of the end of sequence to win where an answer is `LENGTH` tokens long, whatever its tokens.
 
     Args:
         model: with random weights.

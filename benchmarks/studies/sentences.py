@@ -3,7 +3,7 @@
 `python -m txport.benchmarks.studies.sentences PYSBD SENTENCEX`
 
 PYSBD and SENTENCEX are clones of github.com/nipunsadvilkar/pySBD and github.com/wikimedia/sentencex, whose tests are
-read; both packages must be installed. A case is right where all its sentences are, but for white space. What marks a
+read; both packages must be installed. A case is right where all its sentences are, except for white space. What marks a
 line (bullets, numbers of items) is layout here and text there, so that it is left out of what is compared with ours.
 """
 

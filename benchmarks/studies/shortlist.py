@@ -1,7 +1,7 @@
 """Time of translation with shortlists, next to all words: `python -m txport.benchmarks.studies.shortlist BUNDLE`.
 
 Searches of random sources alternate in one process, the same with all words and with each sentence's list: the most
-frequent words and the candidates of each source word. Words have frequencies as Zipf's law says, in sources and among
+frequent words and the candidates of each source word. Words have frequencies by Zipf's law, in sources and among
 candidates, so that sentences share words as real ones do. Encoders are included. Of one thread it is the time of the
 processor, which other programs do not change much; of more it is that of the clock.
 """

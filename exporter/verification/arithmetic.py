@@ -4,8 +4,8 @@ Nothing here reads the bundle's graphs or weights, so a fault in them cannot hid
 the format does:
 
 * float32: results of all operators get random errors of the size that engines make (`_RandomSingle`);
-* float16: weights and the result of every operator are rounded to float16. Values that float16 cannot hold stay as they
-  are: a bundle has float32 islands for them, which only make it more exact;
+* float16: weights and the result of every operator are rounded to float16. Values that float16 cannot hold stay
+  unchanged: a bundle has float32 islands for them, which only make it more exact;
 * int8: weights of products and embedding tables are rounded per channel. Inputs of products are rounded per row, or,
   after a norm, with one scale, as in `txport.exporter.graphs.int8`.
 
@@ -62,8 +62,9 @@ class RoundedReference:
 
     def __init__(self, model: Transformer, weights: str) -> None:
         self._model = model
-        nearest = _NEAREST.get(weights)
-        self._nearest = nearest() if nearest is not None else None
+        self._nearest: _Arithmetic | None = None
+        if weights in _NEAREST:
+            self._nearest = _NEAREST[weights]()
         self._random = _RANDOM[weights]
 
     @torch.inference_mode()

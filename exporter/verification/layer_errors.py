@@ -175,9 +175,10 @@ def _compare(graph: Graph, file: Path, infer: Runner, pairs: Sequence[Pair]) -> 
 
 
 def worst(errors: Sequence[LayerError], count: int) -> list[LayerError]:
-    """Return the values with the largest relative errors, those that are not finite before all others, in their order.
+    """Return the values with the largest relative errors, in the order of `errors`.
 
-    Operators that only move values repeat the error of what they move, and are left out.
+    Values that are not finite count as larger than all others. Operators that only move values repeat the error of
+    what they move, and are left out.
     """
     computed = [each for each in errors if each.operator not in MOVES]
     ranked = sorted(computed, key=lambda each: (each.finite, -each.relative if each.finite else 0.0))

@@ -1,4 +1,4 @@
-"""The options of tx-export and tx-verify that say what is verified on."""
+"""Options of tx-export and tx-verify for the verification: its sentences, references and time limit."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from txport.runtime.console.flags import flags
 
 SENTENCES = 200  # how many are compared, on every machine: several thousand choices of a token
 SINGLES = 10  # how many of them also run alone, which takes as long as a few hundred in batches
-MINUTES = 60.0  # after which something is wrong, or the machine too small for so many
+MINUTES = 60.0  # after which something is wrong, or the machine is too small for this number of sentences
 
 # As `sentences`, `minutes`, `singles`, `text`, `references`, `ids` and `reference_ids` of a command.
 verification_options = flags(

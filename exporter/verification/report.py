@@ -24,9 +24,9 @@ Checked number by number, where the bundle has the table of parameters: its weig
 
 Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
 
-Sentences are the checkpoint's own or the user's, to the end of their answers, which are cut only where they are longer
-than `txport.runtime.text.requests.length_limit` allows. Where there are none, they are random, and their answers are
-cut as `sample.random_limits` says: an answer to a random text need not end by itself.
+Sentences are the checkpoint's own or the user's, to the end of their answers, which are truncated only where they are
+longer than `txport.runtime.text.requests.length_limit` allows. Where there are none, they are random, and their answers
+are truncated to the lengths of `sample.random_limits`: an answer to a random text need not end by itself.
 
 The fused engine for CPUs (`fused`) is verified as a lowering, with its own encoder, where its library is here.
 
@@ -147,7 +147,7 @@ class LoweringReport:
 class AttentionReport:
     """The results of the optional graphs; errors are absolute.
 
-    `own` are the differences of scores from those that the bundle's steps gave for the same answers.
+    `own` are the differences of scores from the scores that the bundle's steps gave for the same answers.
     """
 
     sentences: int

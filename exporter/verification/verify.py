@@ -164,7 +164,7 @@ class Verifier:
 
 
 def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> NativeEngine | None:
-    """Open the fused engine, or say why a bundle that has parameters for it is verified without it.
+    """Open the fused engine, or report why a bundle that has parameters for it is verified without it.
 
     Raises:
         BundleError: the engine refuses the bundle, which would then run on ONNX Runtime alone.
@@ -182,9 +182,9 @@ def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]
 
 
 def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, copy: bool = False) -> Path:
-    """Directory where a bundle's graphs can be run as their precision says: float16 ones are rewritten in `scratch`.
+    """Return a directory where a bundle's graphs run in their precision: float16 ones are rewritten in `scratch`.
 
-    There they round on the CPU as float16 hardware does. With `copy` those of other precisions are written there, too.
+    There they round on the CPU as float16 hardware does. With `copy`, those of other precisions are also written.
     """
     half = manifest.precision.type == "float16"
     if not half and not copy:
@@ -206,7 +206,7 @@ def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, cop
 
 
 def write_report(directory: Path, name: str, manifest: Manifest, report: VerificationReport | None) -> None:
-    """Write `verification.json`, the card and, last, the manifest that lists them; nobody reads `directory` yet.
+    """Write `verification.json`, the card and, last, the manifest that lists them. No process reads `directory` yet.
 
     Args:
         directory: of the bundle.

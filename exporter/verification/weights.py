@@ -71,7 +71,7 @@ def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, chec
 
 
 def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterator[str]:
-    """Say where a tensor is not the checkpoint's; nothing if it is."""
+    """Yield a message if a tensor is not the checkpoint's; nothing if it is."""
     stored = _Stored(parameter, data)
     largest = float(np.abs(expected).max(initial=0))
     block = max(1, _BLOCK * len(expected) // max(1, expected.size))

@@ -138,7 +138,7 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     silent = codes == CODES["base"] and stated.get("src_lang") is None
     if silent and options.source_language is None:
         # As Hugging Face's tokenizer has it, and so all models that were trained with it as it is published.
-        model.notes.append("texts say no language, as tokenizer_config.json has it: --source-language chooses one")
+        model.notes.append("texts contain no language, as tokenizer_config.json has it: --source-language sets one")
         return ours, described(tokenizer, (), (ours.eos_id,), prefix, None)
     source, _ = default_languages(model, options, tokenizer.languages, forced=False)
     languages = Languages(tokenizer.languages, {}, source, None, False)
@@ -149,7 +149,7 @@ def _start(model: HuggingFaceModel, ours: Config, options: ImportOptions, tokeni
     """The config with the language that answers start from: the user's, else what `generate` takes, else tgt_lang.
 
     Raises:
-        InputError: the language is unknown, or nothing says one.
+        InputError: the language is unknown, or nothing specifies one.
     """
     languages = tokenizer.languages
     stated = model.generation("decoder_start_token_id") is not None

@@ -47,7 +47,7 @@ _MODEL_TYPES = {
     "pegasus": "pegasus",
     **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
 }
-# Those that read lists of tokens by themselves.
+# Kinds that read lists of tokens by themselves.
 _WITH_LISTS = ("annotated", "d2l")
 # Architectures that people may well have, and why they are not supported.
 _REFUSED = {
@@ -83,7 +83,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
         raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
     kind = kind or _detected(path)
     if options.heads is not None and kind not in ("annotated", "d2l"):
-        raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, says it itself")
+        raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, specifies it itself")
     if options.adapter is not None and kind not in _MODEL_TYPES.values() and kind != "small100":
         raise InputError(f"--adapter {options.adapter} is for models of Hugging Face's: {source} is of {kind}")
     if options.tokenizer and kind not in _WITH_LISTS and has_lists(options.vocabulary):
@@ -136,7 +136,7 @@ def _detected(path: Path) -> str:
         raise CheckpointError(_of_marian_itself(models[0]))
     if path.is_file() or any(list(path.glob(f"*.{ending}")) for ending in ENDINGS):
         return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt"), ENDINGS))
-    raise CheckpointError(f"{path}: its kind was not recognised: say it with --from ({', '.join(IMPORTERS)})")
+    raise CheckpointError(f"{path}: its kind was not recognised: set it with --from ({', '.join(IMPORTERS)})")
 
 
 def _from_file(file: Path) -> str:
@@ -149,7 +149,7 @@ def _from_file(file: Path) -> str:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
-    with suppress(CheckpointError):  # it is said below, or by the importer
+    with suppress(CheckpointError):  # it is reported below, or by the importer
         if file.suffix != ".safetensors":
             keys = set(state_dict_of(value, file))
     for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):

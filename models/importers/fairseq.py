@@ -55,7 +55,7 @@ _NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
-# What version 0.12 keeps in each encoder layer for a fused operator: zeros, or copies that its own loading makes anew.
+# Tensors of version 0.12 in each encoder layer for a fused operator: zeros, or copies that it makes again on loading.
 _COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
 
 
@@ -104,7 +104,7 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
 def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
     """Return the settings of the model, and of the task."""
     if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
-        raise CheckpointError(f"{file} is no checkpoint of fairseq: it has neither args nor cfg")
+        raise CheckpointError(f"{file} is not a checkpoint of fairseq: it has neither args nor cfg")
     if value.get("args") is not None:
         settings = task = flat_settings(file, value["args"])
         name = settings.get("arch", "transformer")
@@ -118,10 +118,10 @@ def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
 
 
 def _generation(settings: Settings) -> Generation:
-    """Settings by which fairseq-generate searches where its command line says nothing.
+    """Return the settings of fairseq-generate's search without options on its command line.
 
-    Its beams are Hugging Face's with early stopping (fairseq/sequence_generator.py), but for answers that reach their
-    limit, which end with eos there.
+    Its beams are Hugging Face's with early stopping (fairseq/sequence_generator.py), except that answers that reach
+    their limit end with eos there.
     """
     read = SettingReader(lambda name: settings.get(name, None), str(settings.file))
     beam = read.of("beam", int, 1)
@@ -214,7 +214,7 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: ImportOptions)
     languages = [task.get("source_lang", None), task.get("target_lang", None)]
     if not all(languages):
         raise CheckpointError(
-            f"{file} does not say its languages, by which dictionaries are named: give --no-tokenizer"
+            f"{file} does not specify its languages, by which dictionaries are named: give --no-tokenizer"
         )
     rows = (ours.source_vocabulary, ours.target_vocabulary)
     tables = [_dictionary(place / f"dict.{language}.txt", size) for language, size in zip(languages, rows, strict=True)]

@@ -11,7 +11,7 @@ from txport.runtime.errors import CheckpointError
 # No id, length or factor comes near; JSON has larger numbers than a bundle may.
 _LARGEST = 1 << 53
 _POSITIVE = math.ulp(0.0)
-# What `generate` draws among where its settings do not say it (transformers 5, GenerationConfig).
+# Number of tokens that `generate` samples from by default (transformers 5, GenerationConfig).
 _TOP_K = 50
 # Settings that txport has no search for, and the values that change nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -101,7 +101,7 @@ def check_vocabulary(generation: Generation, vocabulary: int, file: str) -> None
 
 
 def generation_notes(generation: Generation) -> list[str]:
-    """Sentences that tell the user of the model's own settings."""
+    """Return sentences that describe the model's own settings to the user."""
     stated = encode(generation)
     unsupported = stated.pop("unsupported", [])
     notes = []
@@ -141,7 +141,7 @@ def id_list(value: Any, name: str, file: str) -> tuple[int, ...]:
     """Return the ids of a setting; none where it is null.
 
     Raises:
-        CheckpointError: it is no list of ids.
+        CheckpointError: it is not a list of ids.
     """
     if value is None:
         ids = []
@@ -156,7 +156,7 @@ def word_lists(value: Any, name: str, file: str) -> tuple[tuple[int, ...], ...]:
     """Return the words of a setting, each of one id or more; none where it is null.
 
     Raises:
-        CheckpointError: it is no list of such words.
+        CheckpointError: it is not a list of such words.
     """
     if value is None:
         words = []
@@ -187,14 +187,17 @@ def _one(value: Any, file: str) -> int | None:
 
 
 def _least(read: SettingReader) -> int | None:
-    """Return tokens before an end: `min_length` counts the decoder's first token, too."""
+    """Return the minimum number of tokens before an end: `min_length` also counts the decoder's first token."""
     whole = read.of("min_length", int, 0, 0) or 0
     made = read.of("min_new_tokens", int, 0, 0) or 0
     return max(whole - 1, made) or None
 
 
 def _most(read: SettingReader) -> int | None:
-    """Return tokens at most: `max_length` counts the decoder's first token, too, and gives way to `max_new_tokens`."""
+    """Return the maximum number of tokens: `max_new_tokens`, otherwise `max_length`.
+
+    `max_length` also counts the decoder's first token.
+    """
     made: int | None = read.of("max_new_tokens", int, None, 1)
     whole: int | None = read.of("max_length", int, None, 1)
     if made is not None or whole is None:

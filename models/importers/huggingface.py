@@ -1,4 +1,4 @@
-"""Common parts of Hugging Face's models: config.json and generation, and the names of those that descend from BART."""
+"""Common parts of Hugging Face's models: config.json and generation, and the names of descendants of BART."""
 
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class HuggingFaceModel(Settings):
         """Return the id that every answer is forced to begin with, if there is one.
 
         Raises:
-            CheckpointError: the setting is no id of the vocabulary, or there are several.
+            CheckpointError: the setting is not an id of the vocabulary, or there are several.
         """
         value = self.generation("forced_bos_token_id")
         # BART's old name for it, which `generate` reads in config.json only.
@@ -116,7 +116,7 @@ class HuggingFaceModel(Settings):
         )
 
     def config(self, **fields: Any) -> Config:
-        """Return our config: what all that descend from BART say alike, and `fields`.
+        """Return our config: the fields that all descendants of BART share, and `fields`.
 
         Raises:
             CheckpointError: a field is missing, or no model of ours can have it.
@@ -146,7 +146,7 @@ class HuggingFaceModel(Settings):
         return self.config_of(**{**stated, **fields})
 
     def rate(self, name: str, default: float) -> float:
-        """Return a rate of dropout; it matters to further training only, so that an unreadable one is no fault."""
+        """Return a rate of dropout. It matters to further training only, so an unreadable one is not an error."""
         value = self.fields.get(name, default)
         if isinstance(value, int | float) and 0 <= value < 1:
             return float(value)
@@ -160,15 +160,15 @@ class HuggingFaceModel(Settings):
         """Map both embeddings and the projection, whichever copies of shared tables the files hold.
 
         Args:
-            shared: whether the config says that source and target have one embedding.
+            shared: whether source and target have one embedding according to the config.
             stacks: the names of the two stacks; None for those of BART.
 
         Returns:
             the fields of our config that this decides.
 
         Raises:
-            CheckpointError: a table is missing or has other rows than the config says, or tables that the config ties
-                differ, or a banned id is none.
+            CheckpointError: a table is missing or has other rows than the config specifies, or tables that the config
+                ties differ, or a banned id is none.
         """
         plan = self.plan
         common = f"{self.prefix}shared.weight"
@@ -180,7 +180,7 @@ class HuggingFaceModel(Settings):
         tied = bool(self.fields.get("tie_word_embeddings", True)) and not self._untied
         projection = head if plan.has(head) else target
         if not tied and projection != head:
-            raise CheckpointError(f"{plan.source} lacks {head}, although {self.file} says tie_word_embeddings = false")
+            raise CheckpointError(f"{plan.source} lacks {head}, although {self.file} sets tie_word_embeddings = false")
         if not tied and common not in (source, target):
             plan.ignore(common)  # saved, but used by no side: transformers 5 unties everything at once
         for names in ((common, *sides) if shared and tied else (), (target, head) if tied else ()):
@@ -196,14 +196,14 @@ class HuggingFaceModel(Settings):
         return {**fields, "projection_bias": self.projection_bias(vocabulary)}
 
     def check_rows(self, table: str, rows: int, field: str, stated: int) -> None:
-        """Check that a table has as many rows as a field of config.json says.
+        """Check that a table has as many rows as a field of config.json specifies.
 
         Raises:
             CheckpointError: it has others.
         """
         if rows != stated:
             raise CheckpointError(
-                f"{self.plan.source}: {table} has {rows} rows, but {self.file} says {field} = {stated}"
+                f"{self.plan.source}: {table} has {rows} rows, but {self.file} sets {field} = {stated}"
             )
 
     def projection_bias(self, vocabulary: int) -> bool:
@@ -229,7 +229,7 @@ class HuggingFaceModel(Settings):
             bias[token] = BANNED
         if banned:
             ids = ", ".join(map(str, banned))
-            self.notes.append(f"ids that are never made, as the model's generation settings say: {ids}")
+            self.notes.append(f"ids that are never made, as the model's generation settings specify: {ids}")
         if not bool(bias.any()):
             return False
         plan.put("projection.bias", bias, name)
@@ -241,7 +241,7 @@ class HuggingFaceModel(Settings):
         return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
     def generation_settings(self, vocabulary: int) -> Generation:
-        """Return the settings of `generate` as a bundle keeps them, of which the user is told.
+        """Return the settings of `generate` as a bundle keeps them, and add notes about them for the user.
 
         Raises:
             CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.

@@ -20,7 +20,7 @@ class ImportOptions:
         source_language: the default, for a model of many languages.
         target_language: likewise.
         vocabulary: directory of dictionaries or tokenizer files that are not next to the model.
-        heads: attention heads, of a state dict that does not say how many there are.
+        heads: number of attention heads, for a state dict that does not specify it.
         adapter: directory of a LoRA adapter, to be merged into a model of Hugging Face's.
         pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
     """
@@ -55,7 +55,7 @@ class Imported:
         config: its shape as ours.
         plan: its weights as ours, checked against `config`.
         tokenizer: its tokenizer.
-        notes: what a user should know: settings of its search, ids that are banned.
+        notes: sentences for the user: settings of its search, ids that are banned.
         generation: its own settings of its search.
     """
 

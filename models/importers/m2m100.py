@@ -47,7 +47,7 @@ def m2m100_kind(directory: Path, config: Mapping[str, Any]) -> str:
     """ "small100" or "m2m100", whose files differ in nothing else than the code beside them or their tokenizer's name.
 
     Raises:
-        CheckpointError: it has the shape of SMaLL-100, and nothing says which it is.
+        CheckpointError: it has the shape of SMaLL-100, and nothing specifies which it is.
     """
     stated = read_json(directory / "tokenizer_config.json", optional=True).get("tokenizer_class")
     if (directory / SMALL100_MARK).is_file() or "small100" in str(stated).lower():
@@ -56,7 +56,7 @@ def m2m100_kind(directory: Path, config: Mapping[str, Any]) -> str:
     if layers == _SMALL100_LAYERS and "Nllb" not in str(stated):
         raise CheckpointError(
             f"{directory} has the layers of SMaLL-100, whose texts begin with the language of the answer, but neither "
-            f"{SMALL100_MARK} nor its tokenizer's name: say --from small100, or --from m2m100 if it is another model"
+            f"{SMALL100_MARK} nor its tokenizer's name: give --from small100, or --from m2m100 if it is another model"
         )
     return "m2m100"
 
@@ -74,7 +74,7 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
 
 
 def import_small100(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a SMaLL-100, also where nothing in its directory says so.
+    """Understand a SMaLL-100, also where nothing in its directory identifies it.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.

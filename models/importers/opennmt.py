@@ -75,7 +75,7 @@ def import_opennmt(path: Path, options: ImportOptions) -> Imported:
     file = one_file(path, ("model.pt",))
     value = read_pickle(file)
     if not isinstance(value, dict) or "opt" not in value:
-        raise CheckpointError(f"{file} is no checkpoint of OpenNMT-py: it has no opt")
+        raise CheckpointError(f"{file} is not a checkpoint of OpenNMT-py: it has no opt")
     settings = flat_settings(file, value["opt"])
     settings.refuse(_NEUTRAL)
     source, target, start = _vocabularies(file, value.get("vocab"))
@@ -173,7 +173,7 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
 
 
 def _copying(plan: ImportPlan, width: int, pad: int) -> None:
-    """Its CopyGenerator looks at the decoder's state only, has the probability to copy, not to say, and never pads."""
+    """Map its CopyGenerator, which reads the decoder's state only, has 1 - p_gen instead of p_gen, and never pads."""
     for part in ("weight", "bias"):
         plan.take(f"copying.state.{part}", f"generator.linear_copy.{part}")
         plan.change(f"copying.state.{part}", torch.neg)

@@ -62,7 +62,7 @@ class ImportPlan:
         """Return a tensor of the source, which then counts as used.
 
         Raises:
-            CheckpointError: the source lacks it, or it is no float tensor.
+            CheckpointError: the source lacks it, or it is not a float tensor.
         """
         if name not in self.theirs:
             raise CheckpointError(f"{self.source} lacks {name}, which its configuration needs")
@@ -140,7 +140,7 @@ class ImportPlan:
         }
 
     def ignore(self, *names: str) -> None:
-        """These may be there and say nothing (tables that can be computed, version numbers)."""
+        """Ignore tensors that may exist and add nothing (tables that can be computed, version numbers)."""
         self._used.update(names)
 
     def same(self, *names: str) -> bool:
@@ -152,7 +152,7 @@ class ImportPlan:
         return alike
 
     def check(self, config: Config) -> None:
-        """Check that all of the model is there, in the shapes that `config` says, and that nothing is left over.
+        """Check that all of the model is there, in the shapes that `config` specifies, and that nothing is left over.
 
         Raises:
             CheckpointError: it is not so; the message lists what is wrong.
@@ -160,7 +160,7 @@ class ImportPlan:
         shapes = parameter_shapes(config)
         if unknown := sorted(self.theirs.keys() - self._used):
             raise CheckpointError(
-                f"{self.source} has weights that this importer does not know and will not leave out: {some(unknown)}"
+                f"{self.source} has weights that this importer does not support and will not leave out: {some(unknown)}"
             )
         assert shapes.keys() == self.parts.keys(), shapes.keys() ^ self.parts.keys()
         for name, shape in shapes.items():

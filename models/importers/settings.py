@@ -149,5 +149,5 @@ def one_file(path: Path, preferred: tuple[str, ...], endings: tuple[str, ...] = 
     if not files:
         raise CheckpointError(f"{path} holds no {what} file: name the checkpoint file")
     if len(files) > 1 and files[0].name not in preferred:
-        raise CheckpointError(f"{path} holds {len(files)} {what} files: name one of them, say {files[-1]}")
+        raise CheckpointError(f"{path} holds {len(files)} {what} files: name one of them, such as {files[-1]}")
     return files[0]

@@ -38,7 +38,7 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _fields(model: HuggingFaceModel) -> dict[str, Any]:
-    """The fields of our config but for the embeddings; those that old files lack have the values of that time."""
+    """Return the fields of our config except the embeddings, with the values of old versions for missing fields."""
     kind = str(model.get("feed_forward_proj", "relu"))
     layers = model.get("num_layers", kind=int)
     name = {"gated-gelu": "gelu_new"}.get(kind, kind.removeprefix("gated-"))
@@ -89,7 +89,7 @@ def _embeddings(model: HuggingFaceModel) -> dict[str, Any]:
 def _scaled(model: HuggingFaceModel) -> bool:
     """Return whether what the projection reads is multiplied by d_model^-0.5, as T5 1.0 does and 1.1 does not.
 
-    Files of transformers 5 say it, those before by the tie, which version 5 writes for all.
+    Files of transformers 5 have a field for it. In older files it follows from the tie, which version 5 writes for all.
     """
     tied = model.fields.get("tie_word_embeddings", True) is not False
     if model.fields.get("model_type") == "mt5":

@@ -84,7 +84,7 @@ class Stored:
 
     Attributes:
         shape: its shape.
-        dtype: its type; None for one that is no weight (an integer counter, say).
+        dtype: its type; None if it is not a weight (an integer counter, for example).
         read: gives its rows from the first to before the second number; all of it where it has no dimension.
         where: equal for two tensors that are one in memory.
     """
@@ -197,7 +197,7 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
 def read_state_dict(file: Path) -> dict[str, Stored]:
     """Return the tensors of a file that holds a state dict.
 
-    A file in today's format is mapped anew for each part that is read, and so never held as a whole.
+    A file in today's format is mapped again for each part that is read, and so never held as a whole.
 
     Raises:
         CheckpointError: it holds anything else, or code, or is damaged.
@@ -268,7 +268,7 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
         return _member(inner[0], file)
     name = next(name for name, tensor in value.items() if not isinstance(name, str) or not isinstance(tensor, Tensor))
     raise CheckpointError(
-        f"{file} has {str(name)[:60]!r} among its weights, which is no tensor, and no state dict inside"
+        f"{file} has {str(name)[:60]!r} among its weights, which is not a tensor, and no state dict inside"
     )
 
 
@@ -300,7 +300,7 @@ def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
 
     Args:
         file: the file.
-        stand_ins: classes that are instantiated in the place of others, given by their full names.
+        stand_ins: classes that are instantiated instead of others, given by their full names.
 
     Raises:
         CheckpointError: it holds anything else, or cannot be read.

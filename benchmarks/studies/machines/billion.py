@@ -45,7 +45,7 @@ class Measured:
 
 
 def measure(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int) -> Measured:
-    """Translate so many lines by one process and by two, and read others."""
+    """Translate `lines` lines by one process and by two, and read others."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         works = [translating(folder, bundle, text, count, limit(max_length)) for count in (lines, 1)]

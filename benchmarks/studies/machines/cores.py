@@ -101,7 +101,7 @@ def main(bundle: Path, threads: int | None, batch: str, tokens: int, rounds: int
     counts = powers(min(threads or cores(), _MOST))
     batches = [int(size) for size in batch.split(",")]
     table = by_threads(bundle, counts, batches, tokens, rounds, warm_up)
-    few = max(2, rounds // 10), max(2, warm_up // 10)  # rounds: calls of so many sentences take longer
+    few = max(2, rounds // 10), max(2, warm_up // 10)  # rounds: calls of many sentences take longer
     click.echo("\n".join([*table, "", *by_workers(bundle, counts, tokens, *few)]))
 
 

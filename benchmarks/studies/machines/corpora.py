@@ -38,7 +38,7 @@ from txport.runtime.translator import Translator
 
 COMMAND = "import sys; from txport.runtime.entry import translate_corpus; translate_corpus()"
 Work = Callable[[Sequence[int]], None]  # in a process on each of some cores
-# Programs that tell what two cores have for each other.
+# Programs that measure how much two cores slow each other down.
 LOOPS = {
     "additions": "n = 0\nwhile n < 40_000_000: n += 1",
     "copies": "data, copy = bytes(1 << 26), memoryview(bytearray(1 << 26))\nfor _ in range(300): copy[:] = data",
@@ -214,7 +214,7 @@ def one_and_two(works: Sequence[Work], rounds: int) -> npt.NDArray[np.float64]:
 def kills(
     bundle: Path, text: Path, lines: int, max_length: int | None, kills: int, shards: int, part_rows: int, seed: int
 ) -> None:
-    """Kill processes at random moments, let others go on, and compare all bytes with those of an undisturbed run."""
+    """Kill processes at random moments, start them again, and compare all bytes with those of an undisturbed run."""
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder, "corpus.jsonl.zst"), text, lines)
@@ -238,9 +238,9 @@ def shares_of(shards: int) -> range:
 
 
 def disturb(fixed: Sequence[object], output: str, shards: int, moments: list[float], draw: random.Random) -> int:
-    """Run all shards, and kill one of the processes when so many parts are there; how many were killed.
+    """Run all shards, kill a process at each of `moments`, and return the number of killed processes.
 
-    A moment between two numbers is as long after the first of them, by the pace so far.
+    A moment is a number of finished parts. Its fraction is a time after that part, by the pace so far.
     """
 
     def begin(shard: int) -> "subprocess.Popen[bytes]":
@@ -288,11 +288,11 @@ def digest_of(folder: Path) -> dict[str, str]:
 def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: int) -> None:
     """Compare two actors of Ray with two shards, from and to Parquet; the cluster runs before, all else is timed.
 
-    The same files of one line each tell what their starts take: of processes, of actors, of Ray's plan.
+    The same number of files with one line each measures their start times: of processes, of actors, of Ray's plan.
     """
     import ray as ray_
 
-    os.environ["RAY_DATA_PARQUET_FOOTER_NUM_ACTORS"] = "1"  # as the page says for a small machine
+    os.environ["RAY_DATA_PARQUET_FOOTER_NUM_ACTORS"] = "1"  # as runtime/corpus/README.md recommends for a small machine
     ray_.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     ray_.data.DataContext.get_current().enable_progress_bars = False
     with tempfile.TemporaryDirectory() as folder:
@@ -321,7 +321,7 @@ def ray(bundle: Path, text: Path, lines: int, max_length: int | None, rounds: in
 
 
 def parquet_files(folder: Path, text: Path, rows: int) -> list[str]:
-    """Return the corpus in 16 files of so many rows each."""
+    """Return the corpus in 16 files of `rows` rows each."""
     import pyarrow
     import pyarrow.parquet
 

@@ -62,7 +62,7 @@ def txport_system(bundle: Path, threads: int) -> System:
 
 def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: str) -> list[System]:
     """Return its asynchronous translator, with each of the settings."""
-    waiters = ThreadPoolExecutor(512)  # an asynchronous result tells nobody: somebody must wait for each
+    waiters = ThreadPoolExecutor(512)  # an asynchronous result has no callback: a thread must wait for each
 
     def system(inter: int, intra: int) -> System:
         translator: Any = ctranslate2.Translator(

@@ -64,7 +64,7 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
     width = plan.stored(MARK).shape[1]
     rows = fields["source_vocabulary"], fields["target_vocabulary"]
     lists = read_word_lists(options.vocabulary or file.parent, rows) if options.tokenizer else None
-    advice = f"{file} is no whole state dict of the annotated Transformer"
+    advice = f"{file} is not a whole state dict of the annotated Transformer"
     unbiased = (width - 1) / width
     ours = Settings(file, {}).config(
         d_model=width,
@@ -101,7 +101,7 @@ def _todays_name(name: str) -> str:
 
 
 def _positions(plan: ImportPlan, ours: Config) -> None:
-    """The tables `[1, length, d_model]` must be sinusoids: these are computed anew, to any length."""
+    """Check that the tables `[1, length, d_model]` are sinusoids, which are computed again, to any length."""
     for name in ("src_embed.1.pe", "tgt_embed.1.pe"):
         if plan.has(name):
             table = plan.stored(name).whole().reshape(-1, ours.d_model)
@@ -117,7 +117,9 @@ def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> st
     """
     prefixes = [name.removesuffix(mark) for name in stored if name == mark or name.endswith(f".{mark}")]
     if len(prefixes) != 1:
-        raise CheckpointError(f"{file} is no state dict of {what}: it has {'no' if not prefixes else 'several'} {mark}")
+        raise CheckpointError(
+            f"{file} is not a state dict of {what}: it has {'no' if not prefixes else 'several'} {mark}"
+        )
     return prefixes[0]
 
 
@@ -128,7 +130,7 @@ def needed_heads(file: Path, options: ImportOptions) -> int:
         InputError: they were not given.
     """
     if options.heads is None:
-        raise InputError(f"{file} does not say how many attention heads there are: give --heads")
+        raise InputError(f"{file} does not specify the number of attention heads: give --heads")
     return options.heads
 
 

@@ -56,7 +56,7 @@ def import_d2l(path: Path, options: ImportOptions) -> Imported:
     plan.take("projection.bias", "decoder.dense.bias")
     rows = fields["source_vocabulary"], fields["target_vocabulary"]
     lists = read_word_lists(options.vocabulary or file.parent, rows) if options.tokenizer else None
-    advice = f"{file} is no whole state dict of d2l's Transformer"
+    advice = f"{file} is not a whole state dict of d2l's Transformer"
     ours = Settings(file, {}).config(
         d_model=plan.stored(MARK).shape[1],
         heads=needed_heads(file, options),

@@ -76,7 +76,7 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
     """
     file = directory / DESCRIPTION
-    value = read(file, "it says what a state dict does not; see models/README.md", CheckpointError)
+    value = read(file, "it specifies what a state dict does not; see models/README.md", CheckpointError)
     described = decode(TorchDescription, value, str(file), CheckpointError)
     weights = directory / described.weights
     plan = ImportPlan(read_tensors(weights), weights)
@@ -168,7 +168,7 @@ def _positions(plan: ImportPlan, described: TorchDescription, ours: Config) -> N
 
 
 def _leave_out_sinusoids(plan: ImportPlan, ours: Config) -> None:
-    """Buffers that hold our own sinusoids, as models keep them that compute them once, say nothing new."""
+    """Ignore buffers that hold our own sinusoids, from models that compute them once and keep them."""
     for name, stored in plan.theirs.items():
         rows = math.prod(stored.shape[:-1])
         if stored.dtype is None or stored.shape[-1:] != (ours.d_model,) or set(stored.shape[:-1]) - {rows, 1}:

@@ -1,6 +1,6 @@
 """Tokens that were added to a tokenizer of Hugging Face's, from all files that may list them.
 
-A tokenizer's own special tokens, such as </s>, stay text in a text: whoever translates a page about HTML means no end.
+A tokenizer's own special tokens, such as </s>, stay text in a text: in a page about HTML, </s> does not end a sequence.
 """
 
 import re
@@ -20,7 +20,7 @@ _SENTINEL = re.compile(r"<extra_id_\d+>")
 _MASKS = {"pegasus": re.compile(r"<(mask_1|unk_\d+)>")}
 _SENTINELS = 100  # of T5, unless tokenizer_config.json has another number as extra_ids
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
-# NLLB says eng_Latn, mBART en_XX, M2M100 __en__, SeamlessM4T __eng__ and __cmn_Hant__, PLBart __en_XX__.
+# NLLB has eng_Latn, mBART en_XX, M2M100 __en__, SeamlessM4T __eng__ and __cmn_Hant__, PLBart __en_XX__.
 _CODE = re.compile(r"__([A-Za-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
 _FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
@@ -193,7 +193,7 @@ def _masks(directory: Path) -> re.Pattern[str] | None:
 def with_added(
     table: Sequence[str | None], model: bytes, added: AddedTokens | None, separate: bool = False
 ) -> list[str | None]:
-    """Return pieces by id with the added tokens, as answers show them; None for those that answers do not show.
+    """Return pieces by id with the added tokens, as answers show them; None for pieces that answers do not show.
 
     Args:
         table: the pieces of the model.

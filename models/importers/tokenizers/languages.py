@@ -1,4 +1,4 @@
-"""The languages of a model: their names and ids, and those that are used unless others are chosen."""
+"""The languages of a model: their names and ids, and its default languages."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,7 +124,7 @@ def chosen_language(
     """
     some = ", ".join(list(table)[:8]) + (" ..." if len(table) > 8 else "")
     if name is None and required:
-        raise InputError(f"{directory} has many languages: say the default with --{side}-language ({some})")
+        raise InputError(f"{directory} has many languages: set the default with --{side}-language ({some})")
     if name is not None and not table:
         raise InputError(f"--{side}-language {name} means nothing for {directory}, which has none: leave it out")
     if name is not None and name not in table:

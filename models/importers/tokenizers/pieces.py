@@ -1,8 +1,9 @@
 """Pieces of a SentencePiece model file (`sentencepiece_model.proto`), read and completed.
 
-A vocabulary that two languages share has pieces of both, and a model may choose a piece on the target side that only
-the source side's SentencePiece model knows, say a name. SentencePiece would leave its "▁" in the text, because it does
-not know the piece; so the target side's file is completed with such pieces as UNUSED ones, which encoding never takes.
+A vocabulary that two languages share has pieces of both. On the target side, a model may choose a piece, such as a
+name, that only the source side's SentencePiece model contains. SentencePiece would leave its "▁" in the text, because
+its own model lacks the piece. So the target side's file is completed with such pieces as UNUSED ones, which encoding
+never takes.
 """
 
 import struct

@@ -15,7 +15,7 @@ _SHARED = ("shared.model", "sentencepiece.bpe.model", "spm.model")
 
 
 def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -> TokenizerParts:
-    """shared.model, or source.model and target.model, in the directory or where --vocabulary says.
+    """Return shared.model, or source.model and target.model, from --vocabulary or else from the directory.
 
     Raises:
         CheckpointError: they are missing, or have more pieces than the embeddings have rows.

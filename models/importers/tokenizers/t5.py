@@ -38,7 +38,7 @@ from txport.runtime.errors import CheckpointError
 
 SPM = ("spiece.model", "spm.model", "sentencepiece.model")
 _JSON = "tokenizer.json"
-# MADLAD's (and mT5's fine-tunes') way to say the language of an answer, at the beginning of a text.
+# The language of an answer at the beginning of a text, as in MADLAD and fine-tuned mT5.
 _LANGUAGE = re.compile(r"<2([A-Za-z_]+)>")
 _PEGASUS_OFFSET = 103
 
@@ -169,7 +169,7 @@ def _byte_level(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
 
 
 def _of_json(model: HuggingFaceModel) -> tuple[Path, bytes | None]:
-    """tokenizer.json, which is all that transformers 5 writes, and the SentencePiece model that it says, if any.
+    """Return tokenizer.json, which is all that transformers 5 writes, and the SentencePiece model made from it, if any.
 
     Raises:
         CheckpointError: it is missing or damaged.
@@ -182,7 +182,7 @@ def _of_json(model: HuggingFaceModel) -> tuple[Path, bytes | None]:
     try:
         return file, sentencepiece_of(read_bytes(file))
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise CheckpointError(f"{file} is no tokenizer ({error!r}): copy it again, or give --no-tokenizer") from None
+        raise CheckpointError(f"{file} is not a tokenizer ({error!r}): copy it again, or give --no-tokenizer") from None
 
 
 def _of_tokenizers(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:

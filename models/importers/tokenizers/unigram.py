@@ -1,8 +1,8 @@
 """A tokenizer.json with a unigram model as the SentencePiece model that it was made from, so that C++ reads it too.
 
 transformers 5 writes no spiece.model. Its tokenizer.json has the pieces with their scores, and SentencePiece's own
-normalisation, compiled; the rest of such a file says in other words what SentencePiece does with every text. Whatever
-else it says makes it another tokenizer, which is not turned.
+normalisation, compiled. The rest of such a file describes what SentencePiece does with every text. A file with any
+other content is another tokenizer, which is not converted.
 """
 
 import base64
@@ -20,7 +20,7 @@ _CONTROL = 3
 _USER_DEFINED = 4
 _BYTE = 6
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-# What SentencePiece does without being told: it drops spaces that repeat, or are at the ends.
+# What SentencePiece does by default: it drops spaces that repeat, or are at the ends.
 _SPACES = ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {"type": "WhitespaceSplit"})
 
 

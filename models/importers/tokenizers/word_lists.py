@@ -143,7 +143,7 @@ def word_tokenizer(
 
 
 def _piece(token: str) -> str | None:
-    """None for special tokens, and for those that no text can have: blanks, and words with spaces inside."""
+    """Return its piece; None for special tokens, and for tokens that no text can have: blanks and words with spaces."""
     if token in _SPECIAL or token.split() != [token]:
         return None
     return f"▁{token}"

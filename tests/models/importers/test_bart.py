@@ -184,7 +184,7 @@ def test_what_plbarts_answers_start_from(tmp_path: Path) -> None:
     ids = {name.strip("_"): token for name, token in theirs.lang_code_to_id.items()}
     assert import_here(tmp_path / "plbart", tmp_path / "stated").config.bos_id == ids["java"]
     write_json(tmp_path / "plbart" / "tokenizer_config.json", {"tokenizer_class": "PLBartTokenizer", **base})
-    with pytest.raises(InputError, match=r"say the default with --target-language \(java, python, en_XX\)"):
+    with pytest.raises(InputError, match=r"set the default with --target-language \(java, python, en_XX\)"):
         import_here(tmp_path / "plbart", tmp_path / "other")
     told = import_here(tmp_path / "plbart", tmp_path / "told", target_language="en_XX")
     assert told.config.bos_id == ids["en_XX"] and told.tokenizer.target_prefix == ()

@@ -168,7 +168,7 @@ def test_a_missing_tensor_and_one_too_many(marian: Path) -> None:
     weights_changed(
         marian, lambda t: t.update(stranger=torch.zeros(3), **{"model.encoder.adapter.weight": torch.zeros(2)})
     )
-    assert_refused(marian, "does not know", "model.encoder.adapter.weight, stranger")
+    assert_refused(marian, "does not support", "model.encoder.adapter.weight, stranger")
     weights_changed(marian, lambda t: t.pop("model.decoder.layers.1.fc1.weight"))
     assert_refused(marian, "lacks model.decoder.layers.1.fc1.weight")
 
@@ -180,7 +180,7 @@ def test_many_unknown_tensors_are_not_all_listed(marian: Path) -> None:
 
 def test_a_layer_more_than_the_config_says(marian: Path) -> None:
     changed_json(marian / "config.json", encoder_layers=1, num_hidden_layers=1)
-    assert_refused(marian, "does not know", "model.encoder.layers.1.")
+    assert_refused(marian, "does not support", "model.encoder.layers.1.")
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_a_pickle_with_code_is_refused_and_not_run(marian: Path, tmp_path: Path,
     ("value", "words"),
     [
         ([1, 2], "no state dict but list"),
-        ({"model.shared.weight": 5}, "'model.shared.weight' among its weights, which is no tensor"),
-        ({1: torch.zeros(2)}, "'1' among its weights, which is no tensor"),
+        ({"model.shared.weight": 5}, "'model.shared.weight' among its weights, which is not a tensor"),
+        ({1: torch.zeros(2)}, "'1' among its weights, which is not a tensor"),
         ({}, "no state dict but dict"),
         (np.float64(1.5), "no state dict but a value that is not read"),
         (torch.zeros(3), "no state dict but Tensor"),

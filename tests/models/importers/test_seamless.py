@@ -156,7 +156,7 @@ def test_nothing_says_that_it_is_small100(small100: tuple[Path, Any, Any], tmp_p
     directory = Path(shutil.copytree(small100[0], tmp_path / "theirs"))
     config, stated = directory / "config.json", directory / "tokenizer_config.json"
     changed_json(config, encoder_layers=12, decoder_layers=3, vocab_size=128112)
-    with pytest.raises(CheckpointError, match="say --from small100, or --from m2m100"):
+    with pytest.raises(CheckpointError, match="give --from small100, or --from m2m100"):
         import_here(directory, tmp_path / "none", target_language="fr")
     assert m2m100_kind(directory, {"encoder_layers": 12, "decoder_layers": 12}) == "m2m100"
     for name, kind in (("SMALL100Tokenizer", "small100"), ("NllbTokenizer", "m2m100")):

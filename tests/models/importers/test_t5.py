@@ -171,7 +171,7 @@ def test_weights_of_bfloat16_keep_what_the_import_multiplies(tmp_path: Path) -> 
         ({"relative_attention_num_buckets": 16}, r"relative_attention_bias.weight has shape \(1, 8, 2\)"),
         ({"relative_attention_num_buckets": 7}, "position_buckets = 7 must be even"),
         ({"num_layers": 3, "num_decoder_layers": 2}, "lacks encoder.block.2.layer.0.layer_norm.weight"),
-        ({"vocab_size": 61}, "shared.weight has 60 rows, but .* says vocab_size = 61"),
+        ({"vocab_size": 61}, "shared.weight has 60 rows, but .* sets vocab_size = 61"),
         ({"num_heads": "2"}, "num_heads must be int, not '2'"),
         ({"model_type": "umt5"}, "lacks encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"),
     ],
@@ -300,7 +300,7 @@ def test_a_tokenizer_json_that_does_more_than_sentencepiece(tmp_path: Path) -> N
     assert "texts need Python, or spiece.model beside it" in note
     for text in ("{", "[]", json.dumps({**value, "model": {}}), json.dumps({**value, "added_tokens": 3})):
         file.write_text(text)
-        with pytest.raises(CheckpointError, match="tokenizer.json is no .*tokenizer"):
+        with pytest.raises(CheckpointError, match="tokenizer.json is not a .*tokenizer"):
             import_here(tmp_path / "theirs", tmp_path / "other")
 
 
@@ -358,7 +358,7 @@ def without_blank(ids: list[int], ours: Any) -> list[int]:
 def test_the_language_is_asked_for_at_import(tmp_path: Path) -> None:
     make(tmp_path / "theirs", vocabulary=80)
     spiece(tmp_path / "theirs", user_defined_symbols=["<2de>", "<2fr>"])
-    with pytest.raises(InputError, match=r"say the default with --target-language \(de, fr\)"):
+    with pytest.raises(InputError, match=r"set the default with --target-language \(de, fr\)"):
         import_here(tmp_path / "theirs", tmp_path / "checkpoint")
     import_here(tmp_path / "theirs", tmp_path / "ids", tokenizer=False)
 

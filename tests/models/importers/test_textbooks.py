@@ -218,13 +218,15 @@ def without(state: State, *names: str) -> State:
 
 def test_state_dicts_that_are_none(tmp_path: Path) -> None:
     other = {"a.weight": torch.zeros(2, 2)}
-    annotated = "is no state dict of the annotated Transformer"
+    annotated = "is not a state dict of the annotated Transformer"
     assert f"{annotated}: it has no src_embed.0.lut" in refusal(tmp_path, other, kind="annotated")
-    assert "is no state dict of d2l's Transformer: it has no encoder.embedding" in refusal(tmp_path, other, kind="d2l")
+    assert "is not a state dict of d2l's Transformer: it has no encoder.embedding" in refusal(
+        tmp_path, other, kind="d2l"
+    )
     neither = "neither of fairseq nor of OpenNMT-py, of the annotated Transformer nor of d2l"
     assert neither in refusal(tmp_path, other)
     assert annotated in refusal(tmp_path, d2l_state(), kind="annotated")
-    assert "no state dict of d2l" in refusal(tmp_path, annotated_state(), kind="d2l")
+    assert "is not a state dict of d2l" in refusal(tmp_path, annotated_state(), kind="d2l")
     with pytest.raises(CheckpointError, match=r"holds no \.pt or \.pth or \.safetensors file"):
         (tmp_path / "empty").mkdir()
         import_here(tmp_path / "empty", tmp_path / "x", "d2l", heads=2)
@@ -236,9 +238,9 @@ def test_parameters_that_are_missing_too_many_or_of_another_shape(make: Callable
     for name in list(state)[2::7]:
         if not name.endswith("pe"):
             sentence = refusal(tmp_path, without(state, name))
-            assert "lacks" in sentence or "no whole state dict" in sentence
+            assert "lacks" in sentence or "is not a whole state dict" in sentence
     more = {**state, "encoder.more.weight": torch.zeros(3)}
-    assert "does not know and will not leave out: encoder.more" in refusal(tmp_path, more)
+    assert "does not support and will not leave out: encoder.more" in refusal(tmp_path, more)
     name = next(name for name in state if name.endswith(("linears.1.weight", "W_k.weight")))
     narrow = {**state, name: torch.zeros(16, 15)}
     assert "has shape (16, 15), but its configuration needs (16, 16)" in refusal(tmp_path, narrow)

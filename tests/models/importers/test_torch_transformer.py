@@ -205,7 +205,7 @@ def test_descriptions_that_do_not_fit(tmp_path: Path, fields: dict[str, Any], wo
 
 def test_heads_are_not_for_the_command_line_to_say(tmp_path: Path) -> None:
     make(tmp_path / "torch")
-    with pytest.raises(InputError, match="--heads 4 is for annotated and d2l: .*, of torch, says it itself"):
+    with pytest.raises(InputError, match="--heads 4 is for annotated and d2l: .*, of torch, specifies it itself"):
         import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False, heads=4)
 
 
@@ -351,7 +351,7 @@ def test_a_buffer_that_is_no_sinusoid_is_not_left_out(tmp_path: Path) -> None:
     ("value", "words"),
     [
         ({"a": {"x": torch.ones(2)}, "b": {"y": torch.ones(2)}, "epoch": 1}, "several state dicts .a, b."),
-        ({"epoch": 1, "loss": 2.0}, "'epoch' among its weights, which is no tensor, and no state dict inside"),
+        ({"epoch": 1, "loss": 2.0}, "'epoch' among its weights, which is not a tensor, and no state dict inside"),
         ({"optimizer_state_dict": {"state": {}}, "x": torch.ones(2)}, "no state dict inside"),
     ],
 )
