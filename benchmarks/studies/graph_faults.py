@@ -237,17 +237,10 @@ def _is_int8_product(node: ir.Node) -> bool:
 
 
 def _is_island(node: ir.Node) -> bool:
-<<<<<<< HEAD
-    """Whether the largest value of a layer that overflows is the result of a node."""
+    """Return whether the largest value of a layer that overflows is the result of a node."""
     if node.op_type not in ("MatMul", "Gemm", "Relu") or node.inputs[0] is None:
         return False
     return "feed_forward.inner" in f"{node.name} {node.inputs[0].name}"
-=======
-    """Return whether the largest value of a layer that overflows is the result of a node."""
-    return node.op_type in ("MatMul", "Gemm", "Relu") and "feed_forward.inner" in (node.inputs[0].name or "") + (
-        node.name or ""
-    )
->>>>>>> work-60c
 
 
 Fault = tuple[Callable[[ir.Graph, ir.Node], None], str, Callable[[ir.Node], bool]]
