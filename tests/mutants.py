@@ -48,7 +48,7 @@ class Mutant:
         file: path in the repository.
         original: text that occurs once in the file.
         mutant: replacement of the text.
-        tests: paths of its tests, Python or C++, the most likely first.
+        tests: paths of its tests, or names of tests in them, Python or C++, the most likely first.
     """
 
     area: str
@@ -158,7 +158,7 @@ def judge_compiled(mutant: Mutant, folder: Path) -> tuple[str, str]:
 def judge(mutant: Mutant, folder: Path) -> Outcome:
     """Plant one mutant and run its tests."""
     start = time.monotonic()
-    missing = [test for test in mutant.tests if not (folder / test).exists()]
+    missing = [test for test in mutant.tests if not (folder / test.partition("::")[0]).exists()]
     if missing:
         result, test = SKIPPED, f"{missing[0]} does not exist"
     elif mutant.compiled and "TXPORT_CPP_BUILD" not in os.environ:

@@ -45,10 +45,10 @@ def test_the_workflow_runs_every_target_of_the_script() -> None:
     assert {each["python"] for each in matrix["include"]} == {f"3.{minor}" for minor in range(10, 15)}
 
 
-def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", PAGES)
+def script(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -65,7 +65,7 @@ def pages() -> ModuleType:
     ],
 )
 def test_the_check_of_the_pages_finds_a_fault(text: str, line: int, message: str) -> None:
-    found = list(pages().faults(text))
+    found = list(script(PAGES).faults(text))
     assert [number for number, _ in found] == [line] and message in found[0][1]
 
 
@@ -79,7 +79,7 @@ def test_the_check_of_the_pages_finds_a_fault(text: str, line: int, message: str
     ],
 )
 def test_the_check_of_the_pages_accepts_the_rest(text: str) -> None:
-    assert list(pages().faults(text)) == []
+    assert list(script(PAGES).faults(text)) == []
 
 
 def test_a_faulty_page_fails(tmp_path: Path) -> None:
@@ -88,3 +88,14 @@ def test_a_faulty_page_fails(tmp_path: Path) -> None:
     assert done.returncode == 1 and "page.md:1: 'says'" in done.stdout
     (tmp_path / "page.md").write_text("The file contains it.\n")
     assert subprocess.run([sys.executable, PAGES, tmp_path / "page.md"], cwd=ROOT).returncode == 0
+
+
+def test_each_mutant_can_be_planted() -> None:
+    """Whoever changes its line updates the list: tests/data/mutants.toml."""
+    mutants = script(ROOT / "tests" / "mutants.py").read_mutants()
+    assert len(mutants) >= 80 and len({(mutant.area, mutant.name) for mutant in mutants}) == len(mutants)
+    for mutant in mutants:
+        text = mutant.changed((ROOT / mutant.file).read_text(encoding="utf-8"))
+        assert mutant.compiled or compile(text, mutant.file, "exec")
+        for test in mutant.tests:
+            assert (ROOT / test.partition("::")[0]).exists(), test
