@@ -33,7 +33,15 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "data" / "mutants.toml"
 RESULTS = ROOT / "build" / "mutants.json"
-PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+# Pytest, in which Hypothesis does not look for the smallest example that fails: that takes longer than all else.
+UNSHRUNK = """
+import sys, pytest, hypothesis
+phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+hypothesis.settings.register_profile("unshrunk", phases=phases, database=None)
+hypothesis.settings.load_profile("unshrunk")
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+PYTEST = [sys.executable, "-c", UNSHRUNK, "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
 SECONDS = 540  # limit for the tests of one mutant
 KILLED, SURVIVED, SKIPPED, INVALID = "killed", "SURVIVED", "skipped", "INVALID"
 
@@ -194,6 +202,7 @@ def check_killers(outcomes: Sequence[Outcome], folder: Path) -> str:
 
 def main() -> None:
     """Plant the mutants that the arguments choose."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which restores the file
     parser = argparse.ArgumentParser(description="Plant mutants and print which test kills each.")
     parser.add_argument("--area", action="append", help="only mutants of this area, may be repeated")
     parser.add_argument("--name", action="append", help="only mutants of this name, may be repeated")
