@@ -21,7 +21,7 @@ import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,8 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [each for each in read_mutants() if each.area in (options.area or [each.area])]
     chosen = [each for each in chosen if each.name in (options.name or [each.name])]
+    if options.tests is not None:  # tests of that revision may have other names
+        chosen = [replace(each, tests=tuple(test.partition("::")[0] for test in each.tests)) for each in chosen]
     folder = folder_of(options.tests)
     outcomes = list[Outcome]()
     try:
