@@ -53,10 +53,10 @@ def test_the_workflow_runs_every_target_of_the_script() -> None:
     assert len(prerequisites()["test-all"]) > 8 and prerequisites()["test-all"] - long == set()
 
 
-def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", PAGES)
+def script(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -73,7 +73,7 @@ def pages() -> ModuleType:
     ],
 )
 def test_the_check_of_the_pages_finds_a_fault(text: str, line: int, message: str) -> None:
-    found = list(pages().faults(text))
+    found = list(script(PAGES).faults(text))
     assert [number for number, _ in found] == [line] and message in found[0][1]
 
 
@@ -87,7 +87,7 @@ def test_the_check_of_the_pages_finds_a_fault(text: str, line: int, message: str
     ],
 )
 def test_the_check_of_the_pages_accepts_the_rest(text: str) -> None:
-    assert list(pages().faults(text)) == []
+    assert list(script(PAGES).faults(text)) == []
 
 
 CODE = '''
@@ -108,18 +108,18 @@ def f(n: int) -> int:
     ],
 )
 def test_the_check_of_python_finds_a_fault(code: str, line: int, message: str) -> None:
-    found = list(pages().python_faults(code))
+    found = list(script(PAGES).python_faults(code))
     assert [number for number, _ in found] == [line] and message in found[0][1]
 
 
 def test_the_check_of_python_accepts_plain_code() -> None:
     code = CODE.format("Return `n`, the number of rows; see `f`.", " + len('so many')  # rows of a batch")
-    assert list(pages().python_faults(code)) == []
+    assert list(script(PAGES).python_faults(code)) == []
 
 
 def test_the_check_of_cpp_finds_comments_and_messages() -> None:
     code = 'int n;  // so many rows\nthrow Error(name + " is no bundle of tx-export");\nint says = 1;\n'
-    assert [line for line, _ in pages().cpp_faults(code)] == [1, 2]
+    assert [line for line, _ in script(PAGES).cpp_faults(code)] == [1, 2]
 
 
 def test_the_check_counts_packed_assignments_and_conditional_expressions(
@@ -129,10 +129,10 @@ def test_the_check_counts_packed_assignments_and_conditional_expressions(
     Path("runtime").mkdir()
     source = Path("runtime/module.py")
     source.write_text("a, b = 1, 2\nc = a if b else 0\n" + "d, e = pair\n" * 48)
-    packed, conditional = pages().density(["runtime/module.py"])
+    packed, conditional = script(PAGES).density(["runtime/module.py"])
     assert packed.startswith("20.0 packed assignments") and conditional.startswith("20.0 conditional expressions")
     source.write_text("d, e = pair\n" * 48)
-    assert list(pages().density(["runtime/module.py"])) == []
+    assert list(script(PAGES).density(["runtime/module.py"])) == []
 
 
 def test_a_faulty_page_fails(tmp_path: Path) -> None:
@@ -141,3 +141,14 @@ def test_a_faulty_page_fails(tmp_path: Path) -> None:
     assert done.returncode == 1 and "page.md:1: 'says'" in done.stdout
     (tmp_path / "page.md").write_text("The file contains it.\n")
     assert subprocess.run([sys.executable, PAGES, tmp_path / "page.md"], cwd=ROOT).returncode == 0
+
+
+def test_each_mutant_can_be_planted() -> None:
+    """Whoever changes its line updates the list: tests/data/mutants.toml."""
+    mutants = script(ROOT / "tests" / "mutants.py").read_mutants()
+    assert len(mutants) >= 80 and len({(mutant.area, mutant.name) for mutant in mutants}) == len(mutants)
+    for mutant in mutants:
+        text = mutant.changed((ROOT / mutant.file).read_text(encoding="utf-8"))
+        assert mutant.compiled or compile(text, mutant.file, "exec")
+        for test in mutant.tests:
+            assert (ROOT / test.partition("::")[0]).exists(), test

@@ -15,7 +15,7 @@ from numpy_runner import STEPS, NumpyRunner, graphs_of, open_session, random_mod
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.encoder import write_encoder
-from txport.exporter.graphs.float16 import rounded, to_float16
+from txport.exporter.graphs.float16 import fold_biases, rounded, to_float16
 from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.calibration import Calibration, Loss
@@ -175,3 +175,14 @@ def test_the_search_goes_on_from_what_only_helps_together() -> None:
         return Loss(rms, changed=float(rms > 1), regret=0.0)
 
     assert [scope for _, scope in lossy_scopes(measure, [("encoder", each) for each in "abc"])] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_bias_moves_into_a_norm_unless_something_else_reads_the_sum(shared: bool) -> None:
+    x, weight, bias, scale, shift = (ir.Value(name=name) for name in ("x", "weight", "bias", "scale", "shift"))
+    product = ir.Node("", "Gemm", [x, weight, bias])
+    norm = ir.Node("com.microsoft", "SkipLayerNormalization", [product.outputs[0], x, scale, shift])
+    nodes = [product, norm, *([ir.Node("", "Relu", [product.outputs[0]])] if shared else [])]
+    graph = ir.Graph([x], [node.outputs[0] for node in nodes[1:]], nodes=nodes)
+    fold_biases(graph)
+    assert len(product.inputs) == (3 if shared else 2) and (bias in norm.inputs) is not shared

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy_runner import OPTIONS, random_model
-from txport.exporter.reference import Answer, answers
+from txport.exporter.reference import Answer, Batch, answers
 from txport.exporter.sample import Sample, choose_sample
 from txport.exporter.verification.arithmetic import RoundedReference, _RandomSingle
 from txport.exporter.verification.errors import LogitErrors, centred_errors
-from txport.exporter.verification.examination import Examination, Suspect
+from txport.exporter.verification.examination import SPREAD, Examination, Suspect
 from txport.exporter.verification.report import Divergence, Rounding, suspects
 from txport.models.checkpoint import load_checkpoint
 from txport.models.transformer import Transformer
@@ -164,3 +164,27 @@ def test_random_rounding_is_as_large_as_rounding_for_every_kind_of_model(kind: s
             squares += np.mean([np.square(each).mean(-1) for each in errors[1:]], axis=0).tolist()
         ratios = np.array(sizes) / np.sqrt(squares)
         assert 0.2 < ratios.max() < 3
+
+
+def test_errors_of_impossible_ids_are_zero_after_centring() -> None:
+    """By hand: errors of 1 and 0 have the mean 1/2; an id that has no probability in float32 counts nowhere."""
+    expected = np.array([[0.0, -1.0, -1000.0]], np.float32)
+    errors, ids = centred_errors(expected + np.array([[1.0, 0.0, 7.0]], np.float32), expected)
+    assert errors.tolist() == [[0.5, -0.5, 0.0]] and ids.tolist() == [2]
+
+
+def test_the_bound_is_a_multiple_of_the_root_mean_square(answered: tuple[Transformer, Sample, list[Answer]]) -> None:
+    """Of roundings that are known: each shifts one logit of a pair by 1, so the bound is factor times `SPREAD`."""
+    model, sample, (answer, *_) = answered
+    target = answer.batch.targets[0]
+
+    class Shifted:
+        def random_logits(self, rows: Batch, seed: int) -> np.ndarray:
+            logits = answer.logits[0, : len(target)].copy()
+            logits[:, 4] += 1 if seed % 2 else -1
+            return np.stack([logits] * len(rows.targets))
+
+    examination = Examination(model, cast(RoundedReference, Shifted()), sample, 2.0)
+    index = answer.batch.indices[0]
+    (bound,) = examination.bounds(index, target, [Suspect("x", index, 0, 1.0, 1.0, (4, 5))])
+    assert bound == pytest.approx(2.0 * SPREAD, rel=1e-3)

@@ -55,6 +55,11 @@ def test_more_wrong_sentences_are_refused() -> None:
     assert "BLEU" in (judged(range(10)).failure or "")
 
 
+def test_what_no_exchange_gives_is_rare_and_not_impossible() -> None:
+    """The difference itself is one of the exchanges (Phipson and Smyth 2010, "Permutation p-values")."""
+    assert judged(range(len(TEXTS) // 2)).chance == pytest.approx(1 / 1001)
+
+
 def test_as_many_wrong_ones_elsewhere_cost_nothing() -> None:
     assert judged(range(10), pytorch=range(50, 60)).failure is None
 

@@ -97,26 +97,34 @@ def test_one_of_several_tied_tables(kind: str, tmp_path: Path) -> None:
     assert_same_numbers(checkpoint, adapted.base_model.model, sources)
 
 
-def hand_made(directory: Path, base: Path, **fields: Any) -> dict[str, torch.Tensor]:
-    """An adapter of rank 1 of one module, as peft writes it, without peft."""
+def hand_made(directory: Path, base: Path, rank: int = 1, **fields: Any) -> dict[str, torch.Tensor]:
+    """An adapter of one module, as peft writes it, without peft; its matrices have equal rows and columns."""
     directory.mkdir()
     module = "model.encoder.layers.0.self_attn.q_proj"
     weight = load_file(base / "model.safetensors")[f"{module}.weight"]
     pair = {
-        f"base_model.model.{module}.lora_A.weight": torch.arange(weight.shape[1]).float()[None],
-        f"base_model.model.{module}.lora_B.weight": torch.ones(weight.shape[0], 1),
+        f"base_model.model.{module}.lora_A.weight": torch.arange(weight.shape[1]).float().repeat(rank, 1),
+        f"base_model.model.{module}.lora_B.weight": torch.ones(weight.shape[0], rank),
     }
     save_file(pair, directory / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 3, "base_model_name_or_path": "somebody/base", **fields}
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 3, "base_model_name_or_path": "somebody/base", **fields}
     (directory / "adapter_config.json").write_text(json.dumps(config))
     return pair
 
 
 @pytest.mark.parametrize(
     ("fields", "scale"),
-    [({}, 3.0), ({"use_rslora": True}, 3.0), ({"lora_alpha": 0.5}, 0.5), ({"fan_in_fan_out": True}, 3.0)],
+    [
+        ({}, 3.0),
+        ({"use_rslora": True}, 3.0),
+        ({"lora_alpha": 0.5}, 0.5),
+        ({"fan_in_fan_out": True}, 3.0),
+        ({"rank": 4}, 3.0),
+        ({"rank": 4, "use_rslora": True}, 6.0),
+    ],
 )
 def test_the_sum_by_hand(base: Path, fields: dict[str, Any], scale: float, tmp_path: Path) -> None:
+    """A product of rank r is r times a row; it is divided by r, or with rsLoRA by its square root."""
     hand_made(tmp_path / "adapter", base, **fields)
     plain, adapted = (
         import_model(str(base), None, ImportOptions(tokenizer=False, adapter=adapter)).plan

@@ -212,8 +212,9 @@ def test_tied_tables_that_differ(marian: Path) -> None:
     assert_refused(marian, "lm_head.weight differ", "ties them")
 
 
-def test_nan_is_refused_and_leaves_nothing(marian: Path, tmp_path: Path) -> None:
-    weights_changed(marian, lambda t: t["model.decoder.layers.0.fc1.weight"].view(-1)[3].fill_(float("nan")))
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_not_finite_is_refused_and_leaves_nothing(marian: Path, tmp_path: Path, value: str) -> None:
+    weights_changed(marian, lambda t: t["model.decoder.layers.0.fc1.weight"].view(-1)[3].fill_(float(value)))
     with pytest.raises(CheckpointError, match="model.decoder.layers.0.fc1.weight holds NaN"):
         import_here(marian, tmp_path / "checkpoint")
     assert [path.name for path in tmp_path.iterdir()] == ["opus-mt"]

@@ -168,6 +168,22 @@ def test_a_file_that_was_replaced_is_not_read_on(tmp_path: Path) -> None:
         archive.path  # noqa: B018
 
 
+def test_a_file_of_another_time_or_another_place_is_another_one(tmp_path: Path) -> None:
+    path, other = tmp_path / "model.txb", tmp_path / "other"
+    shutil.copyfile(PACKED, path)
+    archive, opened = Archive.open(path), path.stat()
+    os.utime(path, ns=(opened.st_atime_ns, opened.st_mtime_ns + 1_000_000_000))  # as if it were written again
+    with pytest.raises(BundleError, match="was replaced or changed since it was opened"):
+        archive.path  # noqa: B018
+    os.utime(path, ns=(opened.st_atime_ns, opened.st_mtime_ns))
+    assert archive.path == path.resolve()
+    shutil.copyfile(PACKED, other)
+    os.utime(other, ns=(opened.st_atime_ns, opened.st_mtime_ns))
+    os.replace(other, path)
+    with pytest.raises(BundleError, match="was replaced or changed since it was opened"):
+        archive.path  # noqa: B018
+
+
 def test_a_link_is_followed(tmp_path: Path) -> None:
     """As the hub's cache has nothing else."""
     (tmp_path / "links").mkdir()

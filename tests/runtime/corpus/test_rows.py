@@ -55,6 +55,11 @@ def test_from_each_format_to_each(toy: Translator, tmp_path: Path, name: str, to
     assert to == "text" or [row["text"] for row in rows] == TEXTS
 
 
+def test_files_of_one_part_are_shared_by_all_processes() -> None:
+    shares = [Share(number, 3) for number in range(3)]
+    assert [[share.has(file, 0) for file in range(6)].count(True) for share in shares] == [2, 2, 2]
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.sampled_from(TEXTS), max_size=30),
@@ -165,6 +170,10 @@ def test_errors_in_a_text_have_a_file_of_their_own(toy: Translator, tmp_path: Pa
         json.loads(line) for part in parts_of(tmp_path / "strict" / "_errors") for line in part.read_text().splitlines()
     ]
     assert [report["row"] for report in reports] == [1, 2]
+    run(tmp_path / "a.txt", tmp_path / "windows", "--part-rows", 5, "--window-rows", 1, "--strict")
+    assert (tmp_path / "windows" / "_errors" / "a-00000.txt.jsonl").read_bytes().splitlines() == [
+        json.dumps(report).encode() for report in reports
+    ]
     assert "more than the 24 tokens" in reports[0]["error"] and "0xff" in reports[1]["error"]
     assert all_rows(tmp_path / "strict") == translations(toy, ["one", "", "", "", "three"])
     run(tmp_path / "a.txt", tmp_path / "replace", "--errors", "replace")

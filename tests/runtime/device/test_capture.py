@@ -41,6 +41,16 @@ def test_the_latest_keys_are_remembered() -> None:
     assert device.captures == 1
 
 
+def test_a_graph_is_forgotten_after_it_has_run() -> None:
+    """CUDA destroys what is still under way."""
+    device = MemoryDevice()
+    runs, works = CapturedRuns(device, often=1, most=1), [Work(device, number) for number in range(2)]
+    runs.launch(0, works[0])
+    assert device.captures == 1 and works[0].done == []
+    runs.launch(1, works[1])
+    assert works[0].done == [0]
+
+
 @pytest.mark.parametrize("error", [EngineError("spoilt"), ResourceError("no memory")])
 def test_what_cannot_be_captured_runs_as_it_is(error: Exception) -> None:
     class Refusing(MemoryDevice):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
 from memory_engine import TOKENS, MemoryEngine
 from txport.runtime.bundle.schema import Limits
-from txport.runtime.device.buffers import StepSizes, bytes_needed, stack_bytes
+from txport.runtime.device.buffers import UPLOADS, StepSizes, bytes_needed, stack_bytes
 from txport.runtime.errors import EngineError, ResourceError
 from txport.runtime.search.decoding import decode_all, stream
 from txport.runtime.search.requests import Request
@@ -171,6 +171,19 @@ def test_rows_move_within_their_buffers_without_a_copy() -> None:
     moved.step()
     output = moved.read()
     assert output.token_ids.shape == (1, 2) and not output.finished.any() and (made[0] == made[0][0]).all()
+
+
+def test_an_upload_waits_for_the_one_before_from_the_same_memory() -> None:
+    """On the slowest device, which reads page-locked memory only when it must."""
+    engine, _ = engine_on(MemoryDevice())
+    buffers, slots = engine.allocate(2, 3, 32)._buffers, range(2 * UPLOADS + 1)
+    for slot in slots:
+        buffers.host.token_ids[:] = slot
+        buffers.upload_state()
+        buffers.keep_tokens(slot)
+    buffers.download_state(buffers.polls[0], len(slots))
+    buffers.polls[0].memory.used.synchronize()
+    assert buffers.polls[0].ring[: len(slots), 0].tolist() == list(slots)
 
 
 def test_two_states_at_once_have_their_own_buffers() -> None:

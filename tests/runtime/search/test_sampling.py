@@ -80,6 +80,11 @@ def test_what_may_be_drawn_is_what_hugging_face_leaves(sampling: Sampling, seed:
     np.testing.assert_allclose(ours / ours.sum(), scores.softmax(-1)[0].numpy(), atol=1e-12)
 
 
+def test_a_tail_of_exactly_the_mass_is_removed() -> None:
+    """Of four equal tokens two have the probability 1/2, all of it that is wanted."""
+    assert np.count_nonzero(probabilities(np.zeros(4, np.float32), Sampling(top_p=0.5))) == 2
+
+
 def test_draws_are_of_the_distribution() -> None:
     """Chi-square, 11 degrees of freedom: above 31.3 in one of a thousand; the seed is fixed."""
     logits = np.linspace(-1, 1, VOCABULARY).astype(np.float32)

@@ -141,6 +141,14 @@ def test_workers_share_one_queue() -> None:
     assert sorted(map(len, shares)) == [1, 20]
 
 
+def test_a_worker_leaves_others_their_share_of_few_sentences() -> None:
+    """Although each of the two batches has room for all."""
+    scheduler = scheduler_of(MemoryEngine(Limits(8, 12, 100), eos_weight=-99.0), workers=2)
+    scheduler.submit([Request((5, 6, 3), 9)] * 3)
+    first, second = scheduler.steps(), scheduler.steps()
+    assert [len(next(first)), len(next(second))] == [2, 1]
+
+
 def test_rows_that_finish_are_refilled() -> None:
     engine = MemoryEngine(Limits(4, 12, 100), eos_weight=-99.0)
     requests = [Request(request.source_ids, 10 if i % 4 else 40) for i, request in enumerate(sources([12] * 16))]

@@ -154,6 +154,11 @@ REFUSED = {
     "half a character": (b'{"q": "a\\ud800", "source": "en", "target": "de"}', 422, "not valid text"),
     "a large number": (b'{"q": ' + b"9" * 4500 + b"}", 400, "not JSON"),
     "many characters": (b'{"q": "' + b"a" * 501 + b'", "source": "en", "target": "de"}', 413, "501 characters"),
+    "many characters in all": (
+        b'{"q": ["' + b"a" * 300 + b'", "' + b"b" * 300 + b'"], "source": "en", "target": "de"}',
+        413,
+        "600 characters",
+    ),
     "many texts": (b'{"q": ["a"' + b', "a"' * 20 + b'], "source": "en", "target": "de"}', 413, "21 texts"),
     "a large body": (b'{"q": "a"' + b" " * 5000 + b"}", 413, "5000 bytes"),
 }

@@ -151,6 +151,59 @@ def test_keys_are_read_again_at_a_signal(tmp_path: Path) -> None:
         assert [server.ask(**ASK, api_key=key)[0] for key in (first, second)] == [403, 200]
 
 
+def test_one_short_key_among_long_ones_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from txport.runtime.errors import InputError
+    from txport.runtime.serve.keys import VARIABLE, Keys
+
+    (tmp_path / "keys").write_text("a key of some length\nfifteen letters\n")
+    with pytest.raises(InputError, match="an API key is shorter than 16 characters"):
+        Keys.read(tmp_path / "keys")
+    monkeypatch.setenv(VARIABLE, "a-key-of-some-length short")
+    with pytest.raises(InputError, match="an API key is shorter than 16 characters"):
+        Keys.read(None)
+
+
+def test_a_server_with_keys_never_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without keys, everybody might ask."""
+    from txport.runtime.errors import InputError
+    from txport.runtime.serve.errors import Refusal
+    from txport.runtime.serve.keys import VARIABLE, Keys
+
+    monkeypatch.setenv(VARIABLE, "a-key-of-some-length")
+    keys = Keys.read(None)
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(InputError, match="no API key is left: the keys stay as they were"):
+        keys.reload()
+    keys.check("a-key-of-some-length")
+    with pytest.raises(Refusal, match="an API key is needed"):
+        keys.check("")
+    open_to_all = Keys.read(None)
+    open_to_all.reload()
+    open_to_all.check("")
+
+
+@pytest.mark.parametrize(("mode", "readable"), [(0o600, False), (0o640, True), (0o604, True), (0o622, False)])
+def test_who_can_read_the_keys(tmp_path: Path, mode: int, readable: bool) -> None:
+    from txport.runtime.serve.keys import Keys
+
+    (tmp_path / "keys").write_text("a key of some length\n")
+    (tmp_path / "keys").chmod(mode)
+    assert Keys.read(tmp_path / "keys").readable is readable
+
+
+def test_a_request_counts_for_its_sentences_and_gives_its_places_back() -> None:
+    from txport.runtime.serve.admission import Admission
+    from txport.runtime.serve.errors import Refusal
+
+    admission = Admission(100, 2)
+    for _ in range(3):
+        with admission.place(1000, "a"), admission.place(36, "a"):  # 64 and 36
+            with pytest.raises(Refusal, match="too many requests wait"), admission.place(1, "b"):
+                pass
+            with pytest.raises(Refusal, match="too many requests of one client"), admission.place(1, "a"):
+                pass
+
+
 def test_unfinished_bodies_of_all_clients_are_bounded() -> None:
     head = (
         "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n"
@@ -203,6 +256,29 @@ def test_a_body_in_tiny_pieces_is_refused() -> None:
             pieces = b"".join(b"%x\r\n%b\r\n" % (len(body[i : i + 4]), body[i : i + 4]) for i in range(0, len(body), 4))
             client.sendall(head.replace(b"Tra", b"Content-Type: application/json\r\nTra") + pieces + b"0\r\n\r\n")
             assert _status(client) == 200
+
+
+def test_pieces_are_counted_in_each_request_of_a_connection() -> None:
+    from h11 import CLIENT, SERVER, Connection, ConnectionClosed, Data, EndOfMessage, Request, Response
+    from txport.runtime.serve.protocol import _Connection
+
+    client, server = Connection(CLIENT), _Connection(SERVER)
+    for pieces, size in ((600, 64), (8, 4)):
+        head = [("Host", "localhost"), ("Transfer-Encoding", "chunked")]
+        sent = [client.send(Request(method="POST", target="/translate", headers=head))]
+        sent += [client.send(Data(data=b"x" * size)) for _ in range(pieces)] + [client.send(EndOfMessage())]
+        server.receive_data(b"".join(filter(None, sent)))
+        while not isinstance(event := server.next_event(), EndOfMessage):
+            assert not isinstance(event, ConnectionClosed)
+        answer = [
+            server.send(Response(status_code=200, headers=[("Content-Length", "0")])),
+            server.send(EndOfMessage()),
+        ]
+        client.receive_data(b"".join(filter(None, answer)))
+        while not isinstance(client.next_event(), EndOfMessage):
+            pass
+        for side in (client, server):
+            side.start_next_cycle()
 
 
 def test_requests_for_other_hosts_and_of_other_pages_are_refused() -> None:

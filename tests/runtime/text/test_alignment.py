@@ -1,6 +1,7 @@
 """Alignments by hand: averages, words, characters, and what has none."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.bundle.tokenizer_schema import Languages, ids_only
 from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
-from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
+from txport.runtime.text.tokenizer import Bytes, TextTokenizer, open_tokenizer
+from txport.runtime.text.unknown import located
 
 # Cases by hand; those of tests/cpp/text/test_alignment.cpp.
 CASES = json.loads((Path(__file__).parents[2] / "data" / "alignments.json").read_text())
@@ -73,6 +76,26 @@ def test_words_are_aligned_if_any_of_their_tokens_are() -> None:
     assert align_words([0, 0, 0, 0], sources, targets, *words) == [(0, 0), (0, 1)], "eos is of no word"
     alignment = Alignment([0], sources, targets, *words, [(0, 0), (1, 2)])
     assert alignment.pharaoh == "0-0 1-2"
+
+
+def test_each_byte_has_its_character() -> None:
+    ids, spans = Bytes().locate("aé🙂z")
+    assert [token - 3 for token in ids] == [*"aé🙂z".encode()]
+    assert spans == [(0, 1), *[(1, 2)] * 2, *[(2, 3)] * 4, (3, 4)]
+
+
+def test_characters_are_counted_from_the_marker_of_a_language() -> None:
+    languages = Languages({}, {"de": 300}, None, None, True)
+    description = replace(ids_only(1), source_prefix=("target_language",), languages=languages)
+    ids, spans, around = TextTokenizer(Bytes(), Bytes(), description, 2).locate_source(">>de<< no")
+    assert ids == [byte + 3 for byte in b" no"] and around.source_prefix == [300]
+    assert spans == [(6, 7), (7, 8), (8, 9)]
+
+
+def test_a_gap_is_between_the_pieces_before_and_after_it() -> None:
+    """Of "abc", ten characters that were left out, and "de"."""
+    assert located([(0, 2), (2, 3), (3, 5)], [(3, 10)]) == [(0, 2), (2, 3), (13, 15)]
+    assert located([(0, 5)], [(3, 10)]) == [(0, 15)], "one piece of all of it"
 
 
 @pytest.fixture(scope="module")

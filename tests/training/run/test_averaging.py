@@ -39,6 +39,12 @@ def test_the_average_is_pytorchs(kind: str) -> None:
             assert torch.equal(mine[name], models[-1].state_dict()[name])
 
 
+def test_small_differences_of_large_weights_are_not_lost() -> None:
+    """In float32, 1e8 + 1 is 1e8, and the average would be 0."""
+    states = [{"weight": torch.tensor([value, 0.1])} for value in (1e8, 1.0, -1e8)]
+    assert average_weights(states)["weight"].tolist() == pytest.approx([1 / 3, 0.1], rel=1e-6)
+
+
 def test_the_checkpoint_is_the_average_of_the_last_validations(
     tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
