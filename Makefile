@@ -342,7 +342,8 @@ $(RUNTIME_VENV)/.ready: $(VENV)/.ready | wheel
 	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the tests of the runtime run on $(PYTHON) instead.'
 	@rm -rf $(RUNTIME_VENV)
 	@$(or $(OLDEST),$(PYTHON)) -m venv $(RUNTIME_VENV)
-	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q -c constraints.txt "$$(echo build/dist/txport-*.whl)[ort,trt,serve,corpus,test]"
+	@$(call stage,pip-runtime,$(RUNTIME_VENV)/bin/python $(INSTALL) -c constraints.txt \
+	  "$$(echo build/dist/txport-*.whl)[ort$(comma)trt$(comma)serve$(comma)corpus$(comma)test]")
 	@touch $@
 
 # Seconds if nothing was changed, a minute the first time.

@@ -317,7 +317,10 @@ def _open(bundle: Files, manifest: Manifest, choice: Choice, threads: int, many:
         return _open_on_gpu(bundle, manifest, choice)
     if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:
         _say_once(f"ONNX Runtime runs the bundle: {reason}")
-    with needs("ort", "ONNX Runtime runs this bundle (tx-inspect shows why)"):
+    why = "ONNX Runtime runs this bundle (tx-inspect shows why)"
+    if (requested := "engine ort was requested") in choice.reason:
+        why = requested
+    with needs("ort", why):
         from txport.runtime.engines.ort import OrtEngine
     return OrtEngine(bundle, manifest, choice.lowerings, threads)
 
