@@ -114,7 +114,7 @@ bench: $(VENV)/.ready fused
 # $(call stage,NAME,COMMAND): one line with its time. Its output is build/NAME.log, and is shown if it fails.
 stage = mkdir -p build; started=$$(date +%s); { $(2) ; } > build/$(1).log 2>&1 \
   || { tail -n 400 build/$(1).log; echo "== $(1) failed, the whole log is build/$(1).log"; exit 2; }; \
-  echo "== $(1): $$(($$(date +%s) - started)) s. $$(grep -ohE '[0-9]+ passed.* in |^Success.*' build/$(1).log | sed 's/ in $$//' | tail -n 1)"
+  echo "== $(1): $$(($$(date +%s) - started)) s. $$(grep -ohE '[0-9]+ passed.* in |^Success:.*' build/$(1).log | sed 's/ in $$//' | tail -n 1)"
 
 # Under a minute: lint, types, and the tests of changed files.
 check: lint types

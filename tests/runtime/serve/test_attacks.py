@@ -172,7 +172,7 @@ def test_a_server_with_keys_never_has_none(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv(VARIABLE, "a-key-of-some-length")
     keys = Keys.read(None)
     monkeypatch.delenv(VARIABLE)
-    with pytest.raises(InputError, match="no API key is left: the keys stay as they were"):
+    with pytest.raises(InputError, match="no API key is left: the keys do not change"):
         keys.reload()
     keys.check("a-key-of-some-length")
     with pytest.raises(Refusal, match="an API key is needed"):
