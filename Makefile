@@ -171,14 +171,14 @@ unit-runtime: $(RUNTIME_VENV)/.ready wheel
 	@$(with_fixtures)
 	@$(RUNTIME_VENV)/bin/python $(INSTALL) -q --no-deps --force-reinstall $(WHEEL)
 	@$(call stage,unit-runtime,TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) \
-	  -m 'not gpu' --write-skipped $(SKIPPED) tests/runtime tests/gpu)
+	  -m 'not gpu' --write-skipped=$(SKIPPED) tests/runtime tests/gpu)
 	@$(call stage,unit-portable,TXPORT_SYSTEM=portable TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) $(RUNTIME_VENV)/bin/python -m pytest \
 	  $(SIDE_BY_SIDE) -m 'not gpu' $(PORTABLE_TESTS))
 
 unit: wheel
 	@$(with_fixtures)
 	@$(call stage,unit,PATH=$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH TXPORT_TEST_BUNDLE=$(TEST_BUNDLE) python -m pytest $(SIDE_BY_SIDE) \
-	  -m 'not gpu' $$(test ! -e $(SKIPPED) || echo --only-skipped $(SKIPPED)))
+	  -m 'not gpu' $$(test ! -e $(SKIPPED) || echo --only-skipped=$(SKIPPED)))
 
 # ONNX Runtime's own CUDA provider, without a GPU, over stand-ins for CUDA's libraries: the newest version, and the last
 # one for Python 3.10. Not the extra ort-gpu, which brings CUDA itself. Kernels compute nothing there.
