@@ -33,9 +33,11 @@ def refuse_unused(unused: bool, reason: str, *names: str) -> None:
         InputError: one of them was given.
     """
     context = click.get_current_context()
-    for parameter in context.command.params if unused else ():
-        if parameter.name in names and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
-            raise InputError(f"{parameter.opts[-1]} has no effect {reason}: leave it out")
+    options = {parameter.name: parameter.opts for parameter in context.command.params}
+    for name in names:
+        flag = next(each for each in options[name] if each.startswith("--"))  # the first is the present name
+        if unused and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"{flag} has no effect {reason}: leave it out")
 
 
 TRUST_ENGINES = click.option(

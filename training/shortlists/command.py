@@ -68,7 +68,7 @@ def main(
     a corpus.
     """
     show_log("txport")
-    refuse_unused(no_check, "with --no-check", "check_source", "check_reference", "most_loss")
+    refuse_unused(no_check, "with --no-check", "check_source", "check_reference", "max_loss")
     with needs("train"):
         from txport.training.shortlists.making import quality
     if (check_source is None or check_reference is None) and not no_check:

@@ -246,7 +246,7 @@ def test_byte_level_files_that_do_not_fit(byte_level: tuple[Path, Any], tmp_path
     with pytest.raises(CheckpointError, match="ids up to 999, but the embedding has 304 rows"):
         import_here(directory, tmp_path / "checkpoint")
     (directory / "tokenizer.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="no byte-level tokenizer"):
+    with pytest.raises(CheckpointError, match="not a byte-level tokenizer"):
         import_here(directory, tmp_path / "checkpoint")
     with pytest.raises(InputError, match="--target-language fr"):
         import_here(directory, tmp_path / "checkpoint", target_language="fr")

@@ -1,4 +1,4 @@
-"""Plants mistakes in the source, one at a time, and prints which test notices each: python tests/mutants.py
+"""Plants mistakes in the source, one at a time, and prints which test notices each: python tests/helpers/mutants.py
 
 `tests/data/mutants.toml` lists the mutants by area: the file, a text that occurs once in it, its replacement, and the
 tests that should notice. Each is planted in place, and the file is always restored. Results are written to
@@ -30,7 +30,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests" / "data" / "mutants.toml"
 RESULTS = ROOT / "build" / "mutants.json"
 # Pytest, in which Hypothesis does not look for the smallest example that fails: that takes longer than all else.
