@@ -126,7 +126,7 @@ test: lint types fixtures unit-runtime unit
 ifndef TXPORT_CPP_BUILD
 	@echo "The C++ runtime was not tested: make cpp does it, with the packages $$(grep -v '^#' runtime/cpp/packages.txt | xargs)"
 endif
-	@echo '== make test: all passed. What was skipped, and what it needs:'
+	@echo '== make test: all passed. Skipped tests, and what they need:'
 	@grep -h '^SKIPPED' build/unit.log || echo 'nothing'
 
 # Before a release: what takes longer than a change can wait for.
@@ -156,14 +156,14 @@ $(VENV)/.docs: $(VENV)/.ready
 types: wheel
 	@$(call stage,types,$(VENV)/bin/mypy --num-workers $(WORKERS) --python-executable $(WHEEL_VENV)/bin/python --cache-dir build/mypy)
 
-# The bundles to test with, made anew.
+# New bundles to test with.
 fixtures: wheel
 	@rm -rf build/test && mkdir -p build/test
 	@$(call stage,fixtures,$(WHEEL_VENV)/bin/python tests/helpers/bundles.py $(TEST_BUNDLE))
 
 with_fixtures = test -e $(TEST_BUNDLE)/manifest.json || $(MAKE) --no-print-directory fixtures
 
-# The tests of the runtime run once: where there is no PyTorch, on the oldest Python. What is skipped there runs in `unit`.
+# The tests of the runtime run once, without PyTorch, on the oldest Python. Tests that are skipped there run in `unit`.
 SKIPPED := build/test/skipped.txt
 # What files, processes and cores are for, in which alone systems differ (runtime/system.py, tests/test_layout.py).
 PORTABLE_TESTS = tests/runtime/test_files.py tests/runtime/test_system.py tests/runtime/bundle/test_archive.py tests/runtime/corpus/test_resume.py

@@ -93,7 +93,7 @@ def _caption(canvas: Canvas, lines: Sequence[str]) -> None:
 def _draw(
     maps: Sequence[Map], kinds: Sequence[str], layers: Sequence[int], heads: Sequence[int], word: str | None
 ) -> Canvas:
-    """Return the picture of what was chosen; layers and heads from 1."""
+    """Return the picture of the chosen layers and heads, which count from 1."""
     chosen = [each for each in maps if each.kind in (kinds or KINDS)]
     if word is not None:
         having = [each for each in chosen if each.find(word)]

@@ -144,7 +144,7 @@ def test_a_faulty_page_fails(tmp_path: Path) -> None:
 
 
 def test_each_mutant_can_be_planted() -> None:
-    """Whoever changes its line updates the list: tests/data/mutants.toml."""
+    """A change of such a line must update the list: tests/data/mutants.toml."""
     mutants = script(ROOT / "tests" / "helpers" / "mutants.py").read_mutants()
     assert len(mutants) >= 80 and len({(mutant.area, mutant.name) for mutant in mutants}) == len(mutants)
     for mutant in mutants:

@@ -30,7 +30,6 @@ from txport.training.evaluation import Scores
 from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.guidance.guided_attention import choose_guide
-from txport.training.outlook import SpeedEstimate
 from txport.training.recipe import Recipe, TrainingOptions, chosen
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.averaging import LastValidations, average_weights
@@ -40,12 +39,13 @@ from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import Divergence
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
-from txport.training.run.lookout import SpeedCheck
 from txport.training.run.pacing import MOST, NEVER, Pace, TargetReached, TimeLimit
 from txport.training.run.progress import RunProgress
 from txport.training.run.saving import StatePaths, StateSaver
 from txport.training.run.sharding import Sharded
+from txport.training.run.speed_check import SpeedCheck
 from txport.training.run.starting import Start, check_fit, freeze
+from txport.training.speed_estimate import SpeedEstimate
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 from txport.training.torch_engine import TorchEngine, special_tokens
 

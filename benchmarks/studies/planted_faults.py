@@ -107,7 +107,7 @@ class Planted:
         return {name: each for name, each in _tensors(self._directory).items() if each.dtype == ir.DataType.FLOAT}
 
     def graph(self, name: str) -> ir.Model:
-        """Return a graph of the bundle, as it is run."""
+        """Return a graph of the bundle: the one that is run."""
         return ir.load(self._directory / "onnx" / f"{name}.onnx")
 
     @contextmanager

@@ -14,7 +14,7 @@ Values = Mapping[str, Array]
 
 
 def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
-    """Return a session for a graph file; if not `fused`, every operator is computed as it is written."""
+    """Return a session for a graph file; if not `fused`, each operator is computed as written."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # No times are measured: spinning threads would only occupy cores.

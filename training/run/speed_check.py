@@ -6,8 +6,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.runtime.console.words import plural
 from txport.training.fitting import FEWEST_STEPS, TOO_FEW
-from txport.training.outlook import Share, SpeedEstimate
 from txport.training.run.lightning_module import TranslationModule
+from txport.training.speed_estimate import Share, SpeedEstimate
 
 _log = logging.getLogger("txport")
 # Share of a run after which its speed is checked, and share of the estimated steps below which a warning is logged.

@@ -12,9 +12,9 @@ import pytest
 from txport.training import fitting
 from txport.training.fitting import fit
 from txport.training.loop import train
-from txport.training.outlook import BUSY, Share, SpeedEstimate
 from txport.training.recipe import Recipe, from_table
-from txport.training.run.lookout import MINIMUM_SHARE
+from txport.training.run.speed_check import MINIMUM_SHARE
+from txport.training.speed_estimate import BUSY, Share, SpeedEstimate
 
 
 def test_others_on_the_same_core_take_their_share(caplog: pytest.LogCaptureFixture) -> None:
