@@ -1,4 +1,4 @@
-"""tx-bench: what a bundle costs here, next to peers with the same weights."""
+"""tx-bench: measure a bundle on this machine, optionally next to other libraries with the same weights."""
 
 import signal
 import sys
@@ -61,24 +61,28 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     help=f"Directory for {REPORT}, {TEXT} and plots; existing results are replaced.",
 )
 @click.option("--batch", "batches", callback=_numbers, help="Batch sizes, separated by commas. [default: 1,8,32]")
-@click.option("--source", "sources", callback=_numbers, help="Source tokens, separated by commas. [default: 32]")
-@click.option("--target", "targets", callback=_numbers, help="New tokens, separated by commas. [default: 64]")
+@click.option("--source", "sources", callback=_numbers, help="Source lengths, separated by commas. [default: 32]")
+@click.option("--target", "targets", callback=_numbers, help="Target lengths, separated by commas. [default: 64]")
 @click.option("--text", type=PATH, help="File of sentences, one per line. [default: see --lines]")
 @click.option(
     "--lines",
     type=click.IntRange(0),
     default=200,
-    help="Number of sentences from --text, else from the checkpoint, else from the bundle's self-check. 0 for none.",
+    help="Number of sentences to translate, from --text, else from the checkpoint, else from the bundle's self-check. "
+    "0: none.",
 )
 @click.option(
-    "--beam", type=click.IntRange(1), default=1, help="Number of beams, 1 for greedy search. Beam search stops early."
+    "--beam",
+    type=click.IntRange(1),
+    default=1,
+    help="Number of beams, 1 for greedy search. Beam search uses early_stopping=True.",
 )
-@click.option("--quick", is_flag=True, help="Skip the curves over batch sizes and lengths.")
+@click.option("--quick", is_flag=True, help="Skip the measurements over ranges of batch sizes and lengths.")
 @click.option("--calls", type=click.IntRange(1), default=200, help="Number of timed calls.")
 @click.option("--seconds", type=POSITIVE, default=20.0, help="Stop timing a workload after this number of seconds.")
 @click.option("--peer-seconds", type=POSITIVE, default=2.0, help="The same limit for each peer.")
-@click.option("--peers", "all_peers", is_flag=True, help="Measure all peers in the same run with the same weights.")
-@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Peer to measure. Repeatable.")
+@click.option("--peers", "all_peers", is_flag=True, help="Also measure other libraries with the same weights.")
+@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Library to measure. Repeatable.")
 @click.option(
     "--checkpoint",
     type=PATH,
@@ -113,7 +117,7 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     default=0,
     help="Number of threads, for txport and peers. 0 uses the default of each library.",
 )
-@click.option("--no-roofline", is_flag=True, help="Do not measure memory bandwidth and peak arithmetic.")
+@click.option("--no-roofline", is_flag=True, help="Do not measure memory bandwidth and peak operations per second.")
 @click.option("--no-plots", is_flag=True, help="Write no plots.")
 @click.option("--json", "json_only", is_flag=True, help="Print the JSON instead of tables.")
 def main(

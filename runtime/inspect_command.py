@@ -43,7 +43,9 @@ def main(
         raise InputError(f"{bundle} {what}: give the directory that tx-export wrote, or a file of tx-pack")
     try:
         manifest = Manifest.load(bundle)
-        checks = _check(bundle, manifest, device, engine, lowering, trust_engines) if check else []
+        checks = list[str]()
+        if check:
+            checks += _check(bundle, manifest, device, engine, lowering, trust_engines)
     except (BundleError, EngineError) as error:
         if check:
             raise CheckFailed(str(error)) from error
@@ -51,7 +53,9 @@ def main(
     choice = choose(manifest, device, engine, lowering, bundle, trust_engines)
     if as_json:
         value: dict[str, Any] = {"manifest": encode(manifest), "choice": encode(choice), "installed": installed()}
-        click.echo(json.dumps(value | ({"checks": checks} if check else {}), ensure_ascii=False, indent=1))
+        if check:
+            value["checks"] = checks
+        click.echo(json.dumps(value, ensure_ascii=False, indent=1))
     else:
         library = installed() or "ONNX Runtime, not installed: pip install 'txport[ort]'"
         if choice.directory is not None:
@@ -59,15 +63,14 @@ def main(
         if choice.engine == FUSED:
             library = f"txport {VERSION}"
         name, step = choice.ways[0]
-        words = [library, f"device {choice.device}", f"engine {name}", *([f"lowering {step}"] if step else [])]
-        runs = f"{', '.join(words)}: {choice.reason}"
-        origin = origin_of(bundle)
-        rows = [
-            *_rows(manifest),
-            *([("fetched from", origin)] if origin else []),
-            *_engine_rows(bundle, manifest),
-            ("runs on", runs),
-        ]
+        words = [library, f"device {choice.device}", f"engine {name}"]
+        if step:
+            words.append(f"lowering {step}")
+        rows = list(_rows(manifest))
+        if origin := origin_of(bundle):
+            rows.append(("fetched from", origin))
+        rows += _engine_rows(bundle, manifest)
+        rows.append(("runs on", f"{', '.join(words)}: {choice.reason}"))
         click.echo(_table([*rows, *(("checked", line) for line in checks)]))
 
 
@@ -96,7 +99,10 @@ def _check(
             # The files are as they were exported, so this is a lowering that the installed version is too old for, or a
             # library that is not here.
             passed_over.append(error)
-            found.append(f"{f'lowering {step}' if step else f'engine {name}'} was not run: {error}")
+            way = f"engine {name}"
+            if step:
+                way = f"lowering {step}"
+            found.append(f"{way} was not run: {error}")
             continue
         if differences := check_translator(translator, golden):
             first = differences[0]
@@ -130,12 +136,14 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for island in precision.islands:
         yield "in float32", f"{len(island.nodes)} nodes of {island.graph}: {island.reason}"
     for graph in manifest.graphs:
-        opsets = [f"{domain or 'ONNX'} opset {version}" for domain, version in graph.opsets.items()]
-        optional = ["optional"] if graph.optional else []
-        yield "graph", f"{graph.name}: {', '.join([graph.file, *opsets, *optional])}"
+        facts = [graph.file, *(f"{domain or 'ONNX'} opset {version}" for domain, version in graph.opsets.items())]
+        if graph.optional:
+            facts.append("optional")
+        yield "graph", f"{graph.name}: {', '.join(facts)}"
     if manifest.parameters is not None:
-        against = against_fused(manifest)
-        state = "usable here" if against is None else f"not used here: {against}"
+        state = "usable here"
+        if against := against_fused(manifest):
+            state = f"not used here: {against}"
         yield "parameters", f"{len(manifest.parameters.tensors)} tensors for the fused engine, which is {state}"
     yield from _tokenizer_rows(manifest.tokenizer)
     settings = encode(manifest.generation)

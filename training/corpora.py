@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: built in, parallel text files, tables, or the Hugging Face Hub."""
+"""Readers of parallel corpora: built in, parallel text files, tables, shards, or the Hugging Face Hub."""
 
 import hashlib
 import heapq
@@ -57,15 +57,17 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
     Args:
         options: the recipe's `[corpus]`.
         data: the directory that relative file names in it are relative to.
-        tokenizer: the recipe's `[tokenizer]`: targets get the spaces and the case that its answers have.
+        tokenizer: the recipe's `[tokenizer]`. Targets are normalised (spaces, lower case) as the output of a model with
+            this tokenizer is.
 
     Raises:
-        InputError: a file that is missing, not UTF-8, of another length than its partner, or without any pair.
-        MissingLibrary: a Hugging Face data set without the `datasets` library.
+        InputError: a file is missing, is not UTF-8, has a different number of lines than the other side, or has no
+            usable pair.
+        MissingLibrary: `datasets` is not installed, and the corpus is a Hugging Face data set.
     """
     if isinstance(options, BuiltinOptions | NamesOptions):
         whole = builtin(options)
-        return _as_answered_all(whole.train, whole.validation, whole.test, tokenizer)
+        return _normalise_splits(whole.train, whole.validation, whole.test, tokenizer)
     train = _read_split(options, data, options.train)
     count = options.held_out or max(1, min(MAX_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
@@ -80,16 +82,16 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
             left_out += before - len(train) - len(held_out)
     if left_out:
         _log.info(
-            "%d %s left out: with the source of a held-out one, but above their number (%d for each split)",
-            left_out, "pair is" if left_out == 1 else "pairs are", count,
+            "%s left out of all splits: a held-out pair has the same source, and its split has %d already",
+            plural(left_out, "pair"), count,
         )  # fmt: skip
-    return _as_answered_all(train, splits[0], splits[1], tokenizer, _alignments(options, data))
+    return _normalise_splits(train, splits[0], splits[1], tokenizer, _alignments(options, data))
 
 
 def check_files(options: CorpusOptions, data: Path) -> None:
-    """Check that the files of a corpus are there, not empty and, if they are parallel, of as many lines as each other.
+    """Check that the files of a corpus exist and are not empty, and that parallel files have equally many lines.
 
-    It takes a fraction of the time of `load`, which checks the rest; arguments and errors are as of `load`.
+    It takes a fraction of the time of `load`, which checks the rest; arguments and errors are as for `load`.
     """
     if isinstance(options, BuiltinOptions | NamesOptions | DatasetsOptions):
         return
@@ -129,7 +131,7 @@ def _check_lengths(source: Path, sources: int, target: Path, targets: int) -> No
         )
 
 
-def _as_answered_all(
+def _normalise_splits(
     train: Collection[Pair],
     validation: list[Pair],
     test: list[Pair],
@@ -137,14 +139,16 @@ def _as_answered_all(
     alignments: dict[Pair, Links] | None = None,
 ) -> Corpus:
     if isinstance(train, Shards) and tokenizer is not None and tokenizer.space_punctuation:
-        train = train.answered(lambda target: spaced(target, lower_case=tokenizer.lower_case))
+        train = train.with_targets(lambda target: spaced(target, lower_case=tokenizer.lower_case))
     elif not isinstance(train, Shards):
-        train = _as_answered(list(train), tokenizer)
-    return Corpus(train, _as_answered(validation, tokenizer), _as_answered(test, tokenizer), alignments or {})
+        train = _normalise_targets(list(train), tokenizer)
+    return Corpus(
+        train, _normalise_targets(validation, tokenizer), _normalise_targets(test, tokenizer), alignments or {}
+    )
 
 
-def _as_answered(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
-    """Return pairs whose targets have the normalized form that a model with this tokenizer generates."""
+def _normalise_targets(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
+    """Return pairs whose targets have the normalised form that a model with this tokenizer generates."""
     if tokenizer is None or not tokenizer.space_punctuation:
         return pairs
     return [(source, spaced(target, lower_case=tokenizer.lower_case)) for source, target in pairs]
@@ -177,7 +181,7 @@ def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data:
 
 
 def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
-    """Return alignments of the training pairs by pair, so that they need not follow pairs between splits."""
+    """Return alignments of the training pairs by pair, so that they stay valid when pairs move to another split."""
     if isinstance(options, ParallelOptions) and options.alignments is not None:
         endings = options.source_language, options.target_language, options.alignments
         files = [_existing(data / f"{options.train}.{ending}") for ending in endings]
@@ -214,9 +218,9 @@ def _existing(file: Path) -> Path:
 def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> list[Pair]:
     """Return only the test pairs of a recipe's corpus; arguments and errors as in `load`."""
     if isinstance(options, BuiltinOptions | NamesOptions):
-        return _as_answered(_generated(options, "test"), tokenizer)
+        return _normalise_targets(_generated(options, "test"), tokenizer)
     if options.test is not None:
-        return _as_answered(list(_read_split(options, data, options.test)), tokenizer)
+        return _normalise_targets(list(_read_split(options, data, options.test)), tokenizer)
     return load(options, data, tokenizer).test
 
 
@@ -296,11 +300,10 @@ def _field(row: Any, path: str, name: str) -> str:
     value = row
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:
+            known = "nothing"
             if isinstance(value, dict):
                 known = ", ".join(value)
-            else:
-                known = "no fields"
-            raise InputError(f"data set {name} has no field {path!r}: there is {known}")
+            raise InputError(f"data set {name} has no field {path!r}; available: {known}")
         value = value[key]
     # A line break inside a field must not become two lines in the files that are made of it.
     return " ".join(str(value).split())
@@ -316,11 +319,13 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
 def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection[Pair], list[Pair]]:
     """Split pairs into a training part and exactly `count` held-out pairs, with no source sentence in both.
 
-    Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. Where the last of
-    them has more pairs than there is room for, the others are in neither part. Shards are read twice, and stay shards.
+    Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. If the last
+    of these sources has more pairs than `count` allows, the others are in neither part. `Shards` are read twice, and
+    stay on disk.
 
     Raises:
-        InputError: there are not at least twice as many pairs, or all that is not held out has one of these sources.
+        InputError: there are fewer than 2 * `count` pairs, or no training pair would be left because all pairs share a
+            held-out source.
     """
     if len(pairs) < 2 * count:
         raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer")
@@ -330,28 +335,28 @@ def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection
             found[pair[0]].append(pair)
     held: list[Pair] = []
     sources: set[str] = set()
-    left_out = 0
+    removed = 0
     for source, same in found.items():
         if len(held) < count:
             held += same
             sources.add(source)
-            left_out += len(same)
-    if left_out == len(pairs):
+            removed += len(same)
+    if removed == len(pairs):
         raise InputError(f"{len(pairs)} pairs cannot be split: too many share a source; give separate files")
     if isinstance(pairs, Shards):
-        return pairs.without(frozenset(sources), left_out), held[:count]
+        return pairs.without(frozenset(sources), removed), held[:count]
     return [pair for pair in pairs if pair[0] not in sources], held[:count]
 
 
 def _smallest(pairs: Collection[Pair], count: int, salt: str) -> list[str]:
     """Return the `count` distinct sources with the smallest hashes, in order, in memory for `count` sources."""
     chosen: dict[str, bytes] = {}
-    least = b"\xff" * 33
+    threshold = b"\xff" * 33  # above all digests
     for source, _ in pairs:
         digest = hashlib.sha256(f"{salt}\n{source}".encode()).digest()
-        if digest < least and source not in chosen:
+        if digest < threshold and source not in chosen:
             chosen[source] = digest
             if len(chosen) >= 2 * count:
                 chosen = dict(heapq.nsmallest(count, chosen.items(), key=lambda item: item[1]))
-                least = max(chosen.values())
+                threshold = max(chosen.values())
     return [source for source, _ in heapq.nsmallest(count, chosen.items(), key=lambda item: item[1])]

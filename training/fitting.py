@@ -96,18 +96,25 @@ def fit(
             given.max_minutes, plural(round(steps), "step"), FEWEST_STEPS,
         )  # fmt: skip
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
-        # Sentences that are rarely repeated need no dropout.
-        model["dropout"] = 0.1 if steps * batch > 3 * size.tokens else 0.0
-    constant = given.schedule == "constant"
-    cooldown = (0.0 if constant else 0.5) if given.cooldown is None else given.cooldown
+        model["dropout"] = 0.1
+        if steps * batch <= 3 * size.tokens:  # sentences that are rarely repeated need none
+            model["dropout"] = 0.0
+    cooldown = 0.5
+    warmup_steps = round(min(4_000, max(20, 0.04 * steps)))
+    if given.schedule == "constant":
+        cooldown = 0.0
+        warmup_steps = 1
+    if given.cooldown is not None:
+        cooldown = given.cooldown
     minutes = given.max_minutes or 10
     rate = 3e-3 * math.sqrt(128 / _config(model).d_model)
-    rate *= 1.0 if given.from_checkpoint is None else FINE_TUNING
+    if given.from_checkpoint is not None:
+        rate *= FINE_TUNING
     training = _filled(
         given,
         batch_tokens=max(batch, given.max_length),
         learning_rate=float(f"{rate:.2g}"),
-        warmup_steps=1 if constant else round(min(4_000, max(20, 0.04 * steps))),
+        warmup_steps=warmup_steps,
         cooldown=cooldown,
         validation_sentences=round(min(500, max(50, 20 * minutes))),
         keep="last" if cooldown else "best",
@@ -155,7 +162,9 @@ def _vocabulary(size: Size, options: TokenizerOptions, pairs: Collection[Pair]) 
     if options.algorithm in ("word", "char"):
         return min(32_000, max(16, most_pieces(pairs, options)))
     pieces = min(32_000, 4_000 * (size.characters / 1.2e6) ** 0.38)
-    characters = size.different + (256 if options.byte_fallback else 0) + 8
+    characters = size.different + 8
+    if options.byte_fallback:
+        characters += 256
     return int(8 * math.ceil(max(pieces, 1.25 * characters) / 8))
 
 
@@ -166,8 +175,10 @@ def _config(model: dict[str, Any]) -> Config:
 def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[str, Any]:
     """Return the largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
     norm = {"norm": "pre"}
+    if "preset" in given and "norm" in PRESETS[given["preset"]]:
+        return dict(given)
     if "preset" in given:
-        return {**({} if "norm" in PRESETS[given["preset"]] else norm), **given}
+        return {**norm, **given}
     sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & given.keys()
     if sizes:  # the values of the recipe must match the fitted ones
         return {"preset": "small", **norm, **given}
@@ -206,7 +217,9 @@ class _Speed:
 
     def steps(self, config: Config, batch: int) -> float:
         options = self._options
-        limits: list[float] = [max(1, options.max_steps)] if options.max_steps is not None else []
+        limits = list[float]()
+        if options.max_steps is not None:
+            limits.append(max(1, options.max_steps))
         if options.max_epochs:
             limits.append(options.max_epochs * max(1.0, self._size.tokens / batch))
         if options.max_minutes:

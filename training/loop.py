@@ -36,7 +36,7 @@ from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import drawn, judge
 from txport.training.run.directory import RunDirectory
-from txport.training.run.divergence import Divergence
+from txport.training.run.divergence import DivergenceCheck
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
 from txport.training.run.pacing import MOST, NEVER, Pace, TargetReached, TimeLimit
@@ -365,7 +365,7 @@ def _callbacks(
         StatePaths(),
         progress,
         TimeLimit(),
-        Divergence(interruption),
+        DivergenceCheck(interruption),
         ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
     ]
     callbacks += [LastValidations(run.state, options.average_last)] if options.keep == "average" else []

@@ -42,7 +42,10 @@ class BundleBackend(Backend):
             )
         self._opened = threads, workers
         engine = self._translator.engine
-        self.engine, self.device = engine.name, "cuda" if isinstance(engine, DeviceEngine) else "cpu"
+        self.engine = engine.name
+        self.device = "cpu"
+        if isinstance(engine, DeviceEngine):
+            self.device = "cuda"
         return self._translator
 
     def prepare(self, task: Task, setting: Setting) -> None:

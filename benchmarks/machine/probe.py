@@ -95,16 +95,19 @@ def _bandwidth(size: int, threads: int) -> float:
 def _onnxruntime(kind: str, threads: int) -> float:
     """Return seconds of ONNX Runtime's own product, of float32 or of uint8 and int8."""
     import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
-    wide = kind == "float32"
-    a = np.ones((SIDE, SIDE), np.float32 if wide else np.uint8)
+    operator, types = "MatMulInteger", (np.uint8, np.int8, np.int32)
+    if kind == "float32":
+        operator, types = "MatMul", (np.float32, np.float32, np.float32)
+    left, right, product = map(np.dtype, types)
+    a = np.ones((SIDE, SIDE), left)
     graph = helper.make_graph(
-        [helper.make_node("MatMul" if wide else "MatMulInteger", ["a", "b"], ["c"])],
+        [helper.make_node(operator, ["a", "b"], ["c"])],
         "product",
-        [helper.make_tensor_value_info("a", TensorProto.FLOAT if wide else TensorProto.UINT8, a.shape)],
-        [helper.make_tensor_value_info("c", TensorProto.FLOAT if wide else TensorProto.INT32, a.shape)],
-        [numpy_helper.from_array(np.ones(a.shape, np.float32 if wide else np.int8), "b")],
+        [helper.make_tensor_value_info("a", helper.np_dtype_to_tensor_dtype(left), a.shape)],
+        [helper.make_tensor_value_info("c", helper.np_dtype_to_tensor_dtype(product), a.shape)],
+        [numpy_helper.from_array(np.ones(a.shape, right), "b")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = onnxruntime.SessionOptions()

@@ -115,4 +115,4 @@ def roofline(
 def _bandwidth(machine: Machine, size: float) -> float:
     """Bandwidth of the smallest probed array of at least this size, else of the largest: arrays may fit a cache."""
     larger = [each for each in machine.bandwidth if each.bytes >= size]
-    return (larger[0] if larger else machine.bandwidth[-1]).bytes_per_second
+    return [*larger, machine.bandwidth[-1]][0].bytes_per_second

@@ -152,14 +152,16 @@ def _bars(report: BenchReport) -> Figure | None:
 
 def _bar(axes: Axes, each: Measurement, y: float, height: float, colour: str, label: str | None) -> None:
     """Draw a bar from 1 on: to the right is slower than the bundle, to the left is faster."""
-    low, middle, high = (each.ratio.p10, each.ratio.p50, each.ratio.p90) if each.ratio else (1.0, 1.0, 1.0)
+    middle = high = 1.0
+    spread = None
     if each.ratio:
-        spread = [[middle - low], [high - middle]]
-    else:
-        spread = None
+        middle, high = each.ratio.p50, each.ratio.p90
+        spread = [[middle - each.ratio.p10], [high - middle]]
     axes.barh(y, middle - 1, height, 1, color=colour, label=label, xerr=spread, error_kw={"lw": 0.8})
     differs = each.agreement is not None and each.agreement.identical < each.agreement.sentences
-    note = f"  {middle:.2f}{' (other ids)' if differs else ''}"
+    note = f"  {middle:.2f}"
+    if differs:
+        note += " (other ids)"
     axes.text(max(1, high), y, note, va="center", fontsize=7)
 
 

@@ -39,9 +39,13 @@ def measurement(
     tokens, steps = _tokens(work, own)
     per = steps or tokens
     seconds = sum(durations) / 1e3
-    # The least work that a text can be: full batches of equal sentences.
-    rows = min(rows, workload.sentences) if workload.kind == "text" else workload.sentences
-    least_steps = max(1, tokens // rows) if workload.kind == "text" else workload.target
+    if workload.kind == "text":
+        # The least work that a text can be: full batches of equal sentences.
+        rows = min(rows, workload.sentences)
+        least_steps = max(1, tokens // rows)
+    else:
+        rows = workload.sentences
+        least_steps = workload.target
     work_of = (rows, workload.source, least_steps, call, workload.beam)
     return Measurement(
         contestant=contestant.name,
@@ -52,8 +56,8 @@ def measurement(
         tokens=tokens,
         steps=steps,
         call_ms=call,
-        encoder_ms=percentiles(encoder) if (encoder := own.all("encoder")) else None,
-        first_token_ms=percentiles(first_token) if (first_token := own.all("first_token")) else None,
+        encoder_ms=_percentiles(own.all("encoder")),
+        first_token_ms=_percentiles(own.all("first_token")),
         ms_per_token=Percentiles(call.p50 / per, call.p90 / per, None if call.p99 is None else call.p99 / per),
         tokens_per_second=tokens * calls / seconds,
         sentences_per_second=workload.sentences * calls / seconds,
@@ -64,6 +68,12 @@ def measurement(
         ratio=ratio(own.medians(), times[first].medians()) if contestant.name != first else None,
         rounds_ms=tuple(own.medians()),
     )
+
+
+def _percentiles(durations: Sequence[float]) -> Percentiles | None:
+    if durations:
+        return percentiles(durations)
+    return None
 
 
 def _tokens(work: Work, times: Times) -> tuple[int, int | None]:

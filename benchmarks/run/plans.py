@@ -134,8 +134,9 @@ def _torch_peer(kind: Kind, checkpoint: Path, place: Place, python: str | None) 
     else:
         # Where cores are few or shared, one thread is often faster than two that wait for each other.
         fixed = [{"threads": threads} for threads in dict.fromkeys((place.width, "1"))]
-    # A compiled model is compiled again for other sizes.
-    rows = TEXT_ROWS[:1] if kind == "compile" else TEXT_ROWS
+    rows = TEXT_ROWS
+    if kind == "compile":  # for other sizes, it is compiled again
+        rows = TEXT_ROWS[:1]
     settings: Settings = {"fixed": fixed, "text": [{**each, "rows": count} for each in fixed for count in rows]}
     return ContestantPlan(
         Contestant(_TITLES[kind], kind, "float32", place.device, place.threads), description, settings, python
@@ -148,7 +149,9 @@ def _ctranslate2(
     # Its threads meet at barriers, which are slow where cores are few or shared: one thread may be the fastest, or as
     # many translators as cores, each with its part of the batch.
     together = [{"intra": each, "inter": "1"} for each in dict.fromkeys(("1", place.width))]
-    fixed = [*together, *([{"intra": "1", "inter": place.width}] if place.width != "1" else [])]
+    fixed = list(together)
+    if place.width != "1":
+        fixed.append({"intra": "1", "inter": place.width})
     text = [{**each, "rows": "32"} for each in fixed]
     text.append({**together[-1], "rows": "1024", "batch_type": "tokens"})
     return ContestantPlan(

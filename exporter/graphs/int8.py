@@ -1,14 +1,14 @@
-"""Int8 written into the graph: weights of all matrix products and embedding tables at export, activations at run time.
+"""Quantise a float32 ONNX graph to int8: weights and embedding tables at export, activations at run time.
 
-Weights are rounded per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
-section 5). Activations are rounded per row, never across rows: a sentence's result must not depend on the rest of
+Weights are quantised per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
+section 5). Activations are quantised per row, never across rows: a sentence's result must not depend on the rest of
 its batch, which `quantize_dynamic`, with one scale per tensor, cannot guarantee. After LayerNorm or RMSNorm all rows
-have one scale already, and one constant, taken from calibration, serves them all, with the bias in the product;
-elsewhere the graph computes each row's. After a ReLU nothing is negative, and rounding to 0..255 does the ReLU as well.
-Packed projections that the graph would split become products of their own.
+have about the same magnitude, so one scale from calibration serves them all, and the MatMul adds the bias. Elsewhere
+the graph computes a scale for each row. After a ReLU no value is negative: quantising to 0..255 saturates at 0, which
+does the ReLU as well. A packed projection followed by Split is replaced by separate MatMuls.
 
 An embedding table that is also the output projection is stored once, as `[vocabulary, d_model]` with a scale for each
-token: a channel of the projection, a row of the table.
+token: a token is an output channel of the projection and a row of the table.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,10 +21,10 @@ from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
 
 CONTRIB = "com.microsoft"
-# What calibration did not see may be this much larger before it is cut off.
+# Values may be larger than the maximum in calibration by this factor before they are clipped.
 MARGIN = 1.25
 _LEVELS = 127
-# Whose rows all have one size; those of norms that are affine do not.
+# Norms whose output rows all have about the same magnitude. A SharedNorm, a fixed scale and shift, is not among them.
 _NORMS = ("LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSNormalization")
 
 Float32 = npt.NDArray[np.float32]
@@ -43,7 +43,7 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
 
     Args:
         model: an encoder or a decoder step of the `ort` lowering.
-        largest: the largest magnitude that each value of the graph took in calibration, by name.
+        largest: the maximum magnitude of each value of the graph in calibration, by name.
         keep: names of nodes that stay in float32.
     """
     conversion = _Conversion(model, largest)
@@ -58,7 +58,7 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
 
 
 def convertible(model: ir.Model) -> list[ir.Node]:
-    """The nodes that int8 is for: products with a matrix of weights, and lookups of tokens in an embedding table."""
+    """Return the nodes that can be quantised: MatMuls with a weight matrix, and lookups of token embeddings."""
     return [node for node in model.graph if _is_product(node) or _is_lookup(node)]
 
 
@@ -71,7 +71,7 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """Return whether a product gives one number, as the gate of copying: rounding its inputs would cost more."""
+    """Return whether a MatMul is the gate of copying: quantising its input costs more than its one column saves."""
     return (node.name or "").startswith("copying.")
 
 
@@ -80,13 +80,13 @@ def _is_lookup(node: ir.Node) -> bool:
     return node.name == "embedding/Gather" and _is_matrix(node.inputs[0])
 
 
-def normalised(model: ir.Model) -> list[str]:
-    """Outputs of each LayerNorm or RMSNorm, in order: the graphs of one decoder, or encoder, have the same ones."""
-    return [node.outputs[0].name or "" for node in model.graph if _normalises(node)]
+def norm_outputs(model: ir.Model) -> list[str]:
+    """Return the outputs of LayerNorms and RMSNorms, in an order that all graphs of a decoder (or encoder) share."""
+    return [node.outputs[0].name or "" for node in model.graph if _is_norm(node)]
 
 
-def _normalises(node: ir.Node) -> bool:
-    """Return whether its rows have one scale: LayerNorm, RMSNorm, or the last part of an RMSNorm."""
+def _is_norm(node: ir.Node) -> bool:
+    """Return whether a node ends a LayerNorm or RMSNorm, so that its output rows can share one scale."""
     if node.inputs and node.inputs[0] is not None:
         first = node.inputs[0].producer()
     else:
@@ -95,19 +95,20 @@ def _normalises(node: ir.Node) -> bool:
     return node.op_type in _NORMS or parts
 
 
-class _Rows(NamedTuple):
-    """An activation in 8 bits.
+class _Quantised(NamedTuple):
+    """An activation quantised to 8 bits.
 
     Attributes:
-        rounded: uint8 `[..., k]`.
-        scale: of them all, a constant.
-        zero: the integer that represents 0, a constant.
-        factor: float32 `[..., 1]`, by which products of each row must still be multiplied; None if all rows have one.
+        values: uint8 `[..., k]`.
+        scale: a constant for all rows.
+        zero_point: the integer that represents 0, a constant.
+        factor: float32 `[..., 1]`, a scale for each row, to be applied to the output of the MatMul; None if `scale` is
+            enough.
     """
 
-    rounded: ir.Value
+    values: ir.Value
     scale: ir.Value
-    zero: ir.Value
+    zero_point: ir.Value
     factor: ir.Value | None
 
 
@@ -118,7 +119,7 @@ class _Conversion:
         self._graph = model.graph
         self._largest = largest
         self._weights: dict[tuple[str, bool], tuple[ir.Value, ir.Value]] = {}
-        self._rounded: dict[str, _Rows] = {}
+        self._quantised: dict[str, _Quantised] = {}
         self._count = 0  # for names
         self._tables = {node.inputs[0] for node in model.graph if _is_lookup(node)}
         model.opset_imports[CONTRIB] = 1
@@ -133,7 +134,7 @@ class _Conversion:
         bias, last = _bias(node)
         outputs = _chunks(last)
         for part, output in enumerate(outputs):
-            columns = _Columns(part, len(outputs))
+            columns = _ColumnBlock(part, len(outputs))
             weights = self._weight(weight, columns, rows_first=tied, transposed=transposed)
             self._replace(output, self._linear(node, rows, *weights, self._columns_of(bias, columns), tied))
         self._remove(node)
@@ -142,7 +143,7 @@ class _Conversion:
         table = node.inputs[0]
         ids = node.inputs[1]
         assert table is not None
-        ints, scales = self._weight(table, _Columns(0, 1), rows_first=True, transposed=True)
+        ints, scales = self._weight(table, _ColumnBlock(0, 1), rows_first=True, transposed=True)
         rows = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
         wide = self._node(node, "", "Cast", [rows], [ir.AttrInt64("to", ir.DataType.FLOAT)])
         column = self._constant(f"{scales.name}.column", _array(scales)[:, None])
@@ -151,9 +152,10 @@ class _Conversion:
         self._remove(node)
 
     def norm(self, node: ir.Node) -> None:
-        """SkipLayerNormalization -> Add, LayerNormalization: what int8 saves is lost in ONNX Runtime's slow one.
+        """Replace SkipLayerNormalization by Add and LayerNormalization.
 
-        Version 1.31 sums a row one element after the other and divides at each (Welford 1962).
+        The kernel of SkipLayerNormalization in ONNX Runtime 1.31 updates the mean with a division for each element
+        (Welford 1962). It is so slow that it cancels the gain of int8.
         """
         x, residual, *parameters = node.inputs
         total = self._node(node, "", "Add", [x, residual])
@@ -164,33 +166,33 @@ class _Conversion:
             self._replace(node.outputs[3], total)
         self._remove(node)
 
-    def _activation(self, x: ir.Value, node: ir.Node) -> _Rows:
+    def _activation(self, x: ir.Value, node: ir.Node) -> _Quantised:
         assert x.name is not None
-        if x.name not in self._rounded:
+        if x.name not in self._quantised:
             producer = x.producer()
             if producer is not None:
                 kind = producer.op_type
             else:
                 kind = ""
-            if producer is not None and _normalises(producer):
-                self._rounded[x.name] = self._by_one_scale(x, node)
+            if producer is not None and _is_norm(producer):
+                self._quantised[x.name] = self._by_one_scale(x, node)
             elif kind == "Relu":
                 assert producer is not None and producer.inputs[0] is not None
-                self._rounded[x.name] = self._positive(producer.inputs[0], node)
+                self._quantised[x.name] = self._positive(producer.inputs[0], node)
             else:
                 sizes = self._node(node, "", "Abs", [x])
-                self._rounded[x.name] = self._by_row(x, self._largest_of_row(sizes, node), _LEVELS, 128, node)
-        return self._rounded[x.name]
+                self._quantised[x.name] = self._by_row(x, self._largest_of_row(sizes, node), _LEVELS, 128, node)
+        return self._quantised[x.name]
 
-    def _by_one_scale(self, x: ir.Value, node: ir.Node) -> _Rows:
+    def _by_one_scale(self, x: ir.Value, node: ir.Node) -> _Quantised:
         scale = self._constant(f"{x.name}.scale", np.float32(self._largest[str(x.name)] * MARGIN / _LEVELS))
         zero = self._constant("int8.zero", np.uint8(128))
         rounded = self._node(node, "", "QuantizeLinear", [x, scale, zero], dtype=ir.DataType.UINT8)
-        return _Rows(rounded, scale, zero, None)
+        return _Quantised(rounded, scale, zero, None)
 
-    def _positive(self, x: ir.Value, node: ir.Node) -> _Rows:
-        """Rows of Relu(x), without Relu: what is below 0 becomes 0 by saturation, and all 256 levels serve the rest."""
-        least = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # of a row without a positive one
+    def _positive(self, x: ir.Value, node: ir.Node) -> _Quantised:
+        """Quantise Relu(x) without a Relu: negative values saturate at 0, all 256 levels are for positive ones."""
+        least = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # for rows without a positive value
         largest = self._node(node, "", "Max", [self._largest_of_row(x, node), least])
         return self._by_row(x, largest, 2 * _LEVELS + 1, 0, node)
 
@@ -198,45 +200,45 @@ class _Conversion:
         axes = self._constant("int8.last", np.array([-1], np.int64))
         return self._node(node, "", "ReduceMax", [x, axes], [ir.AttrInt64("keepdims", 1)])
 
-    def _by_row(self, x: ir.Value, largest: ir.Value, levels: int, zero: int, node: ir.Node) -> _Rows:
-        """A row of zeros becomes NaN here; whatever integers that makes, the factor makes them 0 again."""
+    def _by_row(self, x: ir.Value, largest: ir.Value, levels: int, zero: int, node: ir.Node) -> _Quantised:
+        """Quantise each row with its own scale. A row of zeros becomes NaN; its factor 0 cancels that."""
         scale = self._constant(f"int8.unit{levels}", np.float32(1 / levels))
         offset = self._constant("int8.zero" if zero else "int8.none", np.uint8(zero))
         value = self._node(node, "", "Mul", [x, self._node(node, "", "Reciprocal", [largest])])
         rounded = self._node(node, "", "QuantizeLinear", [value, scale, offset], dtype=ir.DataType.UINT8)
-        return _Rows(rounded, scale, offset, largest)
+        return _Quantised(rounded, scale, offset, largest)
 
     def _linear(
-        self, node: ir.Node, rows: _Rows, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
+        self, node: ir.Node, rows: _Quantised, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
     ) -> ir.Value:
-        """Return the product and what follows it: each row's factor, unless all have one, and the bias."""
-        later = rows.factor is not None or rows_first  # the product's own bias would be multiplied too
-        product = self._product(node, rows, ints, scales, None if later else bias, rows_first)
+        """Return the output of the MatMul, multiplied by the factors of its rows if there are any, plus the bias."""
+        bias_last = rows.factor is not None or rows_first  # the factor would also multiply a bias in the MatMul
+        product = self._product(node, rows, ints, scales, None if bias_last else bias, rows_first)
         if rows.factor is not None:
             product = self._node(node, "", "Mul", [product, rows.factor])
-        if bias is not None and later:
+        if bias is not None and bias_last:
             product = self._node(node, "", "Add", [product, bias])
         return product
 
     def _product(
-        self, node: ir.Node, rows: _Rows, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
+        self, node: ir.Node, rows: _Quantised, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
     ) -> ir.Value:
         if rows_first:
             zeros = self._constant(f"{ints.name}.zeros", np.zeros(_array(scales).shape, np.int8))
             attributes = [ir.AttrInt64("transB", 1)]
             return self._node(
-                node, CONTRIB, "QGemm", [rows.rounded, rows.scale, rows.zero, ints, scales, zeros], attributes
+                node, CONTRIB, "QGemm", [rows.values, rows.scale, rows.zero_point, ints, scales, zeros], attributes
             )
-        inputs: list[ir.Value | None] = [rows.rounded, ints, rows.scale, scales, rows.zero, None, bias]
+        inputs: list[ir.Value | None] = [rows.values, ints, rows.scale, scales, rows.zero_point, None, bias]
         return self._node(node, CONTRIB, "MatMulIntegerToFloat", inputs if bias else inputs[:5])
 
     def _weight(
-        self, weight: ir.Value, columns: "_Columns", *, rows_first: bool, transposed: bool
+        self, weight: ir.Value, columns: "_ColumnBlock", *, rows_first: bool, transposed: bool
     ) -> tuple[ir.Value, ir.Value]:
         """int8 `[k, n]`, or `[n, k]` with `rows_first`, and scales `[n]`; `transposed`: `weight` is `[n, k]`."""
-        name = columns.name(weight)
+        name = columns.name_for(weight)
         if (name, rows_first) not in self._weights:
-            array = columns.of(_array(weight) if transposed else _array(weight).T)
+            array = columns.slice(_array(weight) if transposed else _array(weight).T)
             ints, scales = quantised(array)
             self._weights[name, rows_first] = (
                 self._constant(f"{name}.int8", ints if rows_first else np.ascontiguousarray(ints.T)),
@@ -244,10 +246,10 @@ class _Conversion:
             )
         return self._weights[name, rows_first]
 
-    def _columns_of(self, bias: ir.Value | None, columns: "_Columns") -> ir.Value | None:
+    def _columns_of(self, bias: ir.Value | None, columns: "_ColumnBlock") -> ir.Value | None:
         if bias is None or columns.parts == 1:
             return bias
-        return self._constant(columns.name(bias), columns.of(_array(bias)))
+        return self._constant(columns.name_for(bias), columns.slice(_array(bias)))
 
     def _constant(self, name: str, array: npt.NDArray[np.generic] | np.generic) -> ir.Value:
         if name not in self._graph.initializers:
@@ -288,17 +290,17 @@ class _Conversion:
         self._graph.remove(node, safe=True)
 
 
-class _Columns(NamedTuple):
-    """One of several equal parts of a product's columns."""
+class _ColumnBlock(NamedTuple):
+    """One of several equal blocks of a weight's output columns."""
 
     part: int
     parts: int
 
-    def of(self, array: Float32) -> Float32:
+    def slice(self, array: Float32) -> Float32:
         """float32 `[n, ...]` -> `[n / parts, ...]`."""
         return np.split(array, self.parts)[self.part]
 
-    def name(self, value: ir.Value) -> str:
+    def name_for(self, value: ir.Value) -> str:
         if self.parts == 1:
             return f"{value.name}"
         return f"{value.name}.{self.part}"
@@ -309,7 +311,7 @@ def _is_read(value: ir.Value) -> bool:
 
 
 def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
-    """Bias of each row of a product, and the node that adds it."""
+    """Return the bias of a MatMul or Gemm, and the node that adds it."""
     if len(node.inputs) > 2:
         return node.inputs[2], node
     reader = _only_reader(node)
@@ -321,9 +323,9 @@ def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
 
 
 def _chunks(node: ir.Node) -> Sequence[ir.Value]:
-    """Return the equal parts that the columns of a node's output are split into at once, or that output whole.
+    """Return the outputs of the Split of the last axis that alone reads a node, else the node's output.
 
-    A product with some of the columns costs its share; splitting what comes out of a whole one would copy it.
+    Several smaller MatMuls take as long as one, and the copies of Split are saved.
     """
     reader = _only_reader(node)
     if reader is None or reader.op_type != "Split" or len(reader.inputs) > 1:

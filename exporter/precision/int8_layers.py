@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
-from txport.exporter.graphs.int8 import convertible, normalised, to_int8
+from txport.exporter.graphs.int8 import convertible, norm_outputs, to_int8
 from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.precision.calibration import Calibration, Loss
@@ -84,10 +84,10 @@ class Int8Search:
 
     def convert(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> None:
         """Turn the graphs into int8, in place; the optional ones round as the encoder or the step does."""
-        norms = {name: normalised(models[name]) for name in self._files}
+        norms = {name: norm_outputs(models[name]) for name in self._files}
         for name, model in models.items():
             like = {"decoder": STEP, "decoder_beams": STEP, "encoder_attention": ENCODER}.get(name, name)
-            pairs = zip(normalised(model), norms[like], strict=True)
+            pairs = zip(norm_outputs(model), norms[like], strict=True)
             largest = {**self._largest[like], **{ours: self._largest[like][theirs] for ours, theirs in pairs}}
             to_int8(model, largest, island_nodes(islands, name))
 

@@ -78,12 +78,12 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
     _positions(plan, settings, ours)
     map_layers(plan, ours, FAIRSEQ)
     plan.ignore(*(f"encoder.layers.{number}.{name}" for number in range(ours.encoder_layers) for name in _COPIES))
-    for side in ("encoder", "decoder"):
+    for side, embedded in (("encoder", "source"), ("decoder", "target")):
         plan.ignore(f"{side}.version", f"{side}.embed_positions._float_tensor")
         if ours.norm == "pre":
             plan.affine(f"{side}_norm", f"{side}.layer_norm")
         if ours.embedding_norm:
-            plan.affine(f"{'source' if side == 'encoder' else 'target'}_embedding.norm", f"{side}.layernorm_embedding")
+            plan.affine(f"{embedded}_embedding.norm", f"{side}.layernorm_embedding")
     bias = torch.zeros(ours.target_vocabulary)
     bias[PAD] = BANNED
     plan.put("projection.bias", bias)
@@ -132,14 +132,22 @@ def _generation(settings: Settings) -> Generation:
         for name, neutral in _GENERATION_NEUTRAL.items()
         if (value := settings.get(name, neutral)) != neutral
     ]
-    longest = read.of("max_len_b", int, None)
+    length_penalty = 0.0
+    if not settings.get("unnormalized", False):
+        length_penalty = read.of("lenpen", float, 1.0)
+    max_length = read.of("max_len_b", int, None)
+    if max_length is not None:
+        max_length += 1
+    min_length = 1  # fairseq's own default
+    if "min_len" in settings.fields:
+        min_length = read.of("min_len", int, 0)
     return Generation(
         beam=beam,
-        length_penalty=0.0 if settings.get("unnormalized", False) else read.of("lenpen", float, 1.0),
+        length_penalty=length_penalty,
         early_stopping=True,
         no_repeat_ngram=read.of("no_repeat_ngram_size", int, 0),
-        min_length=read.of("min_len", int, 0) if "min_len" in settings.fields else 1,  # 1 is fairseq's own default
-        max_length=None if longest is None else longest + 1,
+        min_length=min_length,
+        max_length=max_length,
         unsupported=tuple(unsupported),
     )
 

@@ -56,7 +56,14 @@ def generation_settings(
     words = word_lists(setting("bad_words_ids"), "bad_words_ids", file)
     words = tuple(word for word in words if not (len(word) == 1 and word[0] in banned))
     suppressed = id_list(setting("suppress_tokens"), "suppress_tokens", file)
-    top_k = read.of("top_k", int, None, 0) if sample else None
+    sampling: dict[str, Any] = {}
+    if sample:
+        sampling["temperature"] = read.of("temperature", float, 1.0, _POSITIVE)
+        sampling["top_k"] = _TOP_K
+        if setting("top_k") is not None:
+            sampling["top_k"] = read.of("top_k", int, None, 0)
+        sampling["top_p"] = read.of("top_p", float, 1.0, 0, 1)
+        sampling["min_p"] = read.of("min_p", float, 0.0, 0, 1)
     return Generation(
         beam=None if beam == 1 else beam,
         length_penalty=read.of("length_penalty", float, 1.0),
@@ -70,10 +77,7 @@ def generation_settings(
         forced_end=_one(setting("forced_eos_token_id"), file),
         renormalize=read.of("renormalize_logits", bool, False),
         sample=sample,
-        temperature=read.of("temperature", float, 1.0, _POSITIVE) if sample else None,
-        top_k=_TOP_K if sample and setting("top_k") is None else top_k,
-        top_p=read.of("top_p", float, 1.0, 0, 1) if sample else None,
-        min_p=read.of("min_p", float, 0.0, 0, 1) if sample else None,
+        **sampling,
         min_length=_least(read),
         max_length=_most(read),
         unsupported=tuple(_unsupported(setting, bool(sample) and beam is not None)),

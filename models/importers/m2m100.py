@@ -148,9 +148,10 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory), around)
     source, target = default_languages(model, options, tokenizer.languages, forced=True)
     languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
-    legacy = stated.get("legacy_behaviour") is True
-    before: Affix = () if legacy else ("source_language",)
-    after: Affix = (ours.eos_id, "source_language") if legacy else (ours.eos_id,)
+    before: Affix = ("source_language",)
+    after: Affix = (ours.eos_id,)
+    if stated.get("legacy_behaviour") is True:
+        before, after = (), (ours.eos_id, "source_language")
     return described(tokenizer, before, after, ("target_language",), languages)
 
 

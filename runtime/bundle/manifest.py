@@ -28,19 +28,19 @@ GOLDEN = "golden.json"
 
 _ZEROS = "0" * 64
 # Files that runtimes do not read.
-FOR_PEOPLE = ("README.md", "verification.json")
+INFORMATIONAL_FILES = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Manifest(ManifestFields):
-    """Manifest of a bundle. `sha256` is the hash of the file with its digits replaced by zeros; `write` fills it in."""
+    """Manifest of a bundle. `sha256` is the hash of the file with this field set to zeros; `write` fills it in."""
 
     sha256: str = _ZEROS
 
     @staticmethod
     def load(bundle: Files) -> "Manifest":
-        """Read and validate manifest.json, and check that each listed file is there, of the listed size.
+        """Read and validate manifest.json, and check that each listed file exists and has the listed size.
 
         Args:
             bundle: the directory that tx-export wrote, or the file that tx-pack wrote.
@@ -75,14 +75,14 @@ class Manifest(ManifestFields):
         """Decode and validate the bytes of a manifest; `file` is its name in messages.
 
         Raises:
-            BundleError: as `load`, except for checks that need the directory.
+            BundleError: as for `load`, without the checks of listed files.
         """
         if len(data) > _LARGEST_FILE:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not a manifest")
         value = parse(data, file)
         check_version(value, FORMAT_VERSION, file, "the manifest of a bundle", "export the bundle")
         _check_own_hash(data, value.get("sha256"), file)
-        _rename(value)
+        _upgrade(value)
         manifest = decode(Manifest, value, file)
         for fault in faults(manifest):
             raise BundleError(f"{file}: {fault}")
@@ -105,7 +105,7 @@ class Manifest(ManifestFields):
     def check_files(self, bundle: Files, hashes: Callable[[str], bool] = lambda name: False) -> None:
         """Check that every listed file is inside the bundle, of the listed size, and of the listed hash if asked.
 
-        Files for people only, such as README.md, may be missing in a directory.
+        Informational files, such as README.md, may be missing in a directory.
 
         Args:
             bundle: the bundle.
@@ -116,14 +116,14 @@ class Manifest(ManifestFields):
         """
         files = files_of(bundle)
         for name in self.files:
-            if not (name in FOR_PEOPLE and isinstance(files, Path) and not os.path.lexists(files / name)):
+            if not (name in INFORMATIONAL_FILES and isinstance(files, Path) and not os.path.lexists(files / name)):
                 self.check_file(files, name, contents=hashes(name))
 
     def check_file(self, files: Files, name: str, *, contents: bool) -> None:
         """Check one listed file: where it is, its size and, with `contents`, its hash.
 
         Raises:
-            BundleError: the file is missing, leads out of the bundle, or was changed.
+            BundleError: the file is missing, is a link that leaves the bundle, or was changed.
         """
         path = files / name
         try:
@@ -135,7 +135,7 @@ class Manifest(ManifestFields):
 
 
 def _first_bytes(file: File) -> bytes:
-    """Return the bytes of a manifest, or of the beginning of what is too large for one."""
+    """Return the bytes of a manifest; of a file that is too large for one, only the first."""
     if not isinstance(file, Path):
         return bytes(file.view()[: _LARGEST_FILE + 1])
     with file.open("rb") as opened:
@@ -170,7 +170,7 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
     return {name: FileEntry((directory / name).stat().st_size, sha256(directory / name)) for name in listed}
 
 
-def _rename(value: dict[str, Any]) -> None:
+def _upgrade(value: dict[str, Any]) -> None:
     """Replace `verification.fused`, a flag in bundles of older versions, by `verification.engines`."""
     verification = value.get("verification")
     if not isinstance(verification, dict) or "engines" in verification:

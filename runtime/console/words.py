@@ -6,7 +6,9 @@ from pathlib import Path
 
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, as in "1 sentence", "1,000 sentences"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    if count == 1:
+        return f"{count:,} {noun}"
+    return f"{count:,} {noun}s"
 
 
 def program() -> str:

@@ -30,7 +30,7 @@ class Shards(Collection[Pair]):
         self._columns = columns
         self._first = first
         self._held_out: frozenset[str] = frozenset()
-        self._answered: Callable[[str], str] | None = None
+        self._change_target: Callable[[str], str] | None = None
         self._count = sum(1 for _ in self)
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Shards(Collection[Pair]):
     def __iter__(self) -> Iterator[Pair]:
         for source, target in itertools.islice(self._all(), self._first):
             if source not in self._held_out:
-                yield source, target if self._answered is None else self._answered(target)
+                yield source, target if self._change_target is None else self._change_target(target)
 
     def without(self, sources: frozenset[str], count: int) -> "Shards":
         """Return the pairs with other sources; `count` are left out."""
@@ -51,10 +51,10 @@ class Shards(Collection[Pair]):
         others._count = self._count - count
         return others
 
-    def answered(self, change: Callable[[str], str]) -> "Shards":
+    def with_targets(self, change: Callable[[str], str]) -> "Shards":
         """Return the pairs with targets that are changed when they are read."""
         changed = self._copy()
-        changed._answered = change
+        changed._change_target = change
         return changed
 
     def _copy(self) -> "Shards":

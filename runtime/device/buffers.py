@@ -230,7 +230,7 @@ class StepBuffers:
         self.bias = at["bias"]
         self.masked = at["masked"]
         self.state = at["state"]
-        self.logits = at["logits"] if sizes.logits else None
+        self.logits = at.get("logits")
         self.bias_row = sizes.source * self.float_size
         self._write_constants(at, sizes)
         self.reset(pad)
@@ -276,7 +276,9 @@ class StepBuffers:
             addresses |= whole.tensors()
         addresses |= {"cross_bias": self.bias, "cache_positions": at["slots"], "slot_positions": at["slots"]}
         addresses |= {output: addresses[name] for name, output in graph.aliases}
-        return addresses | ({} if self.logits is None else {"logits": self.logits})
+        if self.logits is not None:
+            addresses["logits"] = self.logits
+        return addresses
 
     def reset(self, pad: int) -> None:
         """Finish every row, as in new buffers."""
@@ -351,4 +353,6 @@ def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dic
     }
     if model.copies:
         plan["ids"] = stack_bytes(1, sizes.rows, 1, sizes.source * np.dtype(id_type).itemsize)[1]
-    return plan | ({"logits": sizes.named["rows"] * model.target_vocabulary * float_size} if sizes.logits else {})
+    if sizes.logits:
+        plan["logits"] = sizes.named["rows"] * model.target_vocabulary * float_size
+    return plan

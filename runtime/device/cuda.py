@@ -316,5 +316,7 @@ def _accepted(name: str, *arguments: Any) -> bool:
 def _check(name: str, error: Any) -> None:
     if error != _SUCCESS:
         _, text = cuda.cuGetErrorString(error)
-        kind = ResourceError if error == _OUT_OF_MEMORY else EngineError
-        raise kind(f"CUDA failed in {name}: {text.decode() if text else 'no reason'} ({error.name})")
+        message = f"CUDA failed in {name}: {(text or b'no reason').decode()} ({error.name})"
+        if error == _OUT_OF_MEMORY:
+            raise ResourceError(message)
+        raise EngineError(message)

@@ -1,10 +1,10 @@
-"""Sentences of a line of text, by rules: one specification in Python and in C++ (`cpp/src/documents/sentences.cpp`).
+"""Rule-based sentence splitter. The C++ version (`cpp/src/documents/sentences.cpp`) implements the same rules.
 
-A sentence ends after a terminator and the quotes and brackets that close behind it. Terminators of scripts without
-capitals (as of Chinese, Japanese and Hindi) always end one. Those of Latin, Greek and Cyrillic do before white space,
-unless the next word is in lower case; a single full stop has more meanings, which `_full_stop` distinguishes: those of
-decimal points and addresses by what follows, those of initials and ordinals by their form, and only then by the
-abbreviations of a language (`txport.runtime.documents.abbreviations`).
+A sentence ends after a terminator and the closing quotes and brackets that follow it. Terminators of scripts without
+capitals (such as Chinese, Japanese and Hindi) always end a sentence. Latin, Greek and Cyrillic terminators end it
+before white space, unless the next word is in lower case. A single full stop is ambiguous. The rules check, in this
+order: the character after it (decimals, addresses), the form of the word before it (initials, ordinals), and the
+abbreviation list of the language (`txport.runtime.documents.abbreviations`).
 """
 
 import re
@@ -15,22 +15,22 @@ from txport.runtime.text.alignment import Span
 # Terminators that need white space after them, and terminators that do not.
 WEAK = ".!?…‼‽⁇⁈⁉"
 STRONG = "。！？｡．।॥؟۔։።፧፨\u104b\u17d4\u17d5᠃᠉꓿"
-# Terminators after letters of one script each: of Greek and of Armenian.
+# Characters that end a sentence only after a Greek (;) or an Armenian (:) letter, with the range of these letters.
 AFTER_LETTERS = {";": ("\u0370", "\u03ff"), ":": ("\u0530", "\u058f")}
 BRACKETS = ("([{（［｛「『【〈《〔｢", ")]}）］｝」』】〉》〕｣")
-# Quotes that open and close, that open in one language and close in another, and that mostly close.
-_PLAIN_QUOTES = "\"'`´"
-_OPENING_QUOTES = "“‘„‟‚‛«‹"
-QUOTES = _PLAIN_QUOTES + _OPENING_QUOTES + "”’»›"
+_PLAIN_QUOTES = "\"'`´"  # the same character opens and closes
+_OPENING_QUOTES = "“‘„‟‚‛«‹"  # some of them close in another language, as the German “ does
+_CLOSING_QUOTES = "”’»›"
+QUOTES = _PLAIN_QUOTES + _OPENING_QUOTES + _CLOSING_QUOTES
 OPENING = BRACKETS[0] + "¿¡" + QUOTES
 CLOSING = BRACKETS[1] + QUOTES
-# What no sentence begins with, and what may stand before its first word.
+# Characters that never begin a sentence, and characters that may precede its first word.
 _FOLLOWING = ",;:)]}!?.…&%=+/、，；：" + BRACKETS[1][3:]
 _BEFORE_WORDS = OPENING + "-–—"
-# Maximum number of characters of what stands in brackets and is not split.
+# Brackets with at most this number of characters stay in one sentence.
 _BRACKETED = 100
 _TERMINATOR = f"[{re.escape(WEAK + STRONG + ''.join(AFTER_LETTERS))}]"
-_RUN = re.compile(f"{_TERMINATOR}{_TERMINATOR}*")  # before "+" alone `re` would try each place
+_RUN = re.compile(f"{_TERMINATOR}{_TERMINATOR}*")  # not "+": `re` searches for the first of two sets much faster
 _BRACKET = re.compile(f"[{re.escape(BRACKETS[0] + BRACKETS[1])}]")
 _DIGITS = "0123456789"
 
@@ -39,8 +39,8 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
     """Return the characters of each sentence between `start` and `end`, without white space around them.
 
     Args:
-        text: may have line breaks there, which count as white space.
-        start, end: what to split.
+        text: whose line breaks count as white space.
+        start, end: the range of `text` to split.
         language: as a bundle names it ("en", "deu_Latn", "fr_XX"); None for an unknown one.
     """
     first = _RUN.search(text, start, end)
@@ -56,12 +56,12 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
     bracketed = _BRACKET.search(text, start, end) is not None
     for run in _RUN.finditer(text, first.start(), end):
         mark, stop = run.span()
-        if mark < last:  # inside what followed the last terminator
+        if mark < last:  # already part of the previous boundary
             continue
         for bracket in _BRACKET.findall(text, seen, mark) if bracketed else ():
             depth = max(0, depth + (1 if bracket in BRACKETS[0] else -1))
         seen = mark
-        if depth and _closes(text, stop, end):
+        if depth and _in_short_bracket(text, stop, end):
             continue
         if boundary := _boundary(text, last, mark, stop, end, rules):
             found.append((last, boundary))
@@ -71,8 +71,8 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
     return [span for each in found if (span := _stripped(text, *each))[0] < span[1]]
 
 
-def _closes(text: str, start: int, end: int) -> bool:
-    """Return whether a bracket closes soon, but not at once."""
+def _in_short_bracket(text: str, start: int, end: int) -> bool:
+    """Return whether a bracket closes within `_BRACKETED` characters, but not directly after the terminator."""
     bracket = _BRACKET.search(text, start + 1, min(end, start + _BRACKETED))
     return bracket is not None and bracket[0] in BRACKETS[1] and text[start] not in CLOSING
 
@@ -81,9 +81,9 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
     """Return the end of the sentence that began at `begin`, for a run of terminators, or 0 if it continues.
 
     Args:
-        begin: of the sentence.
-        start, stop: of the run.
-        end: of what is split.
+        begin: start of the sentence.
+        start, stop: the run of terminators.
+        end: end of the range to split.
     """
     mark = text[stop - 1]
     after = _after_closing(text, stop, end, "" if mark in STRONG else _OPENING_QUOTES)
@@ -97,9 +97,9 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
         decimal = mark == "．" and text[stop].isalnum()
         ends = (after == stop and not decimal) or text[after].isspace() or text[after] in OPENING
         if ends:
-            return _after_notes(text, after, end)
+            return _after_footnotes(text, after, end)
         return 0
-    after = _after_notes(text, after, end)
+    after = _after_footnotes(text, after, end)
     if after == end or not text[after].isspace():
         return 0
     following = after
@@ -134,7 +134,7 @@ def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules
 
 
 def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
-    """Return the place after quotes and brackets that close; one that only closes may have white space around it.
+    """Return the place after closing quotes and brackets. A character that only closes may have spaces around it.
 
     Args:
         quotes: opening quotes that may close here.
@@ -153,8 +153,8 @@ def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
     return place
 
 
-def _after_notes(text: str, place: int, end: int) -> int:
-    """Return the place after references to notes, as in "known.[1] [2]"."""
+def _after_footnotes(text: str, place: int, end: int) -> int:
+    """Return the place after footnote markers, as in "known.[1] [2]"."""
     while True:
         at = place + (place < end and text[place] == " ")
         if at == end or text[at] != "[":
@@ -181,7 +181,7 @@ def _is_first(text: str, begin: int, word: int) -> bool:
 
 
 def _is_starter(text: str, start: int, end: int, rules: Abbreviations) -> bool:
-    """Return whether the word begins a sentence and is not an initial."""
+    """Return whether the word is in the list of typical sentence starters and is not an initial."""
     stop = start
     while stop < end and text[stop].isalpha():
         stop += 1

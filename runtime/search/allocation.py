@@ -1,17 +1,17 @@
-"""The state of a batch. If memory does not suffice, the error contains the batch size that fits."""
+"""Allocation of the state of a batch. If there is not enough memory, the error names the batch size that fits."""
 
 from txport.runtime.engine import DecoderState, Engine
 from txport.runtime.errors import ResourceError
 
 
 def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top: int) -> DecoderState:
-    """Buffers for a batch; see `Engine.allocate`.
+    """Allocate the buffers of a batch; see `Engine.allocate`.
 
     Args:
-        engine: what runs the model.
-        sizes: sentences, rows of each, source and target tokens.
+        engine: the engine that runs the model.
+        sizes: number of sentences, rows of each, source length and target length.
         logits: whether logits will be read.
-        top: the most candidates that will be read.
+        top: maximum number of candidates that will be read.
 
     Raises:
         ResourceError: there is not enough memory.
@@ -47,7 +47,7 @@ def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top
 
 
 def _halves(count: int) -> list[int]:
-    """Half of it, half of that and so on, to 1."""
+    """Return half of a number, half of that and so on, down to 1."""
     if count > 1:
         return [count // 2, *_halves(count // 2)]
     return []

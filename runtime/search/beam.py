@@ -1,7 +1,7 @@
 """Beam search as Hugging Face's `generate` does it (transformers 5, generation/utils.py, `_beam_search`).
 
-A sentence has `Search.beam` rows in a batch. The first step uses one of them. Then the rows continue the best
-hypotheses among all continuations of a step.
+A sentence has `Search.beam` rows in a batch. The first step uses only one of them. After each step, the best
+continuations of all hypotheses are assigned to the rows.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -59,11 +59,11 @@ class BeamSlot(Slot):
             patience = search.patience
         else:
             patience = 1.0
-        self._most = max(1, round(search.beam * patience))
+        self._max_finished = max(1, round(search.beam * patience))
         self._uncounted = len(self.request.prefix) - self.request.forced
 
     def force(self) -> list[Candidate]:
-        """Append the next token of the prefix to the one hypothesis there is; returns as `advance`."""
+        """Append the next token of the prefix to the only hypothesis; the return value is as for `advance`."""
         (only,) = self.running
         token = int(self.request.prefix[self.length])
         self.length += 1
@@ -78,7 +78,7 @@ class BeamSlot(Slot):
         """Take the best continuations.
 
         Args:
-            candidates: by descending total; as many as leave `beam` of them that do not end.
+            candidates: by descending total; enough of them that at least `beam` do not end their hypothesis.
             ends: ids that end a hypothesis.
 
         Returns:
@@ -87,20 +87,20 @@ class BeamSlot(Slot):
         beam = self.request.search.beam
         self.length += 1
         at_limit = self.length >= self.limit
-        kept: list[Candidate] = []
+        continuing: list[Candidate] = []
         ending: list[_Running] = []
         for rank, candidate in enumerate(candidates):
             if at_limit or candidate.token in ends:
                 if rank < beam:
                     ending.append(self._continued(candidate))
-            elif len(kept) < beam:
-                kept.append(candidate)
+            elif len(continuing) < beam:
+                continuing.append(candidate)
         self._end(ending)
-        self.running = [self._continued(candidate) for candidate in kept]
-        self.done = not kept or self._none_better()
+        self.running = [self._continued(candidate) for candidate in continuing]
+        self.done = not continuing or self._should_stop()
         if self.done:
             return []
-        return kept
+        return continuing
 
     def _continued(self, candidate: Candidate) -> _Running:
         parent = self.running[candidate.parent]
@@ -109,14 +109,14 @@ class BeamSlot(Slot):
     def _end(self, ending: Sequence[_Running]) -> None:
         count = max(1, self.length - self._uncounted)
         penalty: float = count**self.request.search.length_penalty
-        self.ended += [Hypothesis(made.ids, made.scores, made.total / penalty) for made in ending]
+        self.ended += [Hypothesis(each.ids, each.scores, each.total / penalty) for each in ending]
         self.ended.sort(key=_score, reverse=True)  # stable: of equals, the one that ended first
-        del self.ended[self._most :]
+        del self.ended[self._max_finished :]
 
-    def _none_better(self) -> bool:
-        """Return whether the search ends here, by `Search.early_stopping`."""
+    def _should_stop(self) -> bool:
+        """Return whether the search stops at this step, according to `Search.early_stopping`."""
         search = self.request.search
-        if len(self.ended) < self._most:
+        if len(self.ended) < self._max_finished:
             return False
         if search.early_stopping is True:
             return True
@@ -143,9 +143,9 @@ class BeamSearch:
     """The policy of beam search; see `txport.runtime.search.scheduler.Policy`.
 
     Args:
-        tokens: ids with a meaning.
-        search: its settings.
-        vocabulary: logits of a row.
+        tokens: ids of special tokens.
+        search: the settings of the search.
+        vocabulary: number of logits of a row.
     """
 
     def __init__(self, tokens: SpecialTokens, search: Search, vocabulary: int) -> None:
@@ -153,8 +153,8 @@ class BeamSearch:
         self._renormalize = search.rules.renormalize
         self._pad = tokens.pad
         self.rows = search.beam
-        self._kept = candidates(search, self._constraints)
-        self.top = min(self._kept, vocabulary)
+        self._candidate_count = candidate_count(search, self._constraints)
+        self.top = min(self._candidate_count, vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
         """Return the slot of a request."""
@@ -165,7 +165,7 @@ class BeamSearch:
         return request.ruled
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Return whether the host sees the next step: always."""
+        """Return True: the host must read each step before the next one starts."""
         return True
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
@@ -178,31 +178,31 @@ class BeamSearch:
             first = index * self.rows
             before = len(slot.running)
             if candidates:
-                kept = slot.advance(candidates, self._constraints.ends)
+                continuing = slot.advance(candidates, self._constraints.ends)
             else:
-                kept = slot.force()
-            for row, candidate in enumerate(kept, first):
+                continuing = slot.force()
+            for row, candidate in enumerate(continuing, first):
                 order[row] = first + candidate.parent
                 overrides.append((row, candidate.token, False))
-            overrides += [(row, self._pad, True) for row in range(first + len(kept), first + before)]
+            overrides += [(row, self._pad, True) for row in range(first + len(continuing), first + before)]
         if order != list(range(state.rows)):
             state.reorder(order)
         state.override(*map(list, zip(*overrides, strict=True)))
 
     def _candidates(self, state: DecoderState, slots: Sequence[Slot | None]) -> dict[int, list[Candidate]]:
-        """Return the best continuations of each slot that works, by descending total."""
-        working = {index: slot for index, slot in enumerate(slots) if isinstance(slot, BeamSlot)}
-        begun = {index: slot for index, slot in working.items() if slot.length >= len(slot.request.prefix)}
+        """Return the best continuations of each active slot, by descending total."""
+        active = {index: slot for index, slot in enumerate(slots) if isinstance(slot, BeamSlot)}
+        begun = {index: slot for index, slot in active.items() if slot.length >= len(slot.request.prefix)}
         if not begun:
-            return {index: [] for index in working}
+            return {index: [] for index in active}
         ids, scores = self._scored(state, begun)
         totals = np.full(ids.shape, -np.inf)
         for index, slot in begun.items():
             rows = slice(index * self.rows, index * self.rows + len(slot.running))
-            totals[rows] = np.array([made.total for made in slot.running])[:, None] + scores[rows]
+            totals[rows] = np.array([hypothesis.total for hypothesis in slot.running])[:, None] + scores[rows]
         k = ids.shape[1]
         flat = totals.reshape(len(slots), -1)
-        best = np.argsort(-flat, axis=1, kind="stable")[:, : self._kept]
+        best = np.argsort(-flat, axis=1, kind="stable")[:, : self._candidate_count]
 
         def of_slot(index: int) -> list[Candidate]:
             places = best[index]
@@ -212,42 +212,44 @@ class BeamSearch:
             candidates = map(Candidate, *(field.tolist() for field in fields))
             return [candidate for candidate in candidates if candidate.total > -np.inf]
 
-        return {index: of_slot(index) if index in begun else [] for index in working}
+        return {index: of_slot(index) if index in begun else [] for index in active}
 
     def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
-        """Ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for rows that are free."""
+        """Ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for empty rows."""
         # Scores of a sentence must not depend on other sentences of its batch, not even in the last digit.
         ids = np.zeros((state.rows, self.top), np.int64)
         scores = np.full(ids.shape, -np.inf)
         forced = {index: token for index, slot in slots.items() if (token := forced_token(slot)) is not None}
-        free = {index: slot for index, slot in slots.items() if index not in forced}
-        if not all(slot.ruled for slot in free.values()):
+        unforced = {index: slot for index, slot in slots.items() if index not in forced}
+        if not all(slot.ruled for slot in unforced.values()):
             best = state.top(self.top)
             ids = best.token_ids.copy()
             scores = best.logits - best.normaliser[:, None]
-        if ruled := {index: slot for index, slot in free.items() if slot.ruled}:
+        if ruled := {index: slot for index, slot in unforced.items() if slot.ruled}:
             logits = state.logits()
             for index, slot in ruled.items():
-                for row, made in enumerate(slot.running, index * self.rows):
-                    ids[row], scores[row] = self._ruled(logits[row], made.ids, slot)
+                for row, hypothesis in enumerate(slot.running, index * self.rows):
+                    ids[row], scores[row] = self._ruled(logits[row], hypothesis.ids, slot)
         for index, token in forced.items():
             rows = slice(index * self.rows, (index + 1) * self.rows)
             scores[rows] = -np.inf
             ids[rows, 0], scores[rows, 0] = token, 0
         return ids, scores
 
-    def _ruled(self, logits: Float32, made: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
-        """Return ids `[k]` and log-probabilities `[k]` of the best tokens by the rules; -inf for forbidden ones."""
+    def _ruled(self, logits: Float32, generated: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
+        """Return ids `[k]` and log-probabilities `[k]` of the best tokens after the rules; -inf for forbidden ones."""
         changed = log_softmax(logits)
-        self._constraints.apply(changed, made, slot.request)
+        self._constraints.apply(changed, generated, slot.request)
         if self._renormalize:
             changed = log_softmax(changed)
         best = best_ids(changed, self.top)
         return best, changed[best]
 
 
-def candidates(search: Search, constraints: Constraints) -> int:
-    """Return the number of candidates per sentence: all may be ends of hypotheses, and `beam` must continue."""
+def candidate_count(search: Search, constraints: Constraints) -> int:
+    """Return how many candidates a sentence needs so that `beam` remain if every end id of every hypothesis is among
+    them.
+    """
     return (1 + len(constraints.ends)) * search.beam
 
 

@@ -1,4 +1,4 @@
-"""Answers to requests, by the policy of their search."""
+"""Decode requests with the policy of their search."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from txport.runtime.search.settings import GREEDY, Search
 
 
 def engine_of(engine: Engine, search: Search) -> Engine:
-    """Return the engine of a search: with a shortlist one whose rows can be restricted."""
+    """Return the engine for a search; with a shortlist, an engine whose rows can be restricted to some tokens."""
     if search.shortlist:
         return restricting(engine)
     return engine
@@ -46,27 +46,27 @@ def decode_all(
     """Answer all requests, the longest sources first.
 
     Args:
-        engine: what runs the model.
-        requests: the sentences, of one search; pass a long text in windows of some hundred.
-        rows: maximum number of sentences of a batch; at most `Limits.batch`, which is also the meaning of None.
-        batch_tokens: the most source tokens, padding included, that the rows of a batch hold, but one row at least.
-        workers: threads that decode side by side. Each takes a share of the sentences, of the rows and of the tokens of
-            a batch; the engine must allow it, as those of the CPU do.
+        engine: the engine that runs the model.
+        requests: the sentences, all with the same search; pass a long text in windows of a few hundred.
+        rows: maximum number of sentences of a batch; None for as many as `Limits.batch` rows hold.
+        batch_tokens: maximum number of source tokens of a batch, padding included; a single sentence may have more.
+        workers: number of threads that decode in parallel. Each gets its share of the sentences, and of the rows and
+            tokens of a batch. The engine must support it, as those of the CPU do.
 
     Returns:
         one result for each request, in their order.
 
     Raises:
-        InputError: a source is empty or longer than the engine takes, a length is not positive, or the bundle runs
-            fewer rows than a sentence needs.
+        InputError: a source is empty or too long for the engine, a length is not positive, or a sentence needs more
+            rows than the bundle supports.
     """
     search = requests[0].search if requests else GREEDY
     assert all(request.search is search or request.search == search for request in requests)
     engine = engine_of(engine, search)
     workers = max(1, min(workers, len(requests)))
     rows = max(1, (rows or engine.limits.batch) // workers)
-    # Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
-    # batches would depend on who is faster.
+    # The sentences that share a batch can change the last digits of a score. So each worker has its own queue: with one
+    # for all, batches would depend on which worker is faster.
     order = sorted(range(len(requests)), key=lambda index: -len(requests[index].source_ids))
     shares = [order[first::workers] for first in range(workers)]
     policy = policy_of(engine, search)
@@ -81,7 +81,7 @@ def decode_all(
     if workers == 1:
         results = answers(schedulers[0], shares[0])
     else:
-        # An error in a thread, or Ctrl-C in this one: results of the other threads are not needed.
+        # After an error in a thread, or Ctrl-C in this one, the results of the other threads are not needed.
         with ThreadPoolExecutor(workers) as pool, _stopped_by_errors(schedulers):
             futures = [pool.submit(answers, *each) for each in zip(schedulers, shares, strict=True)]
             results = [result for future in futures for result in future.result()]
@@ -89,7 +89,7 @@ def decode_all(
 
 
 def stream(engine: Engine, request: Request) -> Iterator[Token]:
-    """Answer one request and yield its tokens as they are made, eos too."""
+    """Decode one request and yield each token, eos included, as soon as it is generated."""
     check_streams(request.search)
     engine = engine_of(engine, request.search)
     scheduler = Scheduler(engine, policy_of(engine, request.search), rows=1, poll=1)
@@ -103,7 +103,7 @@ def stream(engine: Engine, request: Request) -> Iterator[Token]:
 
 
 def check_streams(search: Search) -> None:
-    """Refuse a search whose tokens are not known one by one.
+    """Check that the tokens of a search are known one by one.
 
     Raises:
         InputError: it is not greedy.

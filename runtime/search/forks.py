@@ -1,6 +1,6 @@
-"""Searches of several independent answers: samples, and alternatives at a position.
+"""Searches with several independent answers: samples, and alternatives at a position.
 
-The first step after the prefix has one row; then each answer takes a row of its own.
+Up to the first step after the prefix, a sentence uses one row; then each answer has its own row.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from txport.runtime.search.settings import Search
 
 @dataclass
 class ForkedSlot(Slot):
-    """A sentence with a slot for each of its answers; `ids` and `scores` are of what they have in common."""
+    """A sentence with a slot for each of its answers; `ids` and `scores` hold their common prefix."""
 
     answers: list[Slot] = field(default_factory=list)
 
     def result(self) -> Result:
-        """Return the answers, in the order in which they were chosen."""
+        """Return the answers, in the order of their first tokens."""
         parts = self.answers or [self]
         return Result(self.index, [part.hypothesis() for part in parts])
 
@@ -32,8 +32,8 @@ class Forks:
     """The policy of sampling, and of alternatives; see `txport.runtime.search.scheduler.Policy`.
 
     Args:
-        tokens: ids with a meaning.
-        search: its settings.
+        tokens: ids of special tokens.
+        search: the settings of the search.
         recomputes_logits: see `txport.runtime.engine.Engine`.
     """
 
@@ -56,14 +56,14 @@ class Forks:
         return self._sampling is not None or not self._recomputes or self._greedy.needs_logits(request)
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Return whether the host sees the next step: always."""
+        """Return True: the host must read each step before the next one starts."""
         return True
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Choose a token for each row: the one that the device chose, or another one."""
         order = list(range(state.rows))
         forked = [(index * self.rows, slot) for index, slot in enumerate(slots) if isinstance(slot, ForkedSlot)]
-        # The row, the row that was stepped, the token, and the answer or what answers have in common.
+        # For each row: the row itself, the row whose logits it continues, the token, and its answer or common prefix.
         made = self._continued(state, forked, token_ids[0])
         for first, slot in forked:
             if slot.answers:
@@ -89,7 +89,7 @@ class Forks:
     def _continued(
         self, state: DecoderState, forked: Sequence[tuple[int, ForkedSlot]], token_ids: Int64
     ) -> list[tuple[int, int, int, Slot]]:
-        """The next tokens of the answers that have not ended, which stay in their rows; elements as in `choose`."""
+        """Return the next tokens of unfinished answers, which stay in their rows, with elements as in `choose`."""
         answers = {
             first + number: (number, answer)
             for first, slot in forked
@@ -133,7 +133,7 @@ class Forks:
         return draw(self._constrained(logits, answer), self._sampling, answer.request.key, number, answer.length)
 
     def _constrained(self, logits: Float32, answer: Slot) -> Float32:
-        """Return a copy of the logits, as the rules change them."""
+        """Return a copy of the logits after the rules."""
         scores = logits.copy()
         self._constraints.apply(scores, answer.ids, answer.request)
         return scores

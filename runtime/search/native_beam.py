@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from txport.runtime.engine import DecoderState, Int64
 from txport.runtime.engines.native import NativeEngine, NativeState
 from txport.runtime.engines.native_beams import NativeBeams, NativeHypotheses
-from txport.runtime.search.beam import candidates
+from txport.runtime.search.beam import candidate_count
 from txport.runtime.search.requests import Hypothesis, Request, Result, Slot
 from txport.runtime.search.rules import Constraints
 from txport.runtime.search.settings import Search
@@ -50,7 +50,7 @@ class NativeBeamSearch:
             more = search.beam
         else:
             more = 0
-        self.top = min(candidates(search, Constraints(search.rules, engine.tokens)) + more, engine.vocabulary)
+        self.top = min(candidate_count(search, Constraints(search.rules, engine.tokens)) + more, engine.vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
         """Return the slot of a request."""

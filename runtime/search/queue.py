@@ -1,8 +1,8 @@
-"""Requests of many threads, which join the batch that runs.
+"""A queue of requests from any thread, which join the running batch.
 
-A request takes the next free row of the running batch. Requests of one search share a batch; batches of several
-searches take turns, step by step, in the queue's thread. A forked process has none of its parent's threads: its queue
-starts one of its own, and requests of the parent fail there.
+A request takes the next free row of the running batch. Requests with the same search settings share a batch; batches of
+different searches take turns, step by step, in the thread of the queue. A forked process has none of its parent's
+threads: there, the queue starts a new thread, and requests of the parent fail.
 """
 
 import os
@@ -28,7 +28,7 @@ CLOSED = "the queue was closed: open the bundle again"
 
 
 class DeadlineExceeded(TxportError):
-    """A request had no answer at its deadline."""
+    """A request was not answered before its deadline."""
 
 
 class Pending(Future[Any]):
@@ -52,7 +52,7 @@ class Pending(Future[Any]):
 
 
 def answered(result: object) -> Pending:
-    """Return an answer that is here already."""
+    """Return an answer that is already known."""
     answer = Pending()
     answer.set_result(result)
     return answer
@@ -63,9 +63,9 @@ class Load:
     """Work of a queue.
 
     Attributes:
-        unanswered: requests that have no answer yet.
-        steps: groups of steps that batches have made.
-        rows: rows that worked in them, summed over all groups.
+        unanswered: number of requests that have no answer yet.
+        steps: number of groups of steps of all batches.
+        rows: number of active rows, summed over these groups.
     """
 
     unanswered: int = 0
@@ -78,11 +78,11 @@ class _Ticket:
     """A request that has no answer yet.
 
     Attributes:
-        future: gets the answer.
-        deadline: by `time.monotonic`; None for none.
-        convert: makes the answer of the result.
-        on_token: called with each token; None for no callback.
-        given: tokens that it has taken.
+        future: receives the answer.
+        deadline: in seconds of `time.monotonic`; None if there is none.
+        convert: converts the result to the answer.
+        on_token: called with each token; None if there is no callback.
+        given: number of tokens that `on_token` has received.
     """
 
     future: Pending
@@ -102,12 +102,12 @@ class _Lane:
 
 
 class Queue:
-    """Answers to requests, by a thread of its own, which the first request starts.
+    """Answers requests in a background thread, which the first request starts.
 
     Args:
-        engine: what runs the model.
+        engine: the engine that runs the model.
         rows, batch_tokens: as for `txport.runtime.search.scheduler.Scheduler`.
-        max_waiting: requests that may wait; more are refused.
+        max_waiting: maximum number of waiting requests; more are refused.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Queue:
         _QUEUES.add(self)
 
     def _begin(self) -> None:
-        """Become a queue without requests and without a thread, as it is at first and in a forked process."""
-        self._changed = Condition()  # of all that follows, and of `_closing`
+        """Set up an empty queue without a thread: for a new queue, and for the queue of a forked process."""
+        self._changed = Condition()  # guards all attributes below, and `_closing`
         self._lanes: dict[Search, _Lane] = {}
         self._cancelled: deque[tuple[_Lane, int]] = deque()
         self._unanswered = self._steps = self._rows_worked = 0
@@ -144,24 +144,24 @@ class Queue:
         convert: Callable[[Result], object] = lambda result: result,
         admitted: bool = False,
     ) -> Pending:
-        """Queue a request; any thread may do so at any time.
+        """Queue a request. Any thread may call this at any time.
 
         Args:
             request: the sentence.
-            seconds: the time to its deadline; None for none.
-            on_token: is called in the queue's thread with each token; it must return at once. What it raises becomes
-                the answer.
-            convert: makes the answer of the `Result`, in the queue's thread.
-            admitted: it belongs to an earlier request, and is accepted even if the queue is full, or in the queue's
-                thread while the queue drains.
+            seconds: the time until its deadline; None if there is none.
+            on_token: called in the queue's thread with each token; it must return at once. If it raises an exception,
+                the request fails with it.
+            convert: converts the `Result` to the answer, in the queue's thread.
+            admitted: the request belongs to an earlier one. It is accepted even if the queue is full and, in the
+                thread of the queue, while the queue drains.
 
         Returns:
-            the answer to come.
+            the pending answer.
 
         Raises:
             InputError: the request cannot be answered, or the queue was closed.
-            ResourceError: as many requests wait as may.
-            EngineError: the queue's thread has ended by a fault of its own.
+            ResourceError: the queue is full.
+            EngineError: the thread of the queue has failed.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         future = Pending()
@@ -185,7 +185,7 @@ class Queue:
 
     @property
     def load(self) -> Load:
-        """Its work until now."""
+        """The work of the queue until now."""
         return Load(self._unanswered, self._steps, self._rows_worked)
 
     def close(self, *, drain: bool = True) -> None:
@@ -199,7 +199,7 @@ class Queue:
             self._changed.notify()
         for future in waiting:
             future.cancel()
-        if self._thread.ident is not None and current_thread() is not self._thread:  # its owner may be collected there
+        if self._thread.ident is not None and current_thread() is not self._thread:  # a destructor may run there
             self._thread.join()
 
     def _new_lane(self, search: Search) -> _Lane:
@@ -222,7 +222,7 @@ class Queue:
     def _run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # a bug: callers must not wait for ever
+        except Exception as error:  # a bug: callers must not wait forever
             with self._changed:
                 self._closing = self._failed = True
                 waiting = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
@@ -255,7 +255,7 @@ class Queue:
         return ticket
 
     def _end(self, search: Search, lane: _Lane) -> None:
-        """Drop a lane whose batches have ended, unless a request came meanwhile."""
+        """Remove a lane whose batches have ended, unless a new request has arrived."""
         with self._changed:
             if lane.scheduler.idle:
                 del self._lanes[search]
@@ -263,7 +263,7 @@ class Queue:
                 lane.steps = lane.scheduler.steps()
 
     def _step(self, lane: _Lane) -> bool:
-        """One group of steps of a lane's batch; False if nothing waits for a batch any more."""
+        """Run one group of steps of a lane's batch; return False if the lane has no more requests."""
         slots = next(lane.steps, None)
         if slots is None:
             return False
@@ -276,7 +276,7 @@ class Queue:
                 continue
             try:
                 self._give_tokens(slot, ticket)
-            except Exception as error:  # of the caller's
+            except Exception as error:  # raised by the caller's `on_token`
                 self._give_up(lane, slot.index, error)
                 continue
             if slot.done:
@@ -289,7 +289,7 @@ class Queue:
         return True
 
     def _give_up(self, lane: _Lane, index: int, error: Exception) -> None:
-        """End a request before its answer has."""
+        """End a request with an error before it is finished."""
         self._fail(lane, [index], error)
         lane.scheduler.cancel(index)
 

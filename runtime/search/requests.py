@@ -51,7 +51,7 @@ class Request:
         return self.min_length > 0 or self.search.rules.change_scores
 
     def limit(self, limits: Limits) -> int:
-        """Return the maximum number of tokens that this engine makes for it, eos included."""
+        """Return the maximum number of tokens of its answer within the limits of an engine, eos included."""
         if self.max_length is None:
             return limits.target
         return min(self.max_length, limits.target)
@@ -62,10 +62,10 @@ class Hypothesis:
     """One answer to a request.
 
     Attributes:
-        ids: target ids, prefix included, without bos; ends with eos unless the maximum length came first.
-        scores: the natural logarithm of each id's probability, or None. With beams, as the rules have left it, and 0
-            for those of the prefix.
-        score: what a beam search ranks by (`Search.length_penalty`); None for other searches.
+        ids: target ids with the prefix, without bos; they end with eos unless the maximum length came first.
+        scores: the natural logarithm of each id's probability, or None. With beams, after all rules, and 0 for the ids
+            of the prefix.
+        score: the score of a beam search (`Search.length_penalty`); None for other searches.
     """
 
     ids: list[int]
@@ -78,8 +78,8 @@ class Result:
     """The answers to a request.
 
     Attributes:
-        index: which request, in the order of submission, counted from 0.
-        hypotheses: `Search.n_best` of them, the best first; fewer if there are no more.
+        index: index of the request in the order of submission, from 0.
+        hypotheses: at most `Search.n_best`, the best first.
     """
 
     index: int
@@ -98,7 +98,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Token:
-    """One step of a stream: the id that was made, its log-probability or None, and whether it is the last."""
+    """One token of a stream: its id, its log-probability or None, and whether it is the last."""
 
     id: int
     score: float | None
@@ -107,18 +107,18 @@ class Token:
 
 @dataclass
 class Slot:
-    """A request that a row is working on, or the rows of a search that takes several.
+    """A request that is being decoded, in one row, or in the rows of a search that takes several.
 
     Attributes:
-        index: which request.
+        index: index of the request.
         request: the request.
         limit: maximum number of tokens of its answer.
-        length: tokens made so far.
+        length: number of tokens so far.
         ids: the tokens of its answer so far.
         scores: the score of each, if the request asks for them.
-        done: whether the answer has ended.
+        done: whether the answer is finished.
         ruled: see `Request.ruled`.
-        single_steps: the length to which the host must see each step before the next.
+        single_steps: up to this length the host must read each step before the next one starts.
     """
 
     index: int
@@ -139,7 +139,7 @@ class Slot:
             self.single_steps = begun
 
     def extend(self, token_ids: Sequence[int], ends: Container[int]) -> None:
-        """Append tokens as far as the end of the answer. An end inside the prefix ends nothing."""
+        """Append tokens up to the end of the answer. End tokens inside the prefix do not end it."""
         for token in token_ids:
             self.ids.append(token)
             ended = token in ends and len(self.ids) > len(self.request.prefix)

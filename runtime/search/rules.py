@@ -1,4 +1,4 @@
-"""Rules on the next token of an answer, with the meaning of Hugging Face's generation/logits_process.py."""
+"""Rules on the next token of an answer, as in Hugging Face's generation/logits_process.py."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,8 +24,8 @@ class Constraints:
     """Rules of a search, applied to one hypothesis at a time.
 
     Args:
-        rules: what may come next.
-        tokens: ids with a meaning.
+        rules: the rules of the search.
+        tokens: ids of special tokens.
     """
 
     def __init__(self, rules: Rules, tokens: SpecialTokens) -> None:
@@ -39,36 +39,36 @@ class Constraints:
         self._phrases = [list(word) for word in words if len(word) > 1]
         self.penalises = rules.repetition_penalty != 1
 
-    def banned(self, made: Sequence[int], request: Request) -> set[int]:
-        """Return ids that must not follow the ids `made` so far, prefix included and bos not."""
-        ids = [self._bos, *made]
+    def banned(self, generated: Sequence[int], request: Request) -> set[int]:
+        """Return the ids that must not follow the ids `generated` so far (with the prefix, without bos)."""
+        ids = [self._bos, *generated]
         banned = {*self._never, *_repeats(ids, self._rules.no_repeat_ngram)}
         banned.update(phrase[-1] for phrase in self._phrases if ids[1 - len(phrase) :] == phrase[:-1])
-        if len(made) < request.min_length:
+        if len(generated) < request.min_length:
             banned |= self.ends
-        if len(made) == len(request.prefix):
+        if len(generated) == len(request.prefix):
             banned.update(self._rules.begin_suppress)
         return banned
 
-    def apply(self, scores: Float32 | Float64, made: Sequence[int], request: Request) -> None:
-        """Change the scores of the tokens that may follow; if none may, eos does, with the score 0.
+    def apply(self, scores: Float32 | Float64, generated: Sequence[int], request: Request) -> None:
+        """Apply the rules to the scores of the next token, in place. If no token is allowed, eos gets the score 0.
 
         Args:
-            scores: `[vocabulary]`; -inf where the token must not come.
-            made: ids so far, prefix included and bos not.
-            request: what they answer.
+            scores: `[vocabulary]`; forbidden tokens get -inf.
+            generated: ids so far, with the prefix, without bos.
+            request: the request that they answer.
         """
         if self.penalises:
-            seen = np.unique([self._bos, *made])
+            seen = np.unique([self._bos, *generated])
             penalty = scores.dtype.type(self._rules.repetition_penalty)
             scores[seen] = np.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
-        scores[list(self.banned(made, request))] = -np.inf
+        scores[list(self.banned(generated, request))] = -np.inf
         if scores.max() == -np.inf:
             scores[self._eos] = 0
 
 
 def _repeats(ids: Sequence[int], n: int) -> Iterator[int]:
-    """Yield ids that would complete n ids in a row that stand in `ids` already."""
+    """Yield the ids that would repeat an n-gram of `ids`."""
     if n == 0:
         return
     last = list(ids[len(ids) - n + 1 :])

@@ -1,4 +1,4 @@
-"""Sampling of a token, so that one seed gives one answer in any batch, in Python and in C++."""
+"""Sampling of a token. A seed gives the same answer in any batch, in Python and in C++."""
 
 import numpy as np
 from txport.runtime.engine import Float32, Float64
@@ -6,14 +6,14 @@ from txport.runtime.search.settings import Sampling
 
 
 def draw(logits: Float32, sampling: Sampling, key: int, sample: int, position: int) -> int:
-    """Draw a token.
+    """Sample a token.
 
     Args:
-        logits: float32 `[vocabulary]`; -inf for tokens that must not come.
-        sampling: how.
-        key: number of the sentence.
-        sample: number of its answer.
-        position: tokens before it.
+        logits: float32 `[vocabulary]`; -inf for forbidden tokens.
+        sampling: the settings.
+        key: index of the sentence.
+        sample: index of the answer of the sentence.
+        position: number of tokens before this one.
     """
     cumulated = np.cumsum(probabilities(logits, sampling))
     point = uniform(sampling.seed, key, sample, position) * cumulated[-1]
@@ -36,7 +36,7 @@ def probabilities(logits: Float32, sampling: Sampling) -> Float64:
 
 def _remove_tail(weights: Float64, mass: float) -> None:
     """Set the smallest weights that have at most this sum to 0, but never the largest."""
-    # Those below half of an equal share have less together, and need no sorting: nearly all of a large vocabulary.
+    # Weights below half of an equal share have a smaller sum, and need no sorting: nearly all of a large vocabulary.
     small = weights < mass / (2 * len(weights))
     rest = np.flatnonzero(~small)
     ascending = rest[np.argsort(weights[rest], kind="stable")]

@@ -1,4 +1,4 @@
-"""Continuous batching over any engine: groups of steps and refills. A policy chooses the tokens.
+"""Continuous batching over any engine. A policy chooses the tokens.
 
 Rows are independent: a finished row gets the next waiting sentence while the others continue, so a batch never waits
 for its longest sentence. Sentences may be submitted while batches run. A batch grows when more sentences wait than it
@@ -20,7 +20,7 @@ from txport.runtime.errors import InputError, TxportError
 from txport.runtime.search.allocation import allocate
 from txport.runtime.search.requests import Request, Result, Slot
 
-# The most source tokens (padding included) that rows of one batch hold by default.
+# Default of the maximum number of source tokens of a batch, padding included.
 BATCH_TOKENS = 4096
 
 
@@ -28,22 +28,22 @@ class Policy(Protocol):
     """Choice of tokens.
 
     Attributes:
-        rows: rows of a state that a request takes. Its sentence is placed in the first of them; the others wait,
-            finished, for the policy to reorder them.
-        top: maximum number of tokens that it asks `DecoderState.top` for.
+        rows: number of rows of a request. Its sentence is placed in the first of them; the others are marked as
+            finished until the policy reorders the rows.
+        top: maximum number of tokens that the policy requests from `DecoderState.top`.
     """
 
     rows: int
     top: int
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
-        """Return the slot of a request, and the maximum number of tokens of its answer."""
+        """Return the slot of a request whose answer may have at most `limit` tokens."""
 
     def needs_logits(self, request: Request) -> bool:
-        """Return whether a state that answers this request must be allocated with logits."""
+        """Return whether the state of this request must be allocated with logits."""
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Return whether `choose` must see the next step of these slots before the one after it begins."""
+        """Return whether `choose` must see the next step of these slots before the step after it starts."""
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
         """Append the tokens of a group of steps to the answers.
@@ -52,17 +52,16 @@ class Policy(Protocol):
             state: the state that generated them.
             slots: the slot of each row, or of each `rows` rows; None for free rows.
             token_ids: int64 `[steps, rows]` that the device chose.
-            one_by_one: result of `steps_one_by_one`; if true, this is one step, and all steps of the state have been
-                read.
+            one_by_one: the result of `steps_one_by_one`. If True, `token_ids` has one step, and no step is in flight.
         """
 
 
 class _Entry(NamedTuple):
-    """A request that waits."""
+    """A waiting request."""
 
     number: int
     request: Request
-    width: int  # tokens of its source
+    width: int  # source length
 
 
 class Scheduler:
@@ -71,12 +70,12 @@ class Scheduler:
     Args:
         engine: the engine that runs the model.
         policy: the policy that chooses the tokens.
-        rows: maximum number of sentences that run together; at most `Limits.batch`, which is also the meaning of None.
-            The rows of all are also at most `Limits.batch`.
-        batch_tokens: maximum number of source tokens that run together, including padding, but at least one row.
-        workers: threads that will drain the queue at once: the batch of each has a share of `rows` and `batch_tokens`.
+        rows: maximum number of sentences of a batch; None for as many as `Limits.batch` rows hold.
+        batch_tokens: maximum number of source tokens of a batch, padding included; a single sentence may have more.
+        workers: number of threads that drain the queue at the same time. The batch of each thread gets its share of
+            `rows` and `batch_tokens`.
         poll: maximum number of steps that the device may be ahead of the host; None for the default of the engine.
-        on_failure: called with the failed requests of a batch and the error; the next batch follows. None raises.
+        on_failure: called with the requests of a failed batch and the error; then the next batch starts. None: raise.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Scheduler:
         self._rows = max(1, min(rows or most, most) // workers)
         self._batch_tokens = max(1, batch_tokens // workers)
         self._workers = workers
-        self._lock = Lock()  # of all that follows
+        self._lock = Lock()  # guards all attributes below
         self._queue: deque[_Entry] = deque()
         self._submissions = 0
         self._batches = 0
@@ -114,7 +113,7 @@ class Scheduler:
             the `Result.index` of each.
 
         Raises:
-            InputError: a source is empty or longer than the engine takes, or a length is not positive.
+            InputError: a source is empty or too long for the engine, or a length is not positive.
         """
         for request in requests:
             request.check(self.engine.limits)
@@ -126,14 +125,14 @@ class Scheduler:
         return indices
 
     def drain(self) -> Iterator[Result]:
-        """Run batches until nothing waits, and yield each answer when it ends."""
+        """Run batches until no request waits, and yield each result when it is finished."""
         for slots in self.steps():
             for slot in slots:
                 if slot.done:
                     yield slot.result()
 
     def steps(self) -> Iterator[list[Slot]]:
-        """Run batches until nothing waits, and yield the slots that worked after each group of steps."""
+        """Run batches until no request waits, and yield the active slots after each group of steps."""
         while (sizes := self._open()) is not None:
             batch: _Batch | None = None
             try:
@@ -148,14 +147,17 @@ class Scheduler:
                     self._batches -= 1
 
     def stop(self) -> None:
-        """Let every thread that drains end after its step; answers that have not ended are lost."""
+        """Let all draining threads end after their current step; unfinished requests get no result."""
         self._stopped = True
 
     def cancel(self, index: int) -> bool:
-        """Give up a request: it leaves the queue, or its row after the step that is under way, without a result.
+        """Cancel a request without a result: remove it from the queue, or free its row after the current step.
+
+        Args:
+            index: of a request that has not finished.
 
         Returns:
-            whether it still waited; the index of one that does not must be that of a request that has not ended.
+            whether it was still waiting.
         """
         with self._lock:
             waiting = next((entry for entry in self._queue if entry.number == index), None)
@@ -166,7 +168,7 @@ class Scheduler:
             return True
 
     def cancelled(self, index: int) -> bool:
-        """Return whether a request that runs was given up; asked once."""
+        """Return whether a running request was cancelled, and forget it."""
         if index not in self._cancelled:
             return False
         self._cancelled.discard(index)
@@ -174,7 +176,7 @@ class Scheduler:
 
     @property
     def cancels(self) -> bool:
-        """True if a request that runs was given up."""
+        """True if a running request was cancelled."""
         return bool(self._cancelled)
 
     @property
@@ -192,47 +194,51 @@ class Scheduler:
         return self._stopped
 
     def _open(self) -> tuple[int, int, int, bool] | None:
-        """Return rows, source, target and logits for a batch of the head of the queue; None if nothing waits."""
+        """Return sentences, source length, target length and logits of the next batch; None if no request waits."""
         with self._lock:
             if not self._queue or self._stopped:
                 return None
             source = max(entry.width for entry in self._head())
-            rows = min(self.most_rows(source), self._share(self._workers - self._batches))
+            rows = min(self.max_sentences(source), self._share(self._workers - self._batches))
             longest = max(entry.request.limit(self.engine.limits) for entry in self._queue)
             logits = any(self.policy.needs_logits(entry.request) for entry in self._queue)
             self._batches += 1
         return rows, source, min(self.engine.first_target(source), longest), logits
 
-    def most_rows(self, source: int) -> int:
-        """Return the maximum number of sentences of a batch of sources of this width."""
+    def max_sentences(self, source: int) -> int:
+        """Return the maximum number of sentences of a batch with sources of this length."""
         return max(1, min(self._rows, self._batch_tokens // source))
 
     def _head(self) -> Iterator[_Entry]:
-        """Entries from which a batch gets its width."""
+        """The waiting requests that would start the next batch; the longest determines its source length."""
         return islice(self._queue, self._rows)
 
     def _share(self, workers: int) -> int:
-        """Return the share of the waiting entries for one of this number of workers."""
+        """Return the number of waiting requests per worker, rounded up."""
         return -(-len(self._queue) // max(1, workers))
 
     def take(self, state: DecoderState, logits: bool) -> list[_Entry]:
-        """Return the next group for a running batch, at most as many as it has rows; empty if there is none for it."""
+        """Remove and return the next requests for a running batch, at most as many as it has slots."""
         with self._lock:
-            return [self._queue.popleft() for _ in range(self._ready(state, logits, state.rows // self.policy.rows))]
+            return [
+                self._queue.popleft()
+                for _ in range(self._count_admissible(state, logits, state.rows // self.policy.rows))
+            ]
 
     def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Return the number of waiting entries that a running batch may take now, at most `most`."""
+        """Return the number of waiting requests that a running batch may take now, at most `most`."""
         if not self._queue:
             return 0
         with self._lock:
-            return self._ready(state, logits, most)
+            return self._count_admissible(state, logits, most)
 
-    def _ready(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Return the number of entries at the head of the queue that belong in a running batch.
+    def _count_admissible(self, state: DecoderState, logits: bool, most: int) -> int:
+        """Return the number of requests at the head of the queue that a running batch may admit.
 
-        One that is too wide for an engine that pads, or needs logits, lets the batch drain, so that it begins the next
-        one. That is rare where many wait, since the longest come first. Sentences of half the width get a batch of
-        their own if they can fill it, so that they do not pay for the padding.
+        A request that does not fit (its source is too long for an engine that pads, or it needs logits) is not
+        admitted: the batch then drains, and the request starts the next batch. That is rare in a long queue, since the
+        longest requests come first. Sentences of at most half the batch's source length get a batch of their own if
+        they can fill it, so that they do not pay for the padding.
         """
         if not self._queue:
             return 0
@@ -249,83 +255,87 @@ class Scheduler:
 
 
 class _Batch:
-    """One decoder state and the slot of each `Policy.rows` rows; `None` for rows that are free."""
+    """One decoder state, with a slot for each `Policy.rows` rows; a free slot is `None`."""
 
     def __init__(self, scheduler: Scheduler, rows: int, source: int, target: int, logits: bool) -> None:
         self._scheduler = scheduler
         self._engine = scheduler.engine
         self._policy = scheduler.policy
-        self._width = self._policy.rows
+        self._rows_per_slot = self._policy.rows
         self._source = source
         self._logits = logits
         if self._engine.ragged:
             widest = self._engine.limits.source
         else:
             widest = source
-        self._state = allocate(self._engine, (rows, self._width, widest, target), logits, self._policy.top)
+        self._state = allocate(self._engine, (rows, self._rows_per_slot, widest, target), logits, self._policy.top)
         self._slots: list[Slot | None] = [None] * rows
-        self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # with the row of the memory
+        self._encoded: deque[tuple[_Entry, Memory, int]] = deque()  # the int is the row of the memory
         self._encoding: list[_Entry] = []
-        self._in_flight = 0  # steps of the group that the device began while the host read another
+        self._in_flight = 0  # number of steps that were started on the device and not read yet
 
     def steps(self) -> Iterator[list[Slot]]:
-        """Run a step and yield its slots. Finished ones have already left the batch."""
+        """Run groups of steps, and yield the slots of each, including slots that have just finished."""
         while not self._scheduler.stopped:
             if not self._in_flight:
-                self._give_up()
+                self._free_cancelled()
                 self._add_rows()
                 self._refill()
-            working = self._working()
-            if not working:
+            active = self._active()
+            if not active:
                 return
-            self._grow_or_shrink(working)
-            self._step(working)
+            self._grow_or_shrink(active)
+            self._step(active)
             self._slots = [None if slot is None or slot.done else slot for slot in self._slots]
-            yield working
+            yield active
 
-    def _give_up(self) -> None:
+    def _free_cancelled(self) -> None:
         """Free the rows of requests that were cancelled."""
         if not self._scheduler.cancels:
             return
         for index, slot in enumerate(self._slots):
             if slot is not None and self._scheduler.cancelled(slot.index):
-                rows = range(index * self._width, (index + 1) * self._width)
-                self._state.override(rows, [self._engine.tokens.pad] * self._width, [True] * self._width)
+                rows = range(index * self._rows_per_slot, (index + 1) * self._rows_per_slot)
+                self._finish(rows)
                 self._slots[index] = None
         self._encoded = deque(each for each in self._encoded if not self._scheduler.cancelled(each[0].number))
+
+    def _finish(self, rows: range) -> None:
+        """Mark rows as finished."""
+        self._state.override(rows, [self._engine.tokens.pad] * len(rows), [True] * len(rows))
 
     def unanswered(self) -> list[int]:
         """Return the requests that this batch has taken and not answered."""
         waiting = [*(entry for entry, _, _ in self._encoded), *self._encoding]
-        return [slot.index for slot in self._working()] + [entry.number for entry in waiting]
+        return [slot.index for slot in self._active()] + [entry.number for entry in waiting]
 
-    def _working(self) -> list[Slot]:
+    def _active(self) -> list[Slot]:
         return [slot for slot in self._slots if slot is not None]
 
     def _waiting(self, most: int = 1) -> int:
-        """Return the number of sentences that may still be placed, as far as is known now, at most `most`."""
+        """Return the number of sentences that could be placed now, encoded ones included."""
         return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, most)
 
     def _add_rows(self) -> None:
-        """Take at least twice as many rows if more sentences wait than rows are free."""
+        """Take at least twice as many rows if more sentences wait than slots are free."""
         count = len(self._slots)
-        most = self._scheduler.most_rows(self._source)
+        most = self._scheduler.max_sentences(self._source)
         if count < most:
             waiting = self._waiting(most)
         else:
             waiting = 0
-        if not waiting or (needed := len(self._working()) + waiting) <= count:
+        if not waiting or (needed := len(self._active()) + waiting) <= count:
             return
-        # The protocol makes no free rows: copies of the first slot's become free by ending them.
+        # `DecoderState.resized` cannot create free rows: copy those of the first slot and mark the copies as finished.
         count = min(most, max(2 * count, needed))
-        rows = range(self._state.rows, count * self._width)
-        taken = [*range(self._state.rows), *(row % self._width for row in rows)]
-        self._state = self._state.resized(taken, self._target(self._working()))
-        self._state.override(rows, [self._engine.tokens.pad] * len(rows), [True] * len(rows))
+        rows = range(self._state.rows, count * self._rows_per_slot)
+        taken = [*range(self._state.rows), *(row % self._rows_per_slot for row in rows)]
+        self._state = self._state.resized(taken, self._target(self._active()))
+        self._finish(rows)
         self._slots += [None] * (count - len(self._slots))
 
     def _refill(self) -> None:
-        """Place waiting sentences in the free rows, a group from one encoder run at a time."""
+        """Place waiting sentences in the free slots, one encoded group at a time."""
         free = [index for index, slot in enumerate(self._slots) if slot is None]
         while free and (self._encoded or self._encode_group()):
             memory = self._encoded[0][1]
@@ -335,7 +345,7 @@ class _Batch:
             while free and self._encoded and self._encoded[0][1] is memory:
                 entry, _, memory_row = self._encoded.popleft()
                 slot = self._policy.slot(entry.number, entry.request, entry.request.limit(self._engine.limits))
-                rows.append(free[0] * self._width)
+                rows.append(free[0] * self._rows_per_slot)
                 memory_rows.append(memory_row)
                 limits.append(slot.limit)
                 self._slots[free.pop(0)] = slot
@@ -343,15 +353,17 @@ class _Batch:
             self._restrict(rows)
 
     def _restrict(self, rows: Sequence[int]) -> None:
-        """Give rows that were just placed the words of their requests."""
-        requests = [(row, slot.request) for row in rows if (slot := self._slots[row // self._width]) is not None]
+        """Restrict newly placed rows to the shortlists of their requests."""
+        requests = [
+            (row, slot.request) for row in rows if (slot := self._slots[row // self._rows_per_slot]) is not None
+        ]
         words = {row: request.words for row, request in requests if request.words is not None}
         if words:
             assert isinstance(self._state, RestrictingState)
             self._state.restrict(list(words), list(words.values()))
 
     def _encode_group(self) -> bool:
-        """Encode as many sentences as there are rows, ahead of need; False if none is left for this batch."""
+        """Encode as many waiting sentences as there are slots; return False if none can join this batch."""
         group = self._scheduler.take(self._state, self._logits)
         if not group:
             return False
@@ -359,23 +371,23 @@ class _Batch:
         ids = np.full((len(group), int(lengths.max())), self._engine.tokens.pad, np.int64)
         for row, entry in enumerate(group):
             ids[row, : lengths[row]] = entry.request.source_ids
-        self._encoding = group  # lost if this fails
+        self._encoding = group  # unanswered if `encode` fails
         memory = self._engine.encode(ids, lengths)
         self._encoding = []
         self._encoded.extend((entry, memory, row) for row, entry in enumerate(group))
         return True
 
     def _drained(self) -> bool:
-        """Return whether no sentence waits for this batch; others may come."""
+        """Return whether no sentence is waiting now; new ones may still be submitted."""
         return not self._waiting()
 
-    def _half_free(self, working: list[Slot]) -> bool:
-        return 2 * len(working) <= len(self._slots)
+    def _half_free(self, active: list[Slot]) -> bool:
+        return 2 * len(active) <= len(self._slots)
 
-    def _grow_or_shrink(self, working: list[Slot]) -> None:
-        """Move to longer caches if a row has filled them, and to fewer rows if half are free and none waits."""
-        full = _longest(working) >= self._state.target
-        if self._in_flight or not (full or self._half_free(working)):
+    def _grow_or_shrink(self, active: list[Slot]) -> None:
+        """Move to longer caches if a row has filled them; move to fewer rows if half are free and no sentence waits."""
+        full = _longest(active) >= self._state.target
+        if self._in_flight or not (full or self._half_free(active)):
             return
         drained = self._drained()
         if not (full or drained):
@@ -384,36 +396,36 @@ class _Batch:
             kept = self._compacted_slots()
         else:
             kept = list(range(len(self._slots)))
-        rows = [slot * self._width + row for slot in kept for row in range(self._width)]
-        self._state = self._state.resized(rows, self._target(working))
+        rows = [slot * self._rows_per_slot + row for slot in kept for row in range(self._rows_per_slot)]
+        self._state = self._state.resized(rows, self._target(active))
         self._slots = [self._slots[slot] for slot in kept]
 
-    def _target(self, working: list[Slot]) -> int:
-        """Return a length of caches that leaves each row that works room for a token."""
-        length = _longest(working)
+    def _target(self, active: list[Slot]) -> int:
+        """Return a cache length with room for at least one more token in every active row."""
+        length = _longest(active)
         target = self._state.target
         while target <= length:
-            target = min(2 * target, max(slot.limit for slot in working))
+            target = min(2 * target, max(slot.limit for slot in active))
         return target
 
     def _compacted_slots(self) -> list[int]:
-        """Return the slots that work; those at the end fill the gaps at the front, so that few rows have to move."""
-        working = [index for index, slot in enumerate(self._slots) if slot is not None]
-        behind = deque(index for index in working if index >= len(working))
-        return [index if self._slots[index] is not None else behind.popleft() for index in range(len(working))]
+        """Return the active slots. Slots from the end fill the gaps at the front, so that few rows move."""
+        active = [index for index, slot in enumerate(self._slots) if slot is not None]
+        behind = deque(index for index in active if index >= len(active))
+        return [index if self._slots[index] is not None else behind.popleft() for index in range(len(active))]
 
-    def _step(self, working: list[Slot]) -> None:
-        one_by_one = self._policy.steps_one_by_one(working)
-        # If rows do not change, a device continues while the host reads: with half as many steps in a group, since
-        # those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
-        ahead = self._engine.poll > 1 and not one_by_one and not self._half_free(working) and self._drained()
+    def _step(self, active: list[Slot]) -> None:
+        one_by_one = self._policy.steps_one_by_one(active)
+        # If no row will be added or moved, start the next group of steps before reading the current one. Groups are
+        # then half as long, because up to two of them are wasted after the last row has finished.
+        ahead = self._engine.poll > 1 and not one_by_one and not self._half_free(active) and self._drained()
         group = self._scheduler.poll
         if one_by_one:
             group = 1
         elif ahead:
             group = max(group // 2, 1)
-        room = self._state.target - _longest(working)
-        most = min(room, max([slot.limit - slot.length for slot in working]))
+        room = self._state.target - _longest(active)
+        most = min(room, max([slot.limit - slot.length for slot in active]))
         self._in_flight = self._in_flight or self._begin(min(group, most))
         if ahead:
             following = self._begin(min(group, most - self._in_flight))
@@ -424,7 +436,7 @@ class _Batch:
         self._policy.choose(self._state, self._slots, token_ids, one_by_one)
 
     def _begin(self, steps: int) -> int:
-        """Begin a group of this number of steps, after the group in flight."""
+        """Start a group of at most this number of steps behind the group in flight, and return its number of steps."""
         if steps > 0:
             self._state.step(steps)
         return max(steps, 0)

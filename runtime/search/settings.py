@@ -1,4 +1,4 @@
-"""Settings of a search. They mean what they mean in Hugging Face's `generate` (transformers 5, generation/utils.py)."""
+"""Settings of a search, with the meaning of Hugging Face's `generate` (transformers 5, generation/utils.py)."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,14 +14,14 @@ class Rules:
     With beams and in sampling, rules act on log-probabilities; in greedy search, on logits.
 
     Attributes:
-        repetition_penalty: each token of the answer so far, bos included, gets its score times this where the score is
-            negative, else divided by it (Keskar et al., CTRL, section 4.1); 1 for none.
-        no_repeat_ngram: no n tokens in a row occur twice, bos included (Paulus et al., section 2.5); 0 for no rule.
+        repetition_penalty: for tokens of the answer so far, bos included, a negative score is multiplied by this, a
+            positive one divided (Keskar et al., CTRL, section 4.1); 1 for no penalty.
+        no_repeat_ngram: no n-gram of this size occurs twice, bos included (Paulus et al., section 2.5); 0 for no rule.
         bad_words: sequences of ids that never occur.
         suppress: ids that never occur.
-        begin_suppress: ids that are not the first of an answer, what it is forced to begin with aside.
-        end_ids: ids that end an answer, besides eos.
-        forced_end: the id that is the last of an answer that has reached its limit; with beams its score is 0.
+        begin_suppress: ids that are never the first after a forced prefix.
+        end_ids: ids that end an answer, in addition to eos.
+        forced_end: the last id of an answer that reaches its maximum length; with beams its score is 0.
         renormalize: with beams, probabilities are normalised again after all rules.
     """
 
@@ -45,14 +45,14 @@ NO_RULES = Rules()
 
 @dataclass(frozen=True)
 class Sampling:
-    """Random choice of tokens.
+    """Settings of random sampling.
 
     Attributes:
-        temperature: what logits are divided by.
+        temperature: logits are divided by it.
         top_k: sample from the k most likely tokens; 0 for all.
-        top_p: choose among the most probable tokens whose probabilities sum up to this (Holtzman et al., section 3.1).
-        min_p: choose among tokens of at least this share of the best one's probability (Nguyen et al., section 3).
-        seed: one seed gives one answer to a sentence, wherever it stands in a batch.
+        top_p: sample from the smallest set of tokens with this total probability (Holtzman et al., section 3.1).
+        min_p: sample from tokens with at least this fraction of the best probability (Nguyen et al., section 3).
+        seed: random seed. The answer to a sentence does not depend on its batch.
     """
 
     temperature: float = 1.0
@@ -67,16 +67,16 @@ class Search:
     """Settings of one search.
 
     Attributes:
-        beam: hypotheses that are followed side by side; 1 for greedy search.
-        n_best: hypotheses of each result, at most `beam`; with sampling, independent samples.
-        length_penalty: a hypothesis has its log-probability divided by its length to this power as its score.
-        early_stopping: True: a sentence ends when `beam` hypotheses are finished. False: when no running hypothesis is
-            better than the worst that ended, by its score at its length now. "never": at the best length it may reach.
-        patience: with `early_stopping` True, a sentence ends when `beam` times this have ended (Kasai et al., 2022).
-        sampling: choose tokens at random; None for the best ones.
+        beam: number of beams; 1 for greedy search.
+        n_best: number of hypotheses of each result, at most `beam`; with sampling, of independent samples.
+        length_penalty: the score of a hypothesis is its log-probability divided by its length to this power.
+        early_stopping: True: stop when `beam` hypotheses are finished. False: stop when no running hypothesis has, at
+            its present length, a better score than the worst finished one. "never": when none can reach a better one.
+        patience: with `early_stopping` True, stop when `beam` times this are finished (Kasai et al., 2022).
+        sampling: settings of random sampling; None for the most likely tokens.
         alternatives: number of best tokens after the prefix that are continued by greedy search; 0 for none.
-        rules: what may come next.
-        shortlist: each request has `words` of its own.
+        rules: rules on the next token.
+        shortlist: whether each request has a shortlist, `Request.words`.
     """
 
     beam: int = 1

@@ -1,7 +1,7 @@
-"""One batch for the calls of many threads: one of these decodes for all, and hands over when it has its own answers.
+"""One batch for concurrent calls: one of the waiting threads decodes for all of them, until it has its own answers.
 
 That is the pattern Leader/Followers (Schmidt, Stal, Rohnert and Buschmann, Pattern-Oriented Software Architecture 2).
-It needs no thread of its own, so that a process may fork, and no call has another's failure.
+It needs no background thread, so a process may fork, and an error affects only its own call.
 """
 
 import os
@@ -19,12 +19,12 @@ from txport.runtime.search.settings import Search
 class SharedBatches:
     """Batches for the calls of many threads. Answers are those of `decode_all`.
 
-    Calls share a batch where that changes nothing but the time: on an engine whose rows are computed each by itself. A
-    call that would fill a batch decodes alone, and so does one that finds others of another search only.
+    Calls share a batch only on engines that compute each row independently, so that results do not change. A call that
+    would fill a batch decodes alone, and so does a call whose search settings no running batch has.
 
     Args:
         rows, batch_tokens, workers: as for `decode_all`; with several workers each call decodes alone.
-        most: batches that run side by side before calls share them.
+        most: number of batches that run in parallel before calls share them.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class SharedBatches:
         self._workers = workers
         self._most = most
         self._groups = _Groups()
-        self._thread = local()  # a signal's handler may call in the midst of a call, which it must not wait for
+        self._thread = local()  # a signal handler may call during a call, and must not wait for it
 
     def decode(self, engine: Engine, requests: Sequence[Request]) -> list[Result]:
-        """Answer requests of one search by the engine, the same in all calls; see `decode_all`."""
+        """Answer requests with the same search; all calls pass the same engine. See `decode_all`."""
         shares = engine.ragged and self._workers == 1 and not getattr(self._thread, "within", False)
         if shares and 0 < len(requests) < (self._rows or engine.limits.batch):
             self._thread.within = True
@@ -51,7 +51,7 @@ class SharedBatches:
         return decode_all(engine, requests, rows=self._rows, batch_tokens=self._batch_tokens, workers=self._workers)
 
     def _joined(self, engine: Engine, requests: Sequence[Request]) -> list[Result] | None:
-        """Return the answers by a batch of several calls; None if there is none for this call, or it failed."""
+        """Decode in a shared batch; return None if there is none for this call, or if the batch failed."""
         if self._groups.process != os.getpid():
             self._groups = _Groups()
         groups = self._groups
@@ -70,7 +70,7 @@ class SharedBatches:
                     call.changed.clear()
         except BaseException as error:
             with groups.lock:
-                if group.leader is call:  # what it did in the batch may be half done
+                if group.leader is call:  # its step may be incomplete
                     groups.end(group)
                     group.lose_all()
             if not (call.lost and isinstance(error, TxportError)):  # Ctrl-C, or a bug
@@ -94,10 +94,10 @@ class _Call:
     """A call that waits for its answers.
 
     Attributes:
-        results: the answers; None for those to come.
-        unanswered: how many are to come.
-        lost: whether the batch failed: the call decodes alone then, and has what becomes of that.
-        changed: is set when the call has ended, and when it is to lead.
+        results: the answers; None for missing ones.
+        unanswered: number of missing answers.
+        lost: whether the shared batch failed; the call then decodes alone, and raises its own errors.
+        changed: set when the call has ended, and when it becomes the leader.
     """
 
     def __init__(self, count: int) -> None:
@@ -115,8 +115,8 @@ class _Group:
     """Calls of one search that share batches.
 
     Attributes:
-        search: of their requests.
-        owners: the call of each request to be answered, and its place there.
+        search: the search settings of the requests.
+        owners: for each unanswered request, its call and its index there.
         leader: the call whose thread decodes; None if all have left.
     """
 
@@ -124,7 +124,7 @@ class _Group:
         self.search = search
         self.owners: dict[int, tuple[_Call, int]] = {}
         self.leader: _Call | None = None
-        self._lock = lock  # of all but the steps, which are the leader's
+        self._lock = lock  # guards all but the steps, which only the leader takes
         policy = policy_of(engine, search)
         self._scheduler = Scheduler(engine_of(engine, search), policy, rows=rows, batch_tokens=batch_tokens)
         self._steps = self._scheduler.steps()
@@ -140,7 +140,7 @@ class _Group:
         """Decode for all until this call has ended."""
         while not call.ended:
             slots = next(self._steps, None)
-            if slots is None:  # what waits came after the last batch had ended
+            if slots is None:  # the waiting requests came after the end of the last batch
                 self._steps = self._scheduler.steps()
                 continue
             with self._lock:
@@ -149,7 +149,7 @@ class _Group:
                         self._answer(slot.result())
 
     def leave(self, call: _Call) -> bool:
-        """Take a call out, and another one as the leader; False if there is none."""
+        """Remove a call and choose another leader if it was the leader; return False if no call is left."""
         for index in [index for index, (owner, _) in self.owners.items() if owner is call]:
             del self.owners[index]
             self._scheduler.cancel(index)
@@ -175,7 +175,7 @@ class _Group:
 
 
 class _Groups:
-    """The groups of a process. One that was forked from it has none of their threads."""
+    """The groups of a process. A forked process needs new ones, since it has none of their threads."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

@@ -355,7 +355,9 @@ _EVENT_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cac
 
 
 def _health(good: bool, otherwise: str) -> Response:
-    return JSONResponse({"status": "ok"} if good else {"error": otherwise}, 200 if good else 503)
+    if good:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"error": otherwise}, 503)
 
 
 def page() -> tuple[str, str]:

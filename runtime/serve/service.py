@@ -1,4 +1,4 @@
-"""Translation for a client: from what it asks for to its answer, or to the events of a stream."""
+"""Translation requests: single responses and event streams."""
 
 import asyncio
 import json
@@ -17,16 +17,16 @@ from txport.runtime.serve.models import AUTO, Choice, Models
 from txport.runtime.serve.requests import Ask
 from txport.runtime.serve.settings import Settings
 
-# Of a short sentence.
-CHARACTERS = 40
+# Length of a short sentence, by which the number of sentences of a text is estimated.
+CHARACTERS_PER_SENTENCE = 40
 
 
 @dataclass
 class Record:
-    """Figures of one request, for logs and metrics: none of its words.
+    """Measurements of one request for logs and metrics; they contain no text.
 
     Attributes:
-        start: of the request, by `time.monotonic`.
+        start: when the request arrived, by `time.monotonic`.
         figures: values for the log.
     """
 
@@ -36,7 +36,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Service:
-    """All that requests share."""
+    """State that all requests share."""
 
     settings: Settings
     models: Models
@@ -44,38 +44,38 @@ class Service:
     admission: Admission
 
     async def answer(self, ask: Ask, client: str, record: Record) -> dict[str, Any]:
-        """Return the members of the answer.
+        """Return the JSON fields of the response.
 
         Raises:
-            Refusal, TxportError: there is none.
+            Refusal, TxportError: the request cannot be answered.
         """
         return await self._translate(ask, client, record, None)
 
     async def stream(
         self, ask: Ask, client: str, record: Record, send: Callable[[str, Mapping[str, Any]], object]
     ) -> None:
-        """Translate one text; `send` gets the events "piece" and, at the end, "done" with what `answer` gives.
+        """Translate one text; `send` gets the events "piece" and, at the end, "done" with the result of `answer`.
 
         Raises:
-            Refusal, TxportError: as `answer`.
+            Refusal, TxportError: as for `answer`.
         """
 
-        def take(text: str) -> None:
+        def on_piece(text: str) -> None:
             if "first_seconds" not in record.figures:
                 seconds = time.monotonic() - record.start
                 record.figures["first_seconds"] = round(seconds, 4)
                 self.metrics.first_seconds.observe(seconds)
             send("piece", {"text": text})
 
-        send("done", await self._translate(ask, client, record, take))
+        send("done", await self._translate(ask, client, record, on_piece))
 
     async def _translate(
-        self, ask: Ask, client: str, record: Record, take: Callable[[str], object] | None
+        self, ask: Ask, client: str, record: Record, on_piece: Callable[[str], object] | None
     ) -> dict[str, Any]:
         choice = self.models.choose(ask.model, ask.source, ask.target)
         record.figures |= {"model": choice.model.name, "texts": len(ask.texts), "characters": ask.characters}
         if ask.alignments and not choice.model.aligns:
-            raise Refusal(422, "this model has no alignments: export it by tx-export --with-attention")
+            raise Refusal(422, "this model has no alignments: export it with tx-export --with-attention")
         count = ask.alternatives + 1
         options = Options(
             source_language=choice.source_language,
@@ -87,49 +87,49 @@ class Service:
         )
         with self.admission.place(sum(map(_sentences, ask.texts)), client):
             try:
-                async with self.models.lease(choice.model, self._left(record)) as translator:
-                    left = self._left(record)
-                    work = translate(translator, ask.texts, options, left, take)
+                async with self.models.lease(choice.model, self._seconds_left(record)) as translator:
+                    left = self._seconds_left(record)
+                    work = translate(translator, ask.texts, options, left, on_piece)
                     documents = await asyncio.wait_for(work, left)
             except asyncio.TimeoutError:
                 raise Refusal(503, NO_TIME, retry=True) from None
         self._count(choice, documents, record)
-        return _members(ask, choice, documents)
+        return _response_fields(ask, choice, documents)
 
-    def _left(self, record: Record) -> float:
-        """Seconds until a request must have its answer."""
+    def _seconds_left(self, record: Record) -> float:
+        """Return the seconds until a request must be answered."""
         return max(0.0, record.start + self.settings.seconds - time.monotonic())
 
     def _count(self, choice: Choice, documents: list[Document], record: Record) -> None:
-        made = sum(map(tokens, documents))
+        token_count = sum(map(tokens, documents))
         sentences = sum(len(each.parts) for each in documents)
-        record.figures |= {"tokens": made, "sentences": sentences}
-        self.metrics.tokens.labels(choice.model.name).inc(made)
+        record.figures |= {"tokens": token_count, "sentences": sentences}
+        self.metrics.tokens.labels(choice.model.name).inc(token_count)
         self.metrics.sentences.labels(choice.model.name).inc(sentences)
 
 
 def _sentences(text: str) -> int:
-    """About how many sentences a text has, before it is cut: one for each line and for each 40 characters."""
-    return max(text.count("\n") + 1, -(-len(text) // CHARACTERS))
+    """Estimate the number of sentences of a text: the number of lines or, if larger, of 40 characters."""
+    return max(text.count("\n") + 1, -(-len(text) // CHARACTERS_PER_SENTENCE))
 
 
-def _members(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, Any]:
-    def of(values: list[Any]) -> Any:
+def _response_fields(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, Any]:
+    def one_or_list(values: list[Any]) -> Any:
         if ask.several:
             return values
         return values[0]
 
-    members = {"translatedText": of([document.text for document in documents])}
+    response = {"translatedText": one_or_list([document.text for document in documents])}
     if ask.source == AUTO and choice.source is not None:
-        # The only one that can be asked for: nothing was detected.
-        members["detectedLanguage"] = of([{"confidence": 100, "language": choice.source}] * len(documents))
+        # Nothing is detected: this is the only source language of the model.
+        response["detectedLanguage"] = one_or_list([{"confidence": 100, "language": choice.source}] * len(documents))
     if ask.alternatives:
-        members["alternatives"] = of([alternatives(document, ask.alternatives) for document in documents])
+        response["alternatives"] = one_or_list([alternatives(document, ask.alternatives) for document in documents])
     if ask.alignments:
-        members["alignments"] = of([alignments(*each) for each in zip(ask.texts, documents, strict=True)])
-    return members
+        response["alignments"] = one_or_list([alignments(*each) for each in zip(ask.texts, documents, strict=True)])
+    return response
 
 
-def event(name: str, members: Mapping[str, Any]) -> bytes:
+def event(name: str, fields: Mapping[str, Any]) -> bytes:
     """Return a server-sent event."""
-    return f"event: {name}\ndata: {json.dumps(members, ensure_ascii=False)}\n\n".encode()
+    return f"event: {name}\ndata: {json.dumps(fields, ensure_ascii=False)}\n\n".encode()

@@ -108,7 +108,7 @@ def test_pairs_that_are_in_no_split_are_explained(
     corpus = load(TableOptions(train="own.tsv", held_out=2), tmp_path)
     assert [len(corpus.train), len(corpus.validation), len(corpus.test)] == [84, 2, 2]
     (said,) = caplog.messages
-    assert said == "2 pairs are left out: with the source of a held-out one, but above their number (2 for each split)"
+    assert said == "2 pairs left out of all splits: a held-out pair has the same source, and its split has 2 already"
 
 
 def test_hold_out_keeps_most_of_its_choice_when_data_comes() -> None:
@@ -233,5 +233,5 @@ def test_dataset_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_dataset(options, "train") == [("a b", "c")]
     with pytest.raises(InputError, match=r"some/set, split dev, cannot be loaded: Unknown split"):
         read_dataset(options, "dev")
-    with pytest.raises(InputError, match=r"no field 'translation.fr': there is en, de"):
+    with pytest.raises(InputError, match=r"no field 'translation.fr'; available: en, de"):
         read_dataset(DatasetsOptions(name="some/set", source_field="translation.fr"), "train")

@@ -51,7 +51,10 @@ def test_all_pairs_in_order_as_often_as_asked(tmp_path: Path) -> None:
     found = Shards(shards(tmp_path / "a", pairs), ("source", "target"))
     assert list(found) == pairs == list(found) and len(found) == len(pairs)
     assert list(Shards(shards(tmp_path / "b", pairs), ("source", "target"), first=10)) == pairs[:10]
-    assert next(iter(found.without(frozenset([TEXTS[0]]), 1).answered(str.upper))) == (TEXTS[1], f"{TEXTS[1]}!".upper())
+    assert next(iter(found.without(frozenset([TEXTS[0]]), 1).with_targets(str.upper))) == (
+        TEXTS[1],
+        f"{TEXTS[1]}!".upper(),
+    )
 
 
 def test_rows_without_text_are_left_out(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from txport.training.run.agreement import said_once
 from txport.training.run.interruption import Interruption
 
 
-class Diverged(TxportError):
+class DivergenceError(TxportError):
     """The loss, or a weight, is NaN or infinite."""
 
 
-class Divergence(Callback):
-    """Looks at each loss before its gradient is computed, and at each validation before anything is saved after it."""
+class DivergenceCheck(Callback):
+    """Checks each loss before its gradient is computed, and each validation loss before the checkpoint is saved."""
 
     def __init__(self, interruption: Interruption) -> None:
         self._interruption = interruption
@@ -23,8 +23,8 @@ class Divergence(Callback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         self._unread.append((trainer.global_step + 1, loss.detach()))
-        # To read a loss of a GPU is to wait for it; that of the batch before is there.
-        if len(self._unread) > (loss.device.type != "cpu"):
+        # Reading the loss of a GPU would wait for it, so the loss of the batch before is checked there.
+        if loss.device.type == "cpu" or len(self._unread) > 1:
             step, value = self._unread.pop(0)
             self._check(trainer, f"the loss of step {step}", float(value))
 
@@ -39,10 +39,10 @@ class Divergence(Callback):
 
 
 def check_weights(trainer: Trainer, interruption: Interruption) -> None:
-    """True if the weights may be saved.
+    """Check that all weights are finite before they are saved.
 
     Raises:
-        Diverged: one of them, on any device, is NaN or infinite.
+        DivergenceError: one of them, on any device, is NaN or infinite.
     """
     finite = all(bool(torch.isfinite(each).all()) for each in trainer.lightning_module.parameters())
     if not _on_all(trainer, finite):
@@ -50,7 +50,7 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
 
 
 def _on_all(trainer: Trainer, good: bool) -> bool:
-    """Return whether all devices find it good: they end together, or wait for each other for ever."""
+    """Return whether the check passed on all devices, so that all processes end together instead of in a deadlock."""
     if trainer.world_size > 1:
         return trainer.strategy.reduce_boolean_decision(good, all=True)
     return good
@@ -60,12 +60,12 @@ def _diverged(trainer: Trainer, interruption: Interruption, what: str, value: fl
     if math.isinf(value):
         name = "is infinite"
     else:
-        name = "is no number"
+        name = "is NaN"
     saved = interruption.saved
     way_out = "start again with a lower training.learning_rate or a longer warm-up"
     if saved:
         way_out += (
-            f", or make a checkpoint of step {saved}, the last that was saved, with "
+            f", or stop at step {saved}, the last saved state, to get a checkpoint of it: "
             f"--resume --set training.max_steps={saved} --set training.keep=last"
         )
-    return said_once(trainer, Diverged(f"{what} {name}, the training diverged: {way_out}"))
+    return said_once(trainer, DivergenceError(f"{what} {name}, the training diverged: {way_out}"))

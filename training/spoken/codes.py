@@ -58,9 +58,8 @@ def house(rng: random.Random) -> Pair:
     number = weighted(rng, [(1, rng.randint(1, 99)), (1, rng.randint(100, 999))])
     if rng.random() < 0.15:
         letter = rng.choice("ABCD")
-    else:
-        letter = ""
-    return f"{number}{letter}", verbalise.pairs(number) + (f" {letter.lower()}" if letter else "")
+        return f"{number}{letter}", f"{verbalise.pairs(number)} {letter.lower()}"
+    return f"{number}", verbalise.pairs(number)
 
 
 def zip_code(rng: random.Random) -> Pair:

@@ -56,7 +56,9 @@ def sentence(rng: random.Random) -> Pair:
     kind = weighted(rng, [(5, "clause"), (2, "joined"), (6, "everyday"), (1, "two"), (5, "loose")])
     if kind == "two":
         (first, one), (second, two) = (_typed(rng.choice(EVERYDAY), rng) for _ in range(2))
-        return f"{first if first[-1] in '.!?' else first + '.'} {second}", f"{one} {two}"
+        if first[-1] not in ".!?":
+            first += "."
+        return f"{first} {second}", f"{one} {two}"
     return _typed(_TEMPLATES[kind](rng), rng)
 
 

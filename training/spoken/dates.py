@@ -108,6 +108,11 @@ def time(rng: random.Random) -> Pair:
     if rng.random() < 0.25:
         hour_24 = rng.randint(13, 23)
         return f"{hour_24}:{minute:02}", verbalise.clock_24(hour_24, minute)
+    written = f"{hour}:{minute:02}"
     if rng.random() < 0.25:
-        return f"{hour}:{minute:02}", verbalise.clock(hour, minute) if minute else f"{verbalise.clock(hour, 0)} o'clock"
-    return (f"{hour}:{minute:02}" if minute or rng.random() < 0.5 else f"{hour}") + marker, spoken
+        if minute:
+            return written, verbalise.clock(hour, minute)
+        return written, f"{verbalise.clock(hour, 0)} o'clock"
+    if minute or rng.random() < 0.5:
+        return written + marker, spoken
+    return f"{hour}{marker}", spoken

@@ -36,14 +36,18 @@ def magnitude(rng: random.Random, largest_digits: int) -> int:
 def round_or_not(rng: random.Random, number: int) -> int:
     """Return the number, or a third of the time the number with trailing zeros, as people like to quote them."""
     zeros = rng.randint(0, max(0, len(str(number)) - 1))
-    return number // 10**zeros * 10**zeros if rng.random() < 0.33 else number
+    if rng.random() < 0.33:
+        return number // 10**zeros * 10**zeros
+    return number
 
 
 def written_decimal(rng: random.Random, whole_below: int) -> str:
     """Return a whole number or a decimal of one or two places, below `whole_below`."""
     whole = min(magnitude(rng, 3), whole_below - 1)
     places = rng.choice([0, 1, 1, 2])
-    return str(whole) + (f".{rng.randrange(10**places):0{places}}" if places else "")
+    if not places:
+        return str(whole)
+    return f"{whole}.{rng.randrange(10**places):0{places}}"
 
 
 def cardinal(rng: random.Random) -> Pair:
@@ -86,8 +90,13 @@ def ordinal_suffix(number: int) -> str:
 def decimal(rng: random.Random) -> Pair:
     """ "3.14", "-0.5": one to three places."""
     places = rng.randint(1, 3)
-    whole = 0 if rng.random() < 0.2 else magnitude(rng, 3)
-    written = f"{'-' if rng.random() < 0.15 else ''}{whole}.{rng.randrange(10**places):0{places}}"
+    whole = 0
+    if rng.random() >= 0.2:
+        whole = magnitude(rng, 3)
+    sign = ""
+    if rng.random() < 0.15:
+        sign = "-"
+    written = f"{sign}{whole}.{rng.randrange(10**places):0{places}}"
     return written, verbalise.decimal(written)
 
 
@@ -131,11 +140,14 @@ def money(rng: random.Random) -> Pair:
     if kind < 0.5:
         whole = magnitude(rng, weighted(rng, [(3, 2), (2, 3), (1, 4)]))
         hundredths = rng.randint(1, 99)
-        whole = 0 if rng.random() < 0.1 else whole
+        if rng.random() < 0.1:
+            whole = 0
         return f"{symbol}{whole:,}.{hundredths:02}", verbalise.money(whole, hundredths, unit, part)
     if kind < 0.85:
         whole = round_or_not(rng, magnitude(rng, weighted(rng, [(3, 3), (2, 5), (1, 6)])))
-        zeros = ".00" if rng.random() < 0.15 else ""
+        zeros = ""
+        if rng.random() < 0.15:
+            zeros = ".00"
         return f"{symbol}{whole:,}{zeros}", verbalise.money(whole, 0, unit, part)
     scale = rng.choice(MAGNITUDES)
     amount = written_decimal(rng, whole_below=1000)
@@ -153,7 +165,10 @@ def measure(kind: str) -> Slot:
             [(4, str(magnitude(rng, 3))), (2, written_decimal(rng, 1000)), (2, large_count(rng)), (1, "1")],
         )
         space = rng.choice(["", " ", " "])
-        return f"{number}{space}{symbol}", f"{verbalise.decimal(number)} {singular if number == '1' else plural}"
+        unit = plural
+        if number == "1":
+            unit = singular
+        return f"{number}{space}{symbol}", f"{verbalise.decimal(number)} {unit}"
 
     return slot
 
@@ -167,7 +182,9 @@ def temperature(rng: random.Random) -> Pair:
     """ "-5°C", "72 °F", "20°"."""
     number = rng.choice([rng.randint(-40, 110), rng.randint(-40, 110), rng.randrange(100, 400, 5)])
     letter, name = rng.choice([("C", " celsius"), ("F", " fahrenheit"), ("", "")])
-    unit = "degree" if abs(number) == 1 else "degrees"
+    unit = "degrees"
+    if abs(number) == 1:
+        unit = "degree"
     return f"{number}{rng.choice(['', ' '])}°{letter}", f"{verbalise.cardinal(number)} {unit}{name}"
 
 

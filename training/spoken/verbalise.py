@@ -44,10 +44,14 @@ def cardinal(number: int) -> str:
         return ONES[number]
     if number < 100:
         rest = number % 10
-        return TENS[number // 10] + (f" {ONES[rest]}" if rest else "")
-    scale, name = next((scale, name) for scale, name in SCALES if number >= scale)
-    rest = number % scale
-    return f"{cardinal(number // scale)} {name}" + (f" {cardinal(rest)}" if rest else "")
+        words = TENS[number // 10]
+    else:
+        scale, name = next((scale, name) for scale, name in SCALES if number >= scale)
+        rest = number % scale
+        words = f"{cardinal(number // scale)} {name}"
+    if rest:
+        words += f" {cardinal(rest)}"
+    return words
 
 
 def ordinal(number: int) -> str:
@@ -90,7 +94,9 @@ def plural(words: str) -> str:
     """Return the plural of the last word, for decades and denominators: "nineteen ninety" -> "nineteen nineties"."""
     if words.endswith("y"):
         return words[:-1] + "ies"
-    return words + ("es" if words.endswith(("x", "ch", "s")) else "s")
+    if words.endswith(("x", "ch", "s")):
+        return words + "es"
+    return words + "s"
 
 
 def decade(first_year: int) -> str:
@@ -133,7 +139,9 @@ def mixed_fraction(whole: int, numerator: int, denominator: int) -> str:
 
 def counted(number: int, singular: str, plural_form: str) -> str:
     """`1, "dollar", "dollars"` -> "one dollar"."""
-    return f"{cardinal(number)} {singular if number == 1 else plural_form}"
+    if number == 1:
+        return f"{cardinal(number)} {singular}"
+    return f"{cardinal(number)} {plural_form}"
 
 
 def money(

@@ -11,8 +11,9 @@ _UNITS = "units."
 
 def _unit(entry: str) -> tuple[str, str, str]:
     """`written|singular|plural`; the plural may be left out where it is the singular and an "s"."""
-    written, singular, *plural = entry.split("|")
-    return written, singular, plural[0] if plural else f"{singular}s"
+    written, singular, *plurals = entry.split("|")
+    plural, *_ = [*plurals, f"{singular}s"]
+    return written, singular, plural
 
 
 # Entries are separated by commas, and lines may break anywhere.

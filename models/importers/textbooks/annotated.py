@@ -63,7 +63,14 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
     plan.take("projection.bias", "generator.proj.bias")
     width = plan.stored(MARK).shape[1]
     rows = fields["source_vocabulary"], fields["target_vocabulary"]
-    lists = read_word_lists(options.vocabulary or file.parent, rows) if options.tokenizer else None
+    lists = None
+    special = _IDS
+    prefix_ids: tuple[int, ...] = ()
+    if options.tokenizer:
+        lists = read_word_lists(options.vocabulary or file.parent, rows)
+        special = lists.special()
+        begin = lists.token("bos_id", "source")
+        prefix_ids = tuple(token for token in (begin,) if token is not None)
     advice = f"{file} is not a whole state dict of the annotated Transformer"
     unbiased = (width - 1) / width
     ours = Settings(file, {}).config(
@@ -79,7 +86,7 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
         # epsilon away, as a share, where it is 1 or more.
         layer_norm_epsilon=unbiased * (_EPSILON if inside else _EPSILON**2),
         **fields,
-        **(lists.special() if lists else _IDS),
+        **special,
     )
     _positions(plan, ours)
     map_layers(plan, ours, _LAYERS)
@@ -89,8 +96,7 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
     for name in plan.parts:
         if name.endswith("norm.weight"):
             plan.change(name, lambda weight: weight * unbiased**0.5)
-    begin = lists.token("bos_id", "source") if lists else None
-    tokenizer = word_tokenizer(lists, options, ours.eos_id, prefix=() if begin is None else (begin,))
+    tokenizer = word_tokenizer(lists, options, ours.eos_id, prefix=prefix_ids)
     return Imported("annotated", ours, plan, tokenizer, notes(ours, lists))
 
 
@@ -116,10 +122,10 @@ def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> st
         CheckpointError: it is not there.
     """
     prefixes = [name.removesuffix(mark) for name in stored if name == mark or name.endswith(f".{mark}")]
-    if len(prefixes) != 1:
-        raise CheckpointError(
-            f"{file} is not a state dict of {what}: it has {'no' if not prefixes else 'several'} {mark}"
-        )
+    if not prefixes:
+        raise CheckpointError(f"{file} is not a state dict of {what}: it has no {mark}")
+    if len(prefixes) > 1:
+        raise CheckpointError(f"{file} is not a state dict of {what}: it has several {mark}")
     return prefixes[0]
 
 

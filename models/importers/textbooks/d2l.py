@@ -55,7 +55,11 @@ def import_d2l(path: Path, options: ImportOptions) -> Imported:
     fields = plan.embeddings(MARK, "decoder.embedding.weight", "decoder.dense.weight")
     plan.take("projection.bias", "decoder.dense.bias")
     rows = fields["source_vocabulary"], fields["target_vocabulary"]
-    lists = read_word_lists(options.vocabulary or file.parent, rows) if options.tokenizer else None
+    lists = None
+    special = _IDS
+    if options.tokenizer:
+        lists = read_word_lists(options.vocabulary or file.parent, rows)
+        special = _special(lists)
     advice = f"{file} is not a whole state dict of d2l's Transformer"
     ours = Settings(file, {}).config(
         d_model=plan.stored(MARK).shape[1],
@@ -69,7 +73,7 @@ def import_d2l(path: Path, options: ImportOptions) -> Imported:
         attention_dropout=0.1,
         activation_dropout=0.0,
         **fields,
-        **(_special(lists) if lists else _IDS),
+        **special,
     )
     map_layers(plan, ours, _LAYERS)
     plan.check(ours)
@@ -95,7 +99,8 @@ def _attention_bias(plan: ImportPlan) -> bool:
     for side in ("encoder", "decoder"):
         ours = {name.rpartition(".")[::2] for name in plan.theirs if name.startswith(side) and ".W_" in name}
         biased = {layer for layer, kind in ours if kind == "bias"}
-        if lacking := sorted({layer for layer, kind in ours if kind == "weight"} - biased) if biased else []:
+        lacking = sorted({layer for layer, kind in ours if kind == "weight"} - biased)
+        if biased and lacking:
             raise CheckpointError(f"{plan.source} lacks {lacking[0]}.bias, although others of its {side} have biases")
         found = found or bool(biased)
     return found

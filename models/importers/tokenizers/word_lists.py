@@ -127,7 +127,10 @@ def word_tokenizer(
     files: dict[str, bytes] = {}
     for side, tokens, file in zip(("source", "target"), (lists.source, lists.target), lists.files, strict=True):
         letters = _are_characters(tokens)
-        pieces = [_character(token) if letters else _piece(token) for token in tokens]
+        piece_of = _piece
+        if letters:
+            piece_of = _character
+        pieces = [piece_of(token) for token in tokens]
         words = [piece for piece in pieces if piece is not None]
         if not words:
             raise CheckpointError(f"{file} has no words: give the whole list of tokens")

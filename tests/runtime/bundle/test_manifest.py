@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patches import fits, manifests, sign, text
 from toy import BUNDLE
-from txport.runtime.bundle.manifest import FOR_PEOPLE, WEIGHTS, Manifest, list_files
+from txport.runtime.bundle.manifest import INFORMATIONAL_FILES, WEIGHTS, Manifest, list_files
 from txport.runtime.bundle.schema import FileEntry
 from txport.runtime.bundle.strict_json import encode, finite
 from txport.runtime.errors import BundleError
@@ -174,7 +174,7 @@ def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
         Manifest.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", FOR_PEOPLE)
+@pytest.mark.parametrize("name", INFORMATIONAL_FILES)
 def test_a_file_that_only_people_read_may_be_missing_but_not_changed(bundle: Path, tmp_path: Path, name: str) -> None:
     copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
     (copy / name).unlink()

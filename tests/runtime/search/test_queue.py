@@ -34,7 +34,7 @@ SEARCHES = [
 @given(
     st.lists(REQUEST, max_size=12), st.sampled_from([-3.0, 0.0, 1.0]), st.sampled_from([1, 4]), st.sampled_from([1, 3])
 )
-def test_answers_are_those_of_a_call(requests: list[Request], eos_weight: float, poll: int, threads: int) -> None:
+def test_results_equal_greedy_search(requests: list[Request], eos_weight: float, poll: int, threads: int) -> None:
     engine = MemoryEngine(Limits(4, 12, 100), poll, eos_weight)
     queue = Queue(engine)
     with ThreadPoolExecutor(threads) as pool:
@@ -55,7 +55,7 @@ def test_searches_of_several_kinds_run_side_by_side() -> None:
     queue.close()
 
 
-def test_a_request_joins_the_batch_that_runs() -> None:
+def test_a_request_joins_the_running_batch() -> None:
     engine = Gate()
     queue = Queue(engine)
     futures = [queue.submit(sources([12])[0])]
@@ -69,7 +69,7 @@ def test_a_request_joins_the_batch_that_runs() -> None:
 
 
 def test_long_and_short_requests_are_fair_to_each_other() -> None:
-    """Who came first is taken first, whatever its length; short ones do not wait for a long one to end."""
+    """Requests start in the order of arrival, whatever their length; short ones do not wait until a long one ends."""
 
     def order(rows: int, limits: list[int]) -> list[int]:
         engine = Gate(rows)
@@ -91,7 +91,7 @@ def test_long_and_short_requests_are_fair_to_each_other() -> None:
     assert order(2, [90, *[3] * 20]) == [*range(1, 21), 0]
 
 
-def test_tokens_come_as_they_are_made() -> None:
+def test_on_token_receives_every_token_in_order() -> None:
     queue = Queue(MemoryEngine())
     tokens: list[Token] = []
     request = Request([4, 9, TOKENS.eos], 30, scores=True)
@@ -106,7 +106,7 @@ def queue_limits() -> Limits:
     return MemoryEngine().limits
 
 
-def test_what_is_cancelled_gives_its_row_to_others() -> None:
+def test_a_cancelled_request_frees_its_row() -> None:
     engine = Gate(rows=1)
     queue = Queue(engine)
     long, waits, short = (queue.submit(request) for request in sources([12, 6, 3]))
@@ -122,7 +122,7 @@ def test_what_is_cancelled_gives_its_row_to_others() -> None:
             future.result()
 
 
-def test_a_request_is_late_at_its_deadline() -> None:
+def test_a_request_fails_after_its_deadline() -> None:
     engine = Gate()
     queue = Queue(engine)
     late, other = queue.submit(sources([12])[0], seconds=0.01), queue.submit(sources([5])[0], seconds=60)
@@ -135,7 +135,7 @@ def test_a_request_is_late_at_its_deadline() -> None:
     queue.close()
 
 
-def test_no_more_may_wait_than_its_bound() -> None:
+def test_a_full_queue_refuses_requests() -> None:
     engine = Gate()
     queue = Queue(engine, max_waiting=2)
     futures = [queue.submit(request) for request in sources([5, 6])]
@@ -147,7 +147,7 @@ def test_no_more_may_wait_than_its_bound() -> None:
     queue.close()
 
 
-def test_a_batch_that_fails_takes_no_other_with_it() -> None:
+def test_a_failed_batch_does_not_affect_others() -> None:
     class Failing(MemoryEngine):
         def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
             if (input_ids == 4).any():
@@ -164,7 +164,7 @@ def test_a_batch_that_fails_takes_no_other_with_it() -> None:
     queue.close()
 
 
-def test_closing_answers_what_is_here_and_refuses_more() -> None:
+def test_close_finishes_waiting_requests_and_refuses_new_ones() -> None:
     engine = MemoryEngine(eos_weight=-99.0)
     queue = Queue(engine)
     futures = [queue.submit(request) for request in sources([5] * 9)]
@@ -175,7 +175,7 @@ def test_closing_answers_what_is_here_and_refuses_more() -> None:
     queue.close()
 
 
-def test_closing_without_draining_cancels() -> None:
+def test_close_without_draining_cancels() -> None:
     engine = Gate(rows=1)
     queue = Queue(engine)
     futures = [queue.submit(request) for request in sources([5] * 4)]
@@ -189,7 +189,7 @@ def test_closing_without_draining_cancels() -> None:
     assert len(engine.steps) < 40
 
 
-def test_a_callers_fault_ends_its_own_request() -> None:
+def test_an_exception_in_on_token_fails_only_its_request() -> None:
     queue = Queue(MemoryEngine(eos_weight=-99.0))
 
     def fault(token: Token) -> None:
@@ -202,7 +202,7 @@ def test_a_callers_fault_ends_its_own_request() -> None:
     queue.close()
 
 
-def test_a_bug_leaves_nobody_waiting() -> None:
+def test_a_failed_queue_answers_every_request() -> None:
     class Broken(MemoryEngine):
         def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
             raise ZeroDivisionError("a bug")
@@ -216,19 +216,19 @@ def test_a_bug_leaves_nobody_waiting() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_a_request_takes_a_row_that_is_free_while_the_device_goes_on(rows: int) -> None:
+def test_a_request_takes_a_free_row_while_steps_are_in_flight(rows: int) -> None:
     engine = MemoryEngine(Limits(8, 12, 100), poll=4, eos_weight=-99.0)
     queue = Queue(engine)
     late: list[Pending] = []
     steps: list[int] = []
 
-    def begins(token: Token) -> None:
+    def on_first(token: Token) -> None:
         made.append(token)
         if len(made) == 40:
             steps.append(len(engine.steps))
-            late.append(queue.submit(replace(sources([4])[0], max_length=8), on_token=ends))
+            late.append(queue.submit(replace(sources([4])[0], max_length=8), on_token=on_last))
 
-    def ends(token: Token) -> None:
+    def on_last(token: Token) -> None:
         if token.last:
             steps.append(len(engine.steps))
 
@@ -236,15 +236,15 @@ def test_a_request_takes_a_row_that_is_free_while_the_device_goes_on(rows: int) 
     requests = [replace(request, max_length=90) for request in sources([5] * rows)]
     if rows > 1:
         requests[-1] = replace(requests[-1], max_length=12)
-    futures = [queue.submit(requests[0], on_token=begins), *map(queue.submit, requests[1:])]
+    futures = [queue.submit(requests[0], on_token=on_first), *map(queue.submit, requests[1:])]
     wait([*futures], 60)
     assert len(late[0].result(60).ids) == 8
     queue.close()
     submitted, answered = steps
-    assert answered - submitted <= 8 + 2 * 4, "after the two groups that may be under way"
+    assert answered - submitted <= 8 + 2 * 4, "at most two groups of steps in flight"
 
 
-def test_threads_submit_while_deadlines_are_looked_at() -> None:
+def test_threads_submit_while_deadlines_are_checked() -> None:
     queue = Queue(MemoryEngine(eos_weight=-99.0), max_waiting=10**6)
     requests = sources([5] * 500)
 
@@ -262,7 +262,7 @@ def test_threads_submit_while_deadlines_are_looked_at() -> None:
         queue.close(drain=False)
 
 
-def test_a_search_that_has_ended_keeps_no_caches() -> None:
+def test_a_finished_search_keeps_no_caches() -> None:
     queue = Queue(MemoryEngine())
     for seed in range(20):
         request = replace(sources([5])[0], search=Search(sampling=Sampling(seed=seed)))
@@ -274,7 +274,7 @@ def test_a_search_that_has_ended_keeps_no_caches() -> None:
     queue.close()
 
 
-def test_nothing_is_kept_of_many_requests() -> None:
+def test_no_state_is_left_of_many_requests() -> None:
     draw = random.Random(3)
     queue = Queue(MemoryEngine(), max_waiting=64)
     futures = []
@@ -290,7 +290,7 @@ def test_nothing_is_kept_of_many_requests() -> None:
 
 
 def in_child(run: Callable[[], bool]) -> bool:
-    """Whether a forked process finds it true within 30 seconds."""
+    """Return whether `run` returns True in a forked process within 30 seconds."""
     child = os.fork()
     if child == 0:
         signal.alarm(30)
@@ -305,7 +305,7 @@ def in_child(run: Callable[[], bool]) -> bool:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_forked_process_has_a_thread_of_its_own(busy: bool) -> None:
-    """Whether the parent's queue waits or works; the parent's requests end at once in the child, deadlines pass."""
+    """With an idle and with a busy queue in the parent: its requests fail at once in the child, and deadlines work."""
     engine = Gate()
     queue, (request,) = Queue(engine), sources([7])
     expected = decode_all(MemoryEngine(engine.limits, eos_weight=-99.0), [request])[0].hypotheses
