@@ -1,4 +1,4 @@
-"""What a native engine's library holds for Python: handles, and the state of a running batch."""
+"""Memory of the library of a native engine: handles, and the state of a running batch."""
 
 import ctypes
 from collections import deque
