@@ -54,7 +54,7 @@ class Source(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether no row follows."""
+        """True if no row follows."""
 
     def take(self, most: int) -> Raw:
         """Return up to this number of rows, fewer if they are large; none at the end of the file."""
