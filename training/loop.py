@@ -56,4 +56,6 @@ def train(
         else:
             run = Run.fresh(recipe, place)
         fitted = fit_model(run, clock, progress, interruption)
-        return None if fitted is None else finish(run, fitted, progress)
+        if fitted is None:
+            return None
+        return finish(run, fitted, progress)

@@ -66,7 +66,9 @@ def fit_model(run: Run, clock: Clock, progress: RunProgress, interruption: Inter
     clock.test = len(drawn(run.corpus.test, options.max_minutes)) / len(shown)
     module = TranslationModule(model, options, run.tokenizer, shown, clock, progress.watch("validating"))
     if options.max_steps == 0 and not run.resumed:
-        return Fitted(module, 0, "max_steps") if is_first_process() else None
+        if is_first_process():
+            return Fitted(module, 0, "max_steps")
+        return None
     progress.phase("tokenising")
     examples = _examples(run, model)
     # Lightning advertises itself and gives advice on data loaders.
@@ -86,7 +88,9 @@ def _examples(run: Run, model: Transformer) -> Examples:
     options = run.recipe.training
     pairs = run.corpus.train
     guide = choose_guide(options, run.corpus.alignments, run.tokenizer)
-    disk = run.directory.path if isinstance(pairs, Shards) else None
+    disk = None
+    if isinstance(pairs, Shards):
+        disk = run.directory.path
     examples = Examples.of(pairs, run.tokenizer, options.max_length, special_tokens(model.config), guide, disk)
     if is_first_process():
         parameters = sum(parameter.numel() for parameter in model.parameters())
