@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from txport.exporter.sample import Sample
+from txport.runtime.calls.requests import LIMIT
 from txport.runtime.console.words import plural
-from txport.runtime.text.requests import LIMIT
 
 
 class Coverage:

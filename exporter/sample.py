@@ -9,12 +9,12 @@ from txport.exporter.reference import sample_sources
 from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
 from txport.runtime.bundle.schema import Limits
+from txport.runtime.calls.requests import Call, ignore_warnings, length_limit
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, ignore_warnings, length_limit
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Prefix of the origin of generated sentences.

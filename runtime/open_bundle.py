@@ -12,6 +12,8 @@ from txport.runtime.bundle.archive import Archive, Files, files_of
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
 from txport.runtime.bundle.shortlist import open_shortlist
+from txport.runtime.calls.requests import Call, Sentence
+from txport.runtime.calls.search_options import Model
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError, nearest
@@ -25,8 +27,6 @@ from txport.runtime.search.requests import Result, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.search.shared import SharedBatches
 from txport.runtime.system import cores
-from txport.runtime.text.requests import Call, Sentence
-from txport.runtime.text.search_options import Model
 
 with needs(""):
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer

@@ -1,7 +1,7 @@
 """Decoding options of a call, defined once for `Translator` and the commands.
 
 To add an option, add a field with its help text here, and implement it where requests are built
-(`txport.runtime.text.requests`, `txport.runtime.text.search_options`) or decoded (`txport.runtime.search`).
+(`txport.runtime.calls.requests`, `txport.runtime.calls.search_options`) or decoded (`txport.runtime.search`).
 """
 
 import math
@@ -39,7 +39,7 @@ class Options:
 
     Attributes:
         max_length: maximum number of target tokens, including eos. None derives the limit from the source length
-            (`txport.runtime.text.requests.length_limit`).
+            (`txport.runtime.calls.requests.length_limit`).
         full_length: without `max_length`, allow up to the bundle's maximum length.
         min_length: minimum number of target tokens.
         prefix: text, or target ids, that every translation begins with.

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from txport.runtime.calls.requests import Sentence
 from txport.runtime.engine import Float32
 from txport.runtime.options import Options
 from txport.runtime.search.requests import Hypothesis, Result
 from txport.runtime.text.alignment import Alignment
-from txport.runtime.text.requests import Sentence
 
 if TYPE_CHECKING:
     from txport.runtime.text.tokenizer import Tokenizer

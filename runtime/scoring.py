@@ -11,6 +11,7 @@ from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.optional_graphs import graph_of
 from txport.runtime.bundle.schema import OptionalRole
+from txport.runtime.calls.requests import Call, Sentence
 from txport.runtime.engine import Engine, Float32
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -18,7 +19,6 @@ from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps, Score, Translation
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
-from txport.runtime.text.requests import Call, Sentence
 
 if TYPE_CHECKING:
     from txport.runtime.engines.teacher_forcing import TeacherForcing

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from txport.runtime.arguments import listed
+from txport.runtime.calls.requests import Call
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
 from txport.runtime.engine import Float32
@@ -18,7 +19,6 @@ from txport.runtime.scoring import Answer
 from txport.runtime.search.decoding import check_streams, stream
 from txport.runtime.search.queue import Pending, answered
 from txport.runtime.text.lines import as_line, open_lines, text_windows
-from txport.runtime.text.requests import Call
 
 
 class Translator(OpenBundle):

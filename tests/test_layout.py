@@ -161,6 +161,67 @@ def test_systems_differ_in_files_memory_and_cores_alone() -> None:
     }
 
 
+# From the top, as in `Layers of the runtime` of pyproject.toml, with the rooms that Python does not have.
+CPP_LAYERS = """
+abi
+translator
+documents
+scoring
+results
+calls engines
+fused device search text
+engine
+bundle
+arguments cores half new_file options utf8
+errors ids system
+"""
+
+
+def cpp_includes() -> list[tuple[str, str, str]]:
+    """File, room and included room of every include of the C++ runtime's own headers."""
+    source = ROOT / "runtime/cpp/src"
+    includes = re.compile(r'^#include "(?!txport/)([^"]+)"', re.MULTILINE)
+    found = []
+    for file in sorted(source.rglob("*.[chi]*")):
+        name = file.relative_to(source)
+        for header in includes.findall(file.read_text(encoding="utf-8")):
+            assert (source / header).is_file() or header.endswith("generated.inc"), f"{name}: {header}"
+            found.append((str(name), room_of(str(name)), room_of(header)))
+    return found
+
+
+def room_of(file: str) -> str:
+    return file.partition("/")[0].partition(".")[0]
+
+
+def test_cpp_includes_only_lower_layers() -> None:
+    heights = {name: -number for number, layer in enumerate(CPP_LAYERS.split("\n")) for name in layer.split()}
+    includes = cpp_includes()
+    assert len(includes) > 300 and {room for include in includes for room in include[1:]} == set(heights)
+    wrong = [each for each in includes if each[1] != each[2] and heights[each[2]] >= heights[each[1]]]
+    assert wrong == []
+
+
+def test_the_layers_of_cpp_are_those_of_python() -> None:
+    """Rooms of the same name have the same order, and none stands beside another in one language only."""
+    contract = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition('name = "Layers of the runtime"')[2]
+    layers = contract.partition("layers = [")[2].partition("]")[0]
+    python = [re.findall(r"\w+", layer) for layer in layers.split('",')]
+    cpp = [layer.split() for layer in CPP_LAYERS.strip().split("\n")]
+    shared = {name for layer in python for name in layer} & {name for layer in cpp for name in layer}
+    assert len(shared) > 12
+
+    def heights(layers: list[list[str]]) -> dict[str, int]:
+        rooms = [names for layer in layers if (names := shared & {*layer})]
+        return {name: number for number, names in enumerate(rooms) for name in names}
+
+    one, other = heights(python), heights(cpp)
+    upside_down = [
+        (high, low) for high in shared for low in shared if one[high] < one[low] and other[high] > other[low]
+    ]
+    assert upside_down == []
+
+
 def test_every_module_can_be_imported() -> None:
     needs_everything()
     everything = [module for package in PACKAGES for module in modules_of(package)]

@@ -11,12 +11,12 @@ from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.archive import is_bundle
 from txport.runtime.bundle.kinds import check_model
+from txport.runtime.calls.requests import Call, ignore_warnings
+from txport.runtime.calls.search_options import Model
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.requests import Call, ignore_warnings
-from txport.runtime.text.search_options import Model
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
 from txport.training.torch_engine import TorchEngine

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 from txport.models.checkpoint import load_checkpoint
+from txport.runtime.calls.requests import Call
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.requests import Call
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.training.torch_engine import TorchEngine
 

@@ -7,11 +7,11 @@ import numpy as np
 from txport.benchmarks.contestants.backend import Task
 from txport.benchmarks.report.schema import Workload, fixed_name, of_beam
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.calls.requests import Call, ignore_warnings, length_limit
 from txport.runtime.errors import InputError
 from txport.runtime.golden import load_golden
 from txport.runtime.text.affixes import affixes
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, ignore_warnings, length_limit
 from txport.runtime.text.tokenizer import open_tokenizer
 
 

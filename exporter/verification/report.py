@@ -25,8 +25,8 @@ Checked number by number, where the bundle has the table of parameters: its weig
 Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
 
 Sentences are the checkpoint's own or the user's, to the end of their answers, which are truncated only where they are
-longer than `txport.runtime.text.requests.length_limit` allows. Where there are none, they are random, and their answers
-are truncated to the lengths of `sample.random_limits`: an answer to a random text need not end by itself.
+longer than `txport.runtime.calls.requests.length_limit` allows. Where there are none, they are random, and their
+answers are truncated to the lengths of `sample.random_limits`: an answer to a random text need not end by itself.
 
 The fused engine for CPUs (`fused`) is verified as a lowering, with its own encoder, where its library is here.
 

@@ -16,11 +16,7 @@ _WINDOW_BYTES = 1 << 23
 
 
 class Lines:
-    """Lines of a file, to be taken from the beginning. One that is longer than `MAX_BYTES` is cut there.
-
-    Attributes:
-        nothing: what no rows keep.
-    """
+    """Lines of a file, the base of a `Source`. A line that is longer than `MAX_BYTES` is cut there."""
 
     nothing = None
 
@@ -51,7 +47,6 @@ class Lines:
 
     @property
     def ended(self) -> bool:
-        """True if no line follows."""
         while self._at == len(self._lines):
             if (lines := next(self._chunks, None)) is None:
                 return True
@@ -60,7 +55,6 @@ class Lines:
         return False
 
     def take(self, most: int) -> list[bytes]:
-        """Return up to this number of lines, fewer if they are long. The end of the file gives an empty list."""
         taken: list[bytes] = []
         size = 0
         while len(taken) < most and size < _WINDOW_BYTES and not self.ended:
@@ -71,7 +65,6 @@ class Lines:
         return taken
 
     def skip(self, count: int) -> int:
-        """Leave out the next lines; how many there were."""
         skipped = 0
         while skipped < count and not self.ended:
             step = min(count - skipped, len(self._lines) - self._at)
@@ -80,7 +73,6 @@ class Lines:
         return skipped
 
     def identity(self, raw: Sequence[bytes]) -> Iterator[bytes]:
-        """Return bytes that identify these rows."""
         return (line + b"\n" for line in raw)
 
 
@@ -97,7 +89,6 @@ class TextSource(Lines):
         self._keep = keep
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
-        """Return rows of lines; the text itself is a column if it is to be kept."""
         texts = [text_of(line, errors) for line in raw]
         if self._keep is None:
             return Rows(texts, None)
@@ -121,7 +112,6 @@ class JsonSource(Lines):
         self._new = new
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
-        """Return rows of lines."""
         rows = [self._row(line, errors) for line in raw]
         return Rows([text for text, _ in rows], [kept for _, kept in rows])
 
@@ -147,14 +137,13 @@ class JsonSource(Lines):
 
 
 class TextWriter:
-    """Writes one column, a line a row; a row without a value is an empty line."""
+    """A `Writer` of one column, a line a row; a row without a value is an empty line."""
 
     def __init__(self, file: Any, columns: Sequence[str]) -> None:
         self._file = file
         self._columns = columns
 
     def write(self, output: Output) -> None:
-        """Write rows."""
         self._file.write(b"".join(as_line(text or "") for text in output.columns[self._columns[0]]))
 
     def close(self) -> None:
@@ -162,13 +151,12 @@ class TextWriter:
 
 
 class JsonWriter:
-    """Writes one object per row: the copied columns, then the new ones."""
+    """A `Writer` of one object per row: the copied columns, then the new ones."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
 
     def write(self, output: Output) -> None:
-        """Write rows."""
         names = list(output.columns)
         values = zip(*output.columns.values(), strict=True)
         kept = output.kept

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txport.runtime.console.words import plural
 from txport.runtime.corpus import parts, sources
@@ -19,8 +19,11 @@ from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, form_of, p
 from txport.runtime.corpus.lines import JsonWriter, TextWriter, json_line
 from txport.runtime.corpus.locations import Store
 from txport.runtime.corpus.parts import Part
-from txport.runtime.corpus.rows import Fault, Output, Rows
+from txport.runtime.corpus.rows import Fault, Output, Raw, Rows, Source, Writer
 from txport.runtime.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _log = logging.getLogger("txport.corpus")
 # Rows of a part, and rows that are sorted by length and translated together.
@@ -258,7 +261,7 @@ class Corpus:
         return part
 
     @contextmanager
-    def _source(self, path: str, form: Form) -> Iterator[Any]:
+    def _source(self, path: str, form: Form) -> Iterator[Source]:
         """Yield rows of a file, from the first on."""
         layout = self._layout
         new = list(self._task.kinds)
@@ -270,12 +273,13 @@ class Corpus:
         with sources.opened(path, form, layout.column, keep, new) as source:
             yield source
 
-    def _writer(self, file: Any, format: str, nothing: Any) -> Any:
+    def _writer(self, file: Any, format: str, nothing: "pyarrow.Table | None") -> Writer:
         if format == TEXT:
             return TextWriter(file, list(self._task.kinds))
         if format == JSONL:
             return JsonWriter(file)
-        return sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
+        writer: Writer = sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
+        return writer
 
 
 @dataclass(frozen=True)
@@ -285,7 +289,7 @@ class _PartLocation:
     path: str
     form: Form
     number: int
-    source: Any
+    source: Source
 
     @property
     def output(self) -> str:
@@ -306,7 +310,7 @@ class _Reading:
         self._digest = hashlib.sha256()
         self.rows = 0
 
-    def windows(self) -> Iterator[Any]:
+    def windows(self) -> Iterator[Raw]:
         """Windows as the source has them."""
         while left := self._layout.part_rows - self.rows:
             raw = self._place.source.take(min(left, self._layout.window_rows))

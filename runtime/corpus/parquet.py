@@ -23,7 +23,7 @@ _TYPES = {
 
 
 class ParquetSource:
-    """A Parquet file, to be taken from the beginning.
+    """The `Source` of a Parquet file.
 
     Args:
         file: seekable.
@@ -31,9 +31,6 @@ class ParquetSource:
         column: the column to translate.
         keep: the columns to keep; None for all.
         new: names of the columns that are to be written beside them.
-
-    Attributes:
-        nothing: what no rows keep.
 
     Raises:
         InputError: it is not a Parquet file, lacks these columns, or already has the new ones.
@@ -61,7 +58,6 @@ class ParquetSource:
 
     @property
     def ended(self) -> bool:
-        """True if no row follows."""
         while self._table is None or not self._table.num_rows:
             try:
                 batch = next(self._batches, None)
@@ -73,7 +69,6 @@ class ParquetSource:
         return False
 
     def take(self, most: int) -> "pyarrow.Table":
-        """Return up to this number of rows, fewer if they are large. The end of the file gives an empty table."""
         if self.ended:
             return pyarrow.table({})
         batches: list[pyarrow.Table] = []
@@ -92,18 +87,15 @@ class ParquetSource:
         return taken
 
     def skip(self, count: int) -> int:
-        """Leave out the next rows; how many there were."""
         skipped = 0
         while skipped < count and (rows := self.take(count - skipped).num_rows):
             skipped += rows
         return skipped
 
     def decode(self, raw: "pyarrow.Table", errors: str) -> Rows:
-        """Return rows of a table."""
         return Rows(texts_of(raw.column(self._column), errors), raw.select(self._keep))
 
     def identity(self, raw: "pyarrow.Table") -> Iterator[bytes | memoryview]:
-        """Return bytes that identify these rows."""
         for name in raw.column_names:
             yield name.encode()
             for chunk in raw.column(name).chunks:
@@ -173,7 +165,7 @@ def _text(value: object) -> str | None:
 
 
 class ParquetWriter:
-    """Writes a row group for each window.
+    """A `Writer` of a row group for each window.
 
     Args:
         file: to write.
@@ -189,14 +181,12 @@ class ParquetWriter:
         self._writer: Any = None
 
     def write(self, output: Output) -> None:
-        """Write rows."""
         table = table_of(output, self._kinds, self._keep)
         if self._writer is None:
             self._writer = pyarrow.parquet.ParquetWriter(self._file, table.schema, compression="zstd")
         self._writer.write_table(table)
 
     def close(self) -> None:
-        """Write the end of the file, which has its columns even if there was no row."""
-        if self._writer is None:
+        if self._writer is None:  # the file has its columns even if there was no row
             self.write(Output(self._nothing, {name: [] for name in self._kinds}))
         self._writer.close()

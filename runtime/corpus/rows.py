@@ -1,7 +1,8 @@
-"""Rows of a corpus: the text of each, or why it has none, and what else is kept of it."""
+"""Rows of a corpus: the text of each or its fault, the kept columns, and the protocols to read and write them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txport.runtime.arguments import check_text
 from txport.runtime.errors import InputError
@@ -38,6 +39,44 @@ class Output:
 
     kept: "list[dict[str, Any]] | pyarrow.Table | None"
     columns: dict[str, list[Any]]
+
+
+# The result of `Source.take`, whose form is private to the source. It has a length.
+Raw = Any
+
+
+class Source(Protocol):
+    """Rows of a file, which are read once from the beginning."""
+
+    @property
+    def nothing(self) -> "pyarrow.Table | None":
+        """The kept columns of no rows."""
+
+    @property
+    def ended(self) -> bool:
+        """True if no row follows."""
+
+    def take(self, most: int) -> Raw:
+        """Return up to this number of rows, fewer if they are large; none at the end of the file."""
+
+    def skip(self, count: int) -> int:
+        """Leave out up to this number of rows, and return how many there were."""
+
+    def identity(self, raw: Raw) -> Iterator[bytes | memoryview]:
+        """Yield bytes that identify these rows."""
+
+    def decode(self, raw: Raw, errors: str) -> Rows:
+        """Return these rows; `errors` as in `ON_ERROR`."""
+
+
+class Writer(Protocol):
+    """A file of rows."""
+
+    def write(self, output: Output) -> None:
+        """Write rows."""
+
+    def close(self) -> None:
+        """Write the end of the file."""
 
 
 def text_of(value: object, errors: str) -> str | Fault:

@@ -7,6 +7,7 @@ from typing import Any
 from txport.runtime.corpus import locations
 from txport.runtime.corpus.formats import JSONL, TEXT, Form, checked, damage, form_of
 from txport.runtime.corpus.lines import JsonSource, TextSource
+from txport.runtime.corpus.rows import Source
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 
@@ -14,7 +15,7 @@ _ROWS = 8_192
 
 
 @contextmanager
-def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: Sequence[str] = ()) -> Iterator[Any]:
+def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: Sequence[str] = ()) -> Iterator[Source]:
     """Yield the rows of a file.
 
     Args:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from txport.runtime.arguments import check_text
+from txport.runtime.calls.requests import Call, Sentence
 from txport.runtime.documents.cuts import cut
 from txport.runtime.documents.layout import Segment, join, split
 from txport.runtime.results import Translation
 from txport.runtime.text.affixes import split_marker
 from txport.runtime.text.alignment import Span
-from txport.runtime.text.requests import Call, Sentence
 
 if TYPE_CHECKING:
     from txport.runtime.bundle.tokenizer_schema import TokenizerDescription

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
+from txport.runtime.calls.requests import Sentence
 from txport.runtime.documents import layout
 from txport.runtime.documents.document import Draft
 from txport.runtime.options import Options
 from txport.runtime.results import Piece, Translation, empty
 from txport.runtime.search.queue import Pending
-from txport.runtime.text.requests import Sentence
 
 # Id of text that is not a token: layout, and parts that cannot be streamed token by token.
 NO_ID = -1

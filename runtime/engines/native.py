@@ -8,8 +8,6 @@ without a copy.
 
 import ctypes
 import os
-from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
@@ -17,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.parameters import WEIGHTS, Parameter
 from txport.runtime.bundle.schema import Limits, SpecialTokens
-from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top
-from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
+from txport.runtime.engine import Int64
+from txport.runtime.engines.native_beam import NativeBeamSearch
+from txport.runtime.engines.native_state import Handle, NativeState, address, check, int64, same_length
+from txport.runtime.errors import EngineError, MissingLibrary
+from txport.runtime.search.settings import Search
 from txport.runtime.system import library_name
 from txport.runtime.version import VERSION
 
@@ -32,13 +32,9 @@ LIBRARY = library_name("txport_engine")
 VARIABLE = "TXPORT_ENGINE_LIBRARY"
 # Where a clone builds it: `make fused`, and `make cpp`.
 _BUILT = ("build/cpp/engine", "build/cpp/release")
-# Of one call.
-MAX_STEPS = 64
 _NO_TABLE = "its manifest has no table of parameters (export it again)"
 _HOW = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
 
-# The codes of txport.h; any other is a bug in the library.
-_ERRORS: dict[int, type[TxportError]] = {1: InputError, 2: BundleError, 5: ResourceError, 9: MissingLibrary}
 # The functions of engine.h that return a code, and their arguments.
 _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_engine_create": (c_void_p, c_void_p, c_void_p),
@@ -225,48 +221,12 @@ def _load(file: Path) -> ctypes.CDLL:
     return library
 
 
-def check(library: ctypes.CDLL, code: int) -> None:
-    """Raise what a call reported; the message is of this thread."""
-    if code:
-        raise _ERRORS.get(code, EngineError)(library.txport_message().decode())
-
-
-def address(array: npt.NDArray[Any]) -> int:
-    """Address of the first element; faster than `array.ctypes.data`."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def _weights(files: Files, manifest: Manifest) -> AbstractContextManager[memoryview | None]:
     """Map the weights of an archive after checking their size."""
     if isinstance(files, Path):
         return nullcontext()
     manifest.check_file(files, WEIGHTS, contents=False)
     return files.mapped(WEIGHTS)
-
-
-def _int64(values: Sequence[int] | Int64) -> Int64:
-    return np.ascontiguousarray(values, np.int64)
-
-
-def _same_length(**arrays: npt.NDArray[Any]) -> int:
-    """Return the length of arrays that the library reads side by side, without knowing where they end."""
-    (first, length), *others = ((name, len(array)) for name, array in arrays.items())
-    for name, other in others:
-        if other != length:
-            raise InputError(f"{name} has {other} elements and {first} {length}: each needs one for the other")
-    return length
-
-
-class Handle:
-    """Something that the library made, freed with this object."""
-
-    def __init__(self, value: c_void_p, free: Callable[[c_void_p], None]) -> None:
-        self.value = value
-        self._free = free
-
-    def __del__(self) -> None:
-        self._free(self.value)
 
 
 class NativeEngine:
@@ -312,10 +272,10 @@ class NativeEngine:
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Handle:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
-        ids = _int64(input_ids)
-        lengths = _int64(source_lengths)
+        ids = int64(input_ids)
+        lengths = int64(source_lengths)
         memory = c_void_p()
-        _same_length(input_ids=ids, source_lengths=lengths)
+        same_length(input_ids=ids, source_lengths=lengths)
         library = self.library
         engine = self.handle.value
         arguments = address(ids), address(lengths), *ids.shape, byref(memory)
@@ -341,117 +301,6 @@ class NativeEngine:
         handle = Handle(state, library.txport_state_free)
         return NativeState(library, handle, (rows, source, target), self.vocabulary)
 
-
-class NativeState:
-    """One running batch in the library's memory; see `txport.runtime.engine.DecoderState`.
-
-    Args:
-        library: what made it.
-        handle: of the state.
-        sizes: rows, and the widths in tokens of cross-attention and of the caches.
-        vocabulary: logits of a row.
-    """
-
-    def __init__(self, library: ctypes.CDLL, handle: Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
-        self.library = library
-        self.handle = handle
-        self._vocabulary = vocabulary
-        self.rows, self.source, self.target = sizes
-        self._unread: deque[int] = deque()  # calls of `txport_state_step` for each group of steps
-
-    def place(
-        self, rows: Sequence[int], memory: Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
-    ) -> None:
-        """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
-        here = _int64(rows)
-        there = _int64(memory_rows)
-        limits = _int64(target_limits)
-        count = _same_length(rows=here, memory_rows=there, target_limits=limits)
-        arguments = count, address(here), memory.value, address(there), address(limits)
-        check(self.library, self.library.txport_state_place(self.handle.value, *arguments))
-
-    def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
-        """Let these rows choose among these words only; see `RestrictingState.restrict`."""
-        here = _int64(rows)
-        ends = np.cumsum([len(each) for each in words], dtype=np.int64)
-        ids = _int64(np.concatenate(words))
-        arguments = _same_length(rows=here, words=ends), address(here), address(ends), address(ids)
-        check(self.library, self.library.txport_state_restrict(self.handle.value, *arguments))
-
-    def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MAX_STEPS`."""
-        calls = 0
-        try:
-            for done in range(0, max(count, 1), MAX_STEPS):
-                part = min(count - done, MAX_STEPS)
-                check(self.library, self.library.txport_state_step(self.handle.value, part))
-                calls += 1
-        finally:  # a step that is refused makes nothing, and those before it are to be read
-            if calls > 0:
-                self._unread.append(calls)
-
-    def read(self) -> StepOutput:
-        """Return the tokens of the first group of steps that was not read yet."""
-        if not self._unread:
-            raise InputError("there is nothing to read: step first")
-        made = []
-        steps = c_int64()
-        finished = np.empty(self.rows, np.bool_)
-        for _ in range(self._unread.popleft()):
-            part = np.empty((MAX_STEPS, self.rows), np.int64)
-            arguments = address(part), MAX_STEPS, byref(steps), address(finished)
-            check(self.library, self.library.txport_state_read(self.handle.value, *arguments))
-            made.append(part[: steps.value])
-        return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
-
-    def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
-        here = _int64(rows)
-        tokens = _int64(token_ids)
-        flags = np.ascontiguousarray(finished, np.bool_)
-        count = _same_length(rows=here, token_ids=tokens, finished=flags)
-        arguments = count, address(here), address(tokens), address(flags)
-        check(self.library, self.library.txport_state_override(self.handle.value, *arguments))
-
-    def logits(self, rows: Sequence[int] | None = None) -> Float32:
-        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
-        here = _int64(range(self.rows) if rows is None else rows)
-        logits = np.empty((len(here), self._vocabulary), np.float32)
-        arguments = len(here), address(here), address(logits)
-        check(self.library, self.library.txport_state_logits(self.handle.value, *arguments))
-        return logits
-
-    def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
-        here = _int64(rows)
-        tokens = _int64(token_ids)
-        count = _same_length(rows=here, token_ids=tokens)
-        found = np.empty(count, np.float64)
-        arguments = count, address(here), address(tokens), address(found)
-        check(self.library, self.library.txport_state_log_probabilities(self.handle.value, *arguments))
-        return found
-
-    def top(self, k: int) -> Top:
-        """Return the `k` likeliest tokens of each row by the last step; see `DecoderState.top`."""
-        width = max(k, 0)  # what is out of range is the library's to refuse
-        best = Top(
-            np.empty((self.rows, width), np.int64), np.empty((self.rows, width), np.float32), np.empty(self.rows)
-        )
-        arguments = k, address(best.token_ids), address(best.logits), address(best.normaliser)
-        check(self.library, self.library.txport_state_top(self.handle.value, *arguments))
-        return best
-
-    def reorder(self, rows: Sequence[int]) -> None:
-        """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
-        here = _int64(rows)
-        check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
-
-    def resized(self, rows: Sequence[int], target: int) -> "NativeState":
-        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`."""
-        here = _int64(rows)
-        state = c_void_p()
-        library = self.library
-        arguments = len(here), address(here), target, byref(state)
-        check(library, library.txport_state_moved(self.handle.value, *arguments))
-        handle = Handle(state, library.txport_state_free)
-        return NativeState(library, handle, (len(here), self.source, target), self._vocabulary)
+    def beam_policy(self, search: Search) -> NativeBeamSearch:
+        """Return the beam search of the library; see `txport.runtime.search.scheduler.SearchingEngine`."""
+        return NativeBeamSearch(self, search)

@@ -6,7 +6,7 @@ from ctypes import byref, c_double, c_int64, c_size_t, c_void_p
 
 import numpy as np
 from txport.runtime.engine import Int64
-from txport.runtime.engines.native import Handle, NativeEngine, NativeState, address, check
+from txport.runtime.engines.native_state import Handle, LibraryEngine, NativeState, address, check
 
 
 class _Ids(ctypes.Structure):
@@ -79,7 +79,7 @@ class NativeBeams:
 
     def __init__(
         self,
-        engine: NativeEngine,
+        engine: LibraryEngine,
         *,
         bad_words: Sequence[Sequence[int]],
         suppress: Sequence[int],

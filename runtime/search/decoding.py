@@ -5,15 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from txport.runtime.engine import Engine
-from txport.runtime.engines.native import NativeEngine
 from txport.runtime.errors import InputError
 from txport.runtime.search.beam import BeamSearch
 from txport.runtime.search.forks import Forks
 from txport.runtime.search.greedy import Greedy
-from txport.runtime.search.native_beam import NativeBeamSearch
 from txport.runtime.search.requests import Request, Result, Token
 from txport.runtime.search.restricted import restricting
-from txport.runtime.search.scheduler import BATCH_TOKENS, Policy, Scheduler
+from txport.runtime.search.scheduler import BATCH_TOKENS, Policy, Scheduler, SearchingEngine
 from txport.runtime.search.settings import GREEDY, Search
 
 
@@ -27,8 +25,8 @@ def engine_of(engine: Engine, search: Search) -> Engine:
 def policy_of(engine: Engine, search: Search) -> Policy:
     """Return the policy of a search."""
     if search.beam > 1:
-        if isinstance(engine, NativeEngine):
-            return NativeBeamSearch(engine, search)
+        if isinstance(engine, SearchingEngine):
+            return engine.beam_policy(search)
         return BeamSearch(engine.tokens, search, engine.vocabulary)
     if search.sampling or search.alternatives:
         return Forks(engine.tokens, search, engine.recomputes_logits)

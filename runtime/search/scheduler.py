@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from txport.runtime.engine import DecoderState, Engine, Int64, Memory, RestrictingState
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.search.allocation import allocate
 from txport.runtime.search.requests import Request, Result, Slot
+from txport.runtime.search.settings import Search
 
 # Default of the maximum number of source tokens of a batch, padding included.
 BATCH_TOKENS = 4096
@@ -54,6 +55,14 @@ class Policy(Protocol):
             token_ids: int64 `[steps, rows]` that the device chose.
             one_by_one: the result of `steps_one_by_one`. If True, `token_ids` has one step, and no step is in flight.
         """
+
+
+@runtime_checkable
+class SearchingEngine(Protocol):
+    """An engine whose library has a beam search, which gives the results of `txport.runtime.search.beam`."""
+
+    def beam_policy(self, search: Search) -> Policy:
+        """Return the policy of a search with beams."""
 
 
 class _Entry(NamedTuple):

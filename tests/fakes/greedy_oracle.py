@@ -41,7 +41,7 @@ REQUEST = st.builds(
     st.lists(st.integers(3, 11), max_size=5),
     st.booleans(),
 )
-# With words of their own, those of the prefix among them, as `txport.runtime.text.requests` makes it.
+# With words of their own, those of the prefix among them, as `txport.runtime.calls.requests` makes it.
 RESTRICTED = st.builds(
     lambda request, words: replace(
         request,

@@ -11,11 +11,12 @@ from numpy_runner import random_model
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import InputError
 from txport.training.corpora import load
-from txport.training.loop import model_config, train
+from txport.training.loop import train
 from txport.training.loss import smoothed_cross_entropy
 from txport.training.recipe import NamesOptions, Recipe, from_table, read
 from txport.training.scheduled_sampling import mixed_inputs
 from txport.training.spoken import names
+from txport.training.stages.prepare import model_config
 from txport.training.tokenizers import load_tokenizer, train_tokenizer
 
 Tiny = Callable[..., Recipe]

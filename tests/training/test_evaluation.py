@@ -7,11 +7,11 @@ import pytest
 import sacrebleu
 from txport.models.checkpoint import save_checkpoint
 from txport.models.transformer import Transformer
+from txport.runtime.calls.requests import Call
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.settings import Search
 from txport.runtime.text.affixes import Affixes
-from txport.runtime.text.requests import Call
 from txport.training.evaluation import Answer, answers, open_model, score, translate
 from txport.training.torch_engine import TorchEngine
 

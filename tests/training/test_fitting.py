@@ -109,7 +109,7 @@ def test_a_run_says_what_it_chose_and_writes_it_down(
 
     outcome = train(read(str(own)), tmp_path / "checkpoint", tmp_path)
     assert outcome is not None
-    chosen = re.search(r"chosen for \d+ training pairs: (.*)", caplog.text)
+    chosen = re.search(r"chosen for [\d,]+ training pairs: (.*)", caplog.text)
     assert chosen is not None and "preset = tiny" in chosen[1] and "warmup_steps = 20" in chosen[1]
     assert re.search(r"\d+ steps? an epoch; validates .* on \d+ sentences; ends after 3 steps", caplog.text)
     assert "3 steps in" in outcome.sentence()

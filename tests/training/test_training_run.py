@@ -15,10 +15,11 @@ from txport.models.checkpoint import load_checkpoint
 from txport.models.config import preset
 from txport.runtime.bundle.tokenizer_schema import TokenizerFiles
 from txport.runtime.errors import InputError
-from txport.training.loop import Outcome, train
+from txport.training.loop import train
 from txport.training.recipe import Recipe, read
 from txport.training.run.directory import RunDirectory
 from txport.training.run.paths import Finished
+from txport.training.stages.finish import Outcome
 
 Tiny = Callable[..., Recipe]
 OPTIONS = ("training.validate_every=6", "model.dropout=0.1", "training.keep=last")

@@ -7,12 +7,12 @@ import click
 import numpy as np
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
+from txport.runtime.calls.requests import Call, ignore_warnings
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
-from txport.runtime.text.requests import Call, ignore_warnings
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.runtime.translator import Translator
 from txport.training.corpora import Pair, read_parallel

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.calls.requests import Call, Sentence
 from txport.runtime.engine import Engine, Int64
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.alignment import align_tokens, averaged
 from txport.runtime.text.lines import read_lines
-from txport.runtime.text.requests import Call, Sentence
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.training.guidance.pharaoh import piece_links, read_links
 

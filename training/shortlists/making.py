@@ -7,12 +7,12 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.shortlist import Shortlist
+from txport.runtime.calls.requests import Call, ignore_warnings
+from txport.runtime.calls.search_options import Model
 from txport.runtime.engine import Engine, Int64
 from txport.runtime.errors import InputError
 from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.requests import Call, ignore_warnings
-from txport.runtime.text.search_options import Model
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.shortlists.links import Links
 

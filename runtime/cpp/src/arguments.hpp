@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "engine.hpp"
+#include "ids.hpp"
 
 namespace txport::core {
 

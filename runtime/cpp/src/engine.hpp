@@ -11,34 +11,28 @@
 #include <string>
 #include <vector>
 
-namespace txport::core {
+#include "ids.hpp"
 
-using Ids = std::vector<std::int64_t>;
+namespace txport::core {
 
 // The cache length that a batch begins with at least: enough for most sentences.
 inline constexpr std::int64_t kFirstTarget = 32;
 // Steps of one call, at most.
 inline constexpr std::int64_t kMaxSteps = 64;
 
-// The largest sizes that an engine accepts: rows of a batch, source tokens and target tokens (both with eos).
-struct Limits {
-  std::int64_t batch = 0;
-  std::int64_t source = 0;
-  std::int64_t target = 0;
-};
-
-// Ids with a meaning: padding, unknown, decoder start (bos) and end of sequence.
-struct SpecialTokens {
-  std::int64_t pad = 0;
-  std::int64_t unk = 0;
-  std::int64_t bos = 0;
-  std::int64_t eos = 0;
-};
-
 // Numbers `[rows, columns]`, row after row.
 struct FloatMatrix {
   std::size_t rows = 0;
   std::size_t columns = 0;
+  std::vector<float> values;
+};
+
+// Cross-attention `[layers, heads, targets, sources]` of one sentence and its translation.
+struct CrossAttention {
+  std::size_t layers = 0;
+  std::size_t heads = 0;
+  std::size_t targets = 0;
+  std::size_t sources = 0;
   std::vector<float> values;
 };
 

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine.hpp"
+#include "ids.hpp"
 
 namespace txport::core {
 

@@ -6,7 +6,7 @@
 #include "bundle/interface.hpp"
 #include "errors.hpp"
 #include "text/alignment.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "calls/requests.hpp"
 #include "engine.hpp"
 #include "engines/teacher_forcing.hpp"
 #include "options.hpp"
 #include "results.hpp"
-#include "text/requests.hpp"
 #include "text/tokenizer.hpp"
 
 namespace txport::core {

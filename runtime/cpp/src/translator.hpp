@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
+#include "calls/requests.hpp"
 #include "documents/document.hpp"
 #include "engine.hpp"
 #include "engines/choice.hpp"
@@ -17,7 +18,6 @@
 #include "search/decoding.hpp"
 #include "search/queue.hpp"
 #include "search/shared.hpp"
-#include "text/requests.hpp"
 #include "text/tokenizer.hpp"
 
 namespace txport::core {

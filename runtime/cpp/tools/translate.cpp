@@ -21,7 +21,7 @@
 #include "errors.hpp"
 #include "new_file.hpp"
 #include "text/lines.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 #include "translator.hpp"
 
 namespace {

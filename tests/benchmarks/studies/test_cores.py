@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from txport.benchmarks.studies.machines.cores import main, powers
+from txport.benchmarks.studies.cores import main, powers
 from txport.runtime.engines.native import missing
 
 

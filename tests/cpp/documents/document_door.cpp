@@ -8,7 +8,7 @@
 
 #include "documents/cuts.hpp"
 #include "documents/layout.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 using namespace txport::core;
 using nlohmann::json;

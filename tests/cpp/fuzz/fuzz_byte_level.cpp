@@ -6,7 +6,7 @@
 
 #include "errors.hpp"
 #include "text/byte_level.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 using namespace txport::core;
 

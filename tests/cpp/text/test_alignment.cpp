@@ -10,7 +10,7 @@
 #include "text/alignment.hpp"
 #include "text/pieces.hpp"
 #include "text/tokenizer.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 using namespace txport::core;
 using nlohmann::json;

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 using namespace txport::core;
 

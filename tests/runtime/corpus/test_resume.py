@@ -136,7 +136,7 @@ def test_a_check_finds_what_is_not_whole(source: Path, out: Path) -> None:
 
 
 def test_workers_that_are_killed_at_any_moment_leave_the_same_bytes(tmp_path: Path) -> None:
-    """The short form of `txport.benchmarks.studies.machines.corpora kills`."""
+    """Processes that are killed and restarted."""
     source = write(tmp_path / "a.jsonl.zst", sentences(3_000))
     flags = ["--part-rows", 100, "--window-rows", 50]
     run(source, tmp_path / "undisturbed", *flags)

@@ -22,7 +22,8 @@ from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.engine import log_probabilities
 from txport.runtime.engines import native
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.engines.native import MAX_STEPS, NativeEngine, find_library, missing
+from txport.runtime.engines.native import NativeEngine, find_library, missing
+from txport.runtime.engines.native_state import MAX_STEPS
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
 from txport.runtime.golden import check_translator, load_golden

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "errors.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine.hpp"
+#include "ids.hpp"
 
 namespace txport::core {
 

@@ -16,7 +16,7 @@
 
 #include "bundle/bundle.hpp"
 #include "bundle/parameters.hpp"
-#include "engine.hpp"
+#include "ids.hpp"
 
 namespace txport::core {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine.hpp"
+#include "ids.hpp"
 
 namespace txport::core {
 

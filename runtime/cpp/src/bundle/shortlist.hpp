@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bundle/manifest.hpp"
-#include "engine.hpp"
+#include "ids.hpp"
 
 namespace txport::core {
 

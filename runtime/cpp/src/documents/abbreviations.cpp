@@ -4,7 +4,7 @@
 #include <iterator>
 #include <map>
 
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

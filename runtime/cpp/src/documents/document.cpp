@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "documents/cuts.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

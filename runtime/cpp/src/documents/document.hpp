@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "calls/requests.hpp"
 #include "documents/layout.hpp"
 #include "results.hpp"
-#include "text/requests.hpp"
 
 namespace txport::core {
 

@@ -11,7 +11,6 @@
 
 #include "bundle/manifest.hpp"
 #include "engine.hpp"
-#include "text/alignment.hpp"
 
 namespace txport::core {
 

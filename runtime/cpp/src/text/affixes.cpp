@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "errors.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

@@ -53,15 +53,6 @@ struct Alignment {
   std::string pharaoh;          // these pairs as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first
 };
 
-// Cross-attention `[layers, heads, targets, sources]` of one sentence and its translation.
-struct CrossAttention {
-  std::size_t layers = 0;
-  std::size_t heads = 0;
-  std::size_t targets = 0;
-  std::size_t sources = 0;
-  std::vector<float> values;
-};
-
 // The average `[targets, sources]` of the heads that align: (layer, head) of each, or none for all of the last layers.
 FloatMatrix averaged(const CrossAttention& cross, const std::vector<std::pair<std::int64_t, std::int64_t>>& heads);
 

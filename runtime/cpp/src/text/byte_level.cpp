@@ -13,7 +13,7 @@
 #include "text/added_tokens.hpp"
 #include "text/letters.hpp"
 #include "text/merges.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

@@ -9,7 +9,7 @@
 
 #include "bundle/protobuf.hpp"
 #include "errors.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

@@ -13,9 +13,9 @@
 #include "text/sentencepiece_rules.hpp"
 #include "text/side.hpp"
 #include "text/unknown.hpp"
-#include "text/utf8.hpp"
 #include "text/vocabulary.hpp"
 #include "text/with_added.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

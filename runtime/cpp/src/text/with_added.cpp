@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "text/added_tokens.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from txport.runtime.engine import DecoderState, Int64
-from txport.runtime.engines.native import NativeEngine, NativeState
 from txport.runtime.engines.native_beams import NativeBeams, NativeHypotheses
+from txport.runtime.engines.native_state import LibraryEngine, NativeState
 from txport.runtime.search.beam import candidate_count
 from txport.runtime.search.requests import Hypothesis, Request, Result, Slot
 from txport.runtime.search.rules import Constraints
@@ -38,7 +38,7 @@ class NativeBeamSearch:
         search: its settings.
     """
 
-    def __init__(self, engine: NativeEngine, search: Search) -> None:
+    def __init__(self, engine: LibraryEngine, search: Search) -> None:
         settings = {**asdict(search), **asdict(search.rules)}
         for name in ("rules", "sampling", "alternatives", "shortlist"):
             del settings[name]

@@ -1,4 +1,4 @@
-#include "text/search_options.hpp"
+#include "calls/search_options.hpp"
 
 #include <algorithm>
 #include <set>
@@ -6,7 +6,7 @@
 
 #include "arguments.hpp"
 #include "errors.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

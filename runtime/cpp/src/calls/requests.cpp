@@ -1,12 +1,12 @@
-#include "text/requests.hpp"
+#include "calls/requests.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "arguments.hpp"
+#include "calls/search_options.hpp"
 #include "errors.hpp"
-#include "text/search_options.hpp"
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 namespace txport::core {
 

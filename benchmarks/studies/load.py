@@ -1,6 +1,6 @@
 """Time to an answer against load, in an open loop: the queue beside CTranslate2's asynchronous translator.
 
-`python -m txport.benchmarks.studies.serving.load CT2_MODEL --pair BUNDLE float32 --pair INT8_BUNDLE int8 -o load.svg`
+`python -m txport.benchmarks.studies.load CT2_MODEL --pair BUNDLE float32 --pair INT8_BUNDLE int8 -o load.svg`
 
 Requests of one sentence each come at random times (a Poisson process), whether or not those before them have been
 answered: who is slower has more of them waiting. Both get the same sentences at the same times, in turns within one
@@ -9,7 +9,7 @@ busy machine the threads of one batch wait for each other, and take seconds for 
 It has nothing that joins requests of several callers, so that its max_batch_size changes nothing. Loads are shares of
 the highest load that CTranslate2 bears, which is measured first, as what it takes for many sentences that all wait.
 Timed: from the moment at which a request should come to its answer. Not timed: loading, tokenization, a warm-up.
-Sources are random ids, of lengths as `clients.py` has them, and each answer is as long as its source.
+Sources are random ids, of lengths from 4 to 60 as sentences have them, and each answer is as long as its source.
 """
 
 import time
@@ -27,7 +27,6 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from txport.benchmarks.contestants.ctranslate2 import token
 from txport.benchmarks.report.plots import COLOURS, style
-from txport.benchmarks.studies.serving.clients import requests_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.native import NativeEngine
 from txport.runtime.files import new_file
@@ -40,6 +39,15 @@ Seconds = npt.NDArray[np.float64]
 Ask = Callable[[Request, Callable[[int], None]], None]
 OURS = "txport, submit"
 _MANY = 48  # sentences by which the highest load is measured
+
+
+def requests_of(manifest: Manifest, count: int) -> list[Request]:
+    """Random sentences, the same in every run; each answer has as many tokens as its source."""
+    draw = np.random.default_rng(0)
+    lengths = np.clip(draw.lognormal(np.log(22), 0.5, count).astype(int), 4, 60)
+    vocabulary = manifest.model.source_vocabulary
+    eos = manifest.tokens.eos
+    return [Request([*draw.integers(4, vocabulary, n - 1).tolist(), eos], int(n)) for n in lengths]
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """A bundle on the fused engine by its number of threads, and by how many batches share the cores.
 
-`python -m txport.benchmarks.studies.machines.cores BUNDLE`
+`python -m txport.benchmarks.studies.cores BUNDLE`
 
 All engines are in one process and take turns. Timed: whole calls of random ids, encoder included, by the token of the
 longest answer, and the encoder alone. Not timed: loading, and the calls in which an engine learns how many of its

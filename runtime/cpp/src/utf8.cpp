@@ -1,4 +1,4 @@
-#include "text/utf8.hpp"
+#include "utf8.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from txport.runtime.arguments import check_ids, check_lengths, check_text
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.bundle.shortlist import Shortlist
+from txport.runtime.calls.search_options import Model, check_effect, search_of, with_settings
 from txport.runtime.errors import InputError
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request
 from txport.runtime.search.settings import GREEDY, Search
 from txport.runtime.text.affixes import Affixes
 from txport.runtime.text.alignment import Span, stripped
-from txport.runtime.text.search_options import Model, check_effect, search_of, with_settings
 
 if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
     from txport.runtime.text.tokenizer import Tokenizer

@@ -1,1 +1,0 @@
-"""Work that many processes share: corpora and training."""

@@ -1,1 +1,0 @@
-"""Programs that answer one question each, of services: clients, load, servers."""

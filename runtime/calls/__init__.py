@@ -1,0 +1,1 @@
+"""Requests and searches, from the options of a call."""

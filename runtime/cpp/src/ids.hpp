@@ -1,0 +1,26 @@
+// Token ids, and the sizes and special ids of a model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace txport::core {
+
+using Ids = std::vector<std::int64_t>;
+
+// The largest sizes that an engine accepts: rows of a batch, source tokens and target tokens (both with eos).
+struct Limits {
+  std::int64_t batch = 0;
+  std::int64_t source = 0;
+  std::int64_t target = 0;
+};
+
+// Ids with a meaning: padding, unknown, decoder start (bos) and end of sequence.
+struct SpecialTokens {
+  std::int64_t pad = 0;
+  std::int64_t unk = 0;
+  std::int64_t bos = 0;
+  std::int64_t eos = 0;
+};
+
+}  // namespace txport::core

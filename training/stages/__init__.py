@@ -1,0 +1,1 @@
+"""Stages of a training run: prepare, fit, finish."""

@@ -1,0 +1,87 @@
+"""The last stage of a run: the test, and the checkpoint."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from txport.models.checkpoint import save_checkpoint
+from txport.runtime.console.words import plural
+from txport.training.evaluation import Scores
+from txport.training.run.decoding import drawn, judge
+from txport.training.run.progress import RunProgress
+from txport.training.stages.fit import Fitted
+from txport.training.stages.prepare import Run
+from txport.training.torch_engine import TorchEngine
+
+_log = logging.getLogger("txport")
+
+# Number of held-out sources in a checkpoint, for calibration and verification of its bundles.
+MAX_SENTENCES = 2_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run.
+
+    Attributes:
+        checkpoint: where it was written.
+        steps: optimizer steps.
+        seconds: wall-clock time of all of it, without what lay between an interruption and `--resume`.
+        test: figures on the test split, or on a sample of it: see `txport.training.run.decoding.drawn`.
+    """
+
+    checkpoint: Path
+    steps: int
+    seconds: float
+    test: Scores
+
+    def sentence(self) -> str:
+        """Return all of it, for people."""
+        test = self.test
+        return (
+            f"{self.checkpoint}: {plural(self.steps, 'step')} in {self.seconds:.0f} s; on "
+            f"{plural(test.sentences, 'test sentence')} BLEU {test.bleu:.2f}, chrF {test.chrf:.2f}, "
+            f"exact match {100 * test.exact:.1f}%"
+        )
+
+
+def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
+    """Test the model on the test split and write the checkpoint."""
+    recipe = run.recipe
+    corpus = run.corpus
+    module = fitted.module
+    clock = module.clock
+    tested = drawn(corpus.test, recipe.training.max_minutes)
+    if len(tested) < len(corpus.test):
+        _log.info("the test is on %d of %d sentences, always the same", len(tested), len(corpus.test))
+    test = judge(TorchEngine(module.model), run.tokenizer, tested, progress.watch("testing"))
+    progress.phase("saving")
+    held_out: dict[str, str] = {}
+    for source, target in [*corpus.test, *corpus.validation]:
+        held_out.setdefault(source, target)
+    shown = list(held_out.items())[:MAX_SENTENCES]
+    report: dict[str, Any] = {
+        "recipe": recipe.to_json(),
+        "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},
+        "steps": fitted.steps,
+        "seconds": round(clock.seconds, 1),
+        "test": test.to_json(),
+        "torch": torch.__version__,
+        "lightning": lightning.__version__,
+    }
+    save_checkpoint(
+        run.directory.checkpoint,
+        module.model.cpu().eval(),
+        run.directory.tokenizer,
+        [source for source, _ in shown],
+        report,
+        references=[target for _, target in shown],
+        generation=run.generation,
+        replace=True,
+    )
+    if run.directory.last.exists():
+        run.directory.write_end(recipe.training, fitted.ended_by, fitted.steps, test.bleu)
+    return Outcome(run.directory.checkpoint, fitted.steps, clock.seconds, test)
