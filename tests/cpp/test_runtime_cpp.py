@@ -397,36 +397,33 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6)
 """
 
 
+compiles_the_library = pytest.mark.skipif(not WHOLE_GRID, reason="compiles the library once more: make whole-grid")
+
+
+@compiles_the_library
 @needs_own_compiler
 def test_a_folder_of_the_project_and_a_static_library(tmp_path: Path, bundle: Path) -> None:
-    """By the commands of the page, compiled by folders. Its sizes are those with the fused engine's kernels.
-
-    Kernels take most of the time, and are in the release build: `make test-all` compiles them here too.
-    """
+    """By the commands of the page. Its sizes are those with the fused engine's kernels."""
     page = (PROJECT.parent / "README.md").read_text()
     clone, *commands = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)[0].splitlines(keepends=True)
     assert clone == 'git clone "$REPOSITORY" app/txport\n'
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "txport").symlink_to(SOURCE.parents[1])
-    options = "-DTXPORT_UNITY=ON"
-    if not WHOLE_GRID:
-        options += f" -DTXPORT_WITH_FUSED=OFF {QUICKLY}"
-    commands = [line.replace("cmake -S", f"cmake {options} -S") for line in commands]
+    commands = [line.replace("cmake -S", "cmake -DTXPORT_UNITY=ON -S") for line in commands]
     check("bash", "-ec", "".join(commands), cwd=tmp_path, env=builder())
     program = tmp_path / "app" / "build" / "app"
     assert translates(program, bundle)
     says = dict(re.findall(r"^\| (the program|resident).* \| ([\d.]+) \|", page, re.MULTILINE))
-    if WHOLE_GRID:
-        assert program.stat().st_size / 1e6 == pytest.approx(float(says["the program"]), rel=0.1)
-        weights = (bundle / WEIGHTS).stat().st_size / 1e6
-        peak = float(check(sys.executable, "-SEc", PEAK, program, bundle))
-        assert weights < peak < float(says["resident"])  # its weights are smaller than those of the page
+    assert program.stat().st_size / 1e6 == pytest.approx(float(says["the program"]), rel=0.1)
+    weights = (bundle / WEIGHTS).stat().st_size / 1e6
+    peak = float(check(sys.executable, "-SEc", PEAK, program, bundle))
+    assert weights < peak < float(says["resident"])  # its weights are smaller than those of the page
     prefix = installed(tmp_path / "app" / "build", tmp_path)
     assert list(prefix.rglob("libtxport.a"))
     assert translates(consumer(tmp_path / "other", f"-DCMAKE_PREFIX_PATH={prefix}"), bundle)
 
 
-@pytest.mark.skipif(not WHOLE_GRID, reason="compiles the library once more: make whole-grid")
+@compiles_the_library
 @needs_own_compiler
 def test_fetched(tmp_path: Path, bundle: Path) -> None:
     here = f"-DFETCHCONTENT_SOURCE_DIR_TXPORT={SOURCE.parents[1]}"  # in place of a repository that is cloned
