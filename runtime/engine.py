@@ -1,4 +1,4 @@
-"""The protocol of engines: encode, then step a fixed set of rows whose buffers the engine owns.
+"""The protocol of engines: encode sentences, then step a fixed set of rows whose buffers the engine owns.
 
 Search (`txport.runtime.search`) is written once over these protocols and does not depend on a library.
 Engines do not depend on the search, except an engine with its own beam search (`engines/native_beam.py`).
@@ -20,7 +20,7 @@ Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
-# The shortest caches that a batch begins with, in tokens: enough for most sentences.
+# Smallest initial length of a batch's caches, in tokens: enough for most sentences.
 FIRST_TARGET = 32
 
 # The result of `Engine.encode`, whose form is private to the engine.
@@ -32,8 +32,8 @@ class StepOutput:
     """Output of a group of steps, as the host reads it.
 
     Attributes:
-        token_ids: int64 `[steps, rows]`, the tokens of each step; pad for rows that had finished.
-        finished: bool `[rows]`, after the last of these steps.
+        token_ids: int64 `[steps, rows]`, the tokens of each step; pad for rows that were finished before.
+        finished: bool `[rows]`, whether each row is finished after the last of these steps.
     """
 
     token_ids: Int64
@@ -41,13 +41,13 @@ class StepOutput:
 
 
 class Top(NamedTuple):
-    """The best tokens of each row after a step; undefined for rows that had finished.
+    """The best tokens of each row after a step; undefined for finished rows.
 
     Attributes:
-        token_ids: int64 `[rows, k]`, by descending logit, equal ones by ascending id.
+        token_ids: int64 `[rows, k]`, sorted by descending logit; equal logits by ascending id.
         logits: float32 `[rows, k]`.
-        normaliser: float64 `[rows]`, the logarithm of the sum of the exponentials of all logits of a row: a logit less
-            this is the natural logarithm of the token's probability.
+        normaliser: float64 `[rows]`, log-sum-exp of all logits of a row: a logit minus this is the natural logarithm of
+            the token's probability.
     """
 
     token_ids: Int64
@@ -59,9 +59,9 @@ class DecoderState(Protocol):
     """The buffers of one running batch: ids, positions, flags, caches and cross-attention keys and values.
 
     Rows are independent: each has its own position, so a finished row can be refilled while the others continue. A row
-    that was never placed is finished and makes pad.
+    in which no sentence was placed is finished and generates pad.
 
-    States whose library computes no scores inherit from this: `log_probabilities` and `top` are then made of `logits`.
+    A state whose library computes no scores inherits `log_probabilities` and `top`, which compute them from `logits`.
     """
 
     rows: int
@@ -73,100 +73,97 @@ class DecoderState(Protocol):
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
 
-        A state that takes all rows of `memory` may keep its buffers as its own, and overwrite them later.
+        A state that takes all rows of `memory` may take over its buffers, and overwrite them later.
         """
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens; may return before the device is done.
+        """Advance every unfinished row by up to `count` tokens; may return before the device has finished.
 
-        Where `Engine.poll` is more than 1, a group of steps may begin before the one before it was read: the device
-        works on it while the host polls the other.
+        If `Engine.poll` is above 1, a group of steps may start before the previous group was read: the device computes
+        it while the host waits for the previous one.
         """
 
     def read(self) -> StepOutput:
-        """Wait for the first group of steps that was not read yet and return what it made."""
+        """Wait for the first group of steps that was not read yet, and return its output."""
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag.
+        """Replace the last token of these rows (for a forced prefix or a suppressed eos) and their `finished` flag.
 
-        Taking back a `finished` also advances the row's position by one, which the step had not done; finishing a row
-        takes that step back, so that no finished row stands behind the end of its cache.
+        Clearing the flag also advances the position of the row by one, which the step did not do. Setting it takes the
+        last step back, so that the position of a finished row is never beyond the end of its cache.
         """
 
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
-        """float32 `[len(rows), target_vocabulary]` of these rows, or of all.
+        """Return the logits of these rows, or of all: float32 `[len(rows), target_vocabulary]`.
 
-        By the last step of this state, not of one that it was moved from. Only for a state that was allocated with
-        `logits=True`, or of an engine that `recomputes_logits`.
+        They are those of the last step of this state, not of a state that it was resized from. The state must have been
+        allocated with `logits=True`, or its engine must have `recomputes_logits`.
         """
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """float64 `[len(rows)]`: the natural logarithm of the probability of one token in each of these rows.
-
-        By its logits.
-        """
+        """Return the natural logarithm of the probability of one token in each of these rows: float64 `[len(rows)]`."""
         return log_probabilities(self.logits(rows), token_ids)
 
     def top(self, k: int) -> Top:
-        """Return the `k` best tokens of each row by the last step; only for a state that was allocated with as many."""
+        """Return the `k` best tokens of each row after the last step; `k` is at most the allocated `top`."""
         return top_of(self.logits(), k)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Rearrange the rows in place: row i continues what row `rows[i]` was.
+        """Rearrange the rows in place: row i becomes what row `rows[i]` was.
 
-        A row may be named more than once; its copies are independent from then on. All steps must have been read;
-        `logits` and `top` are undefined until the next one.
+        `rows` may contain a row more than once; the copies are then independent. All steps must have been read;
+        `logits` and `top` are undefined until the next step.
 
         Args:
-            rows: as many as there are.
+            rows: one entry for each row of the state.
         """
 
     def resized(self, rows: Sequence[int], target: int) -> "DecoderState":
-        """Return a new state of `len(rows)` rows in this order: row i continues what row `rows[i]` of this state was.
+        """Return a new state of `len(rows)` rows: row i becomes what row `rows[i]` of this state was.
 
-        A row may be named more than once; its copies are independent from then on. All steps must have been read. This
+        `rows` may contain a row more than once; the copies are then independent. All steps must have been read. This
         state is invalid afterwards.
 
         Args:
-            rows: any number, from 1 to `Limits.batch`; a row that is not named is dropped.
-            target: the length of the new caches, at least the tokens that each of these rows has made, and more than
-                those for a row that is not finished.
+            rows: 1 to `Limits.batch` entries; a row that is not among them is dropped.
+            target: the length of the new caches: at least the number of tokens of each row, and more for a row that is
+                not finished.
         """
 
 
 @runtime_checkable
 class RestrictingState(Protocol):
-    """A state whose rows may choose among words of their own, as those of an engine that `restricts`."""
+    """A state whose rows can be restricted to some tokens, as the states of an engine with `restricts`."""
 
     def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
-        """Let these rows, which were just placed, choose among `words[i]` only: int64, ascending ids.
+        """Restrict these newly placed rows to the tokens `words[i]`: int64, ascending ids.
 
-        All results of the state are over these words: others have the logit -inf and probability 0. Copies of a
-        row have its words, until the row is placed again. What a row makes depends on no other row's words.
+        In all results of the state, other tokens have the logit -inf and probability 0. Copies of a row keep its
+        restriction until the row is placed again. A row does not depend on the restrictions of other rows.
         """
 
 
 def of_rows(logits: npt.NDArray[Any], rows: Sequence[int] | None) -> Float32:
-    """float32 `[len(rows), vocabulary]` of these rows of `[all rows, vocabulary]`, or of all of them."""
+    """Return the logits of some rows of `[all rows, vocabulary]`, or of all: float32 `[len(rows), vocabulary]`."""
     return (logits if rows is None else logits[list(rows)]).astype(np.float32, copy=False)
 
 
 def log_sum_exp(logits: Float32 | Float64) -> tuple[float, float]:
-    """The largest of `[vocabulary]` logits, and the logarithm of the sum of the exponentials of all less this."""
+    """Return the maximum of `[vocabulary]` logits, and log-sum-exp of the logits minus this maximum."""
     largest = float(logits.max())
     return largest, float(np.log(np.exp(logits.astype(np.float64) - largest).sum()))
 
 
 def best_ids(logits: Float32 | Float64, k: int) -> Int64:
-    """int64 `[k]`, or fewer if there are: the best of `[vocabulary]` logits, equal ones by ascending id."""
+    """Return int64 `[k]` ids of the best of `[vocabulary]` logits, or all if fewer; equal ones by ascending id."""
     k = min(k, len(logits))
-    # Candidates are all that equal the last one, since the library's choice among equals is open.
+    # Candidates are all logits that equal the k-th, since NumPy may choose any of them.
     candidates = np.flatnonzero(logits >= np.partition(logits, -k)[-k])
     return candidates[np.argsort(-logits[candidates], kind="stable")[:k]]
 
 
 def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
-    """float64 `[rows]`, of one token for each row of float32 `[rows, vocabulary]`: for engines that compute none."""
+    """Return the log-probability of one token of each row: float32 logits `[rows, vocabulary]` -> float64 `[rows]`."""
 
     def of_row(row: Float32, token: int) -> float:  # row by row, whose float64 values stay in the processor's cache
         largest, log_sum = log_sum_exp(row)
@@ -176,7 +173,7 @@ def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
 
 
 def top_of(logits: Float32, k: int) -> Top:
-    """Return the `k` best of float32 `[rows, vocabulary]`: for engines whose library finds none."""
+    """Return the `k` best tokens of each row of float32 `[rows, vocabulary]` logits."""
     token_ids = np.stack([best_ids(row, k) for row in logits])
     normaliser = np.array([sum(log_sum_exp(row)) for row in logits], np.float64)
     return Top(token_ids, np.take_along_axis(logits, token_ids, axis=1), normaliser)
@@ -188,30 +185,32 @@ class Engine(Protocol):
     name: str
     limits: Limits
     tokens: SpecialTokens
-    vocabulary: int  # logits of a row
-    ragged: bool  # whether short sources beside long ones cost nothing: no padding is computed
-    recomputes_logits: bool  # whether logits can be read of a state that stored none, at their price when they are
-    restricts: bool  # whether its states are of `RestrictingState`
+    vocabulary: int  # number of logits of a row
+    ragged: bool  # whether sources of different lengths run without padding
+    recomputes_logits: bool  # whether logits of a state without stored logits can be read: they are computed again
+    restricts: bool  # whether its states are `RestrictingState`s
     poll: int  # maximum number of steps that the device may be ahead of the host; 1 if reading is free
 
     def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
+        """Run the encoder on ids int64 `[batch, source]`, padded with pad, with lengths int64 `[batch]`."""
 
     def first_target(self, source: int) -> int:
-        """Return the length of the first caches of a batch of sources of up to `source` tokens.
+        """Return the initial cache length of a batch whose sources have up to `source` tokens.
 
-        They are doubled when a row has filled them. `FIRST_TARGET` where the time of a step grows with their length.
+        Caches are doubled when a row has filled them. `FIRST_TARGET` is for engines whose steps take longer with them.
         """
 
     def allocate(
         self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
     ) -> DecoderState:
-        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+        """Allocate a state whose rows are all finished.
 
         Args:
-            rows, source, target: sizes.
+            rows: number of rows.
+            source: maximum source length.
+            target: initial cache length.
             logits: whether `logits` will be read in most steps.
-            top: maximum number of tokens that `top` will give; at most the vocabulary.
-            beams: this number of adjacent rows belongs to one sentence: they are placed by the first of them, make
-                tokens together, are reordered among themselves and moved as a whole. An engine may make use of that.
+            top: maximum `k` of `top`; at most the vocabulary.
+            beams: number of adjacent rows that belong to one sentence. They are placed by the first of them, step
+                together, are reordered among themselves and moved together. An engine may rely on that.
         """

@@ -74,7 +74,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 def scratch_directory() -> Iterator[Path]:
     """Yield an empty directory, for this user only, where the system keeps temporary files; it is removed at the end.
 
-    What a process that is killed leaves there is removed by the next call.
+    The next call removes what killed processes have left there.
     """
     target = Path(tempfile.gettempdir(), f"txport-{user()}")
     remove_leftovers(target.parent, target.name)
@@ -118,10 +118,10 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory for files that are written one by one, with its parents; it may be there already.
+    """Make a directory and its parents, if they do not exist, for files that are written one by one.
 
     Raises:
-        InputError: it is a file, or cannot be made, or nothing may be written into it.
+        InputError: it is a file, cannot be made, or is not writable.
         ResourceError: the disk is full or fails.
     """
     if os.path.lexists(path) and not path.is_dir():
@@ -133,7 +133,7 @@ def make_directory(path: Path) -> None:
 
 
 def check_target(target: Path, replace: bool, marker: str | None) -> None:
-    """Refuse a target that may not be made, or not be replaced; see `new_directory`."""
+    """Check that a target may be made or replaced; see `new_directory`."""
     if not os.path.lexists(target):
         return
     if not target.is_dir():
@@ -146,11 +146,13 @@ def check_target(target: Path, replace: bool, marker: str | None) -> None:
 
 @contextmanager
 def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
-    """Turn an error of the file system's into one sentence; native writers wrap ENOSPC in errors of their own.
+    """Turn an error of the file system into a `TxportError` of one sentence.
+
+    Native writers wrap ENOSPC in their own exceptions, so its message is also looked for.
 
     Args:
-        target: what could not be written.
-        ours: only we work inside the block, so every error of the system's is about `target`.
+        target: the file or directory that could not be written.
+        ours: whether only this module works inside the block, so that every error concerns `target`.
     """
     try:
         yield
@@ -172,7 +174,7 @@ def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
 
 
 def io_failure(error: OSError, message: str) -> InputError | ResourceError:
-    """The error for a read or write that failed: `ResourceError` for a disk that is full or fails, and the like."""
+    """Return the error for a failed read or write: `ResourceError` if the disk is full or fails, or the like."""
     if error.errno in _EXHAUSTED:
         return ResourceError(message)
     return InputError(message)
@@ -180,10 +182,10 @@ def io_failure(error: OSError, message: str) -> InputError | ResourceError:
 
 @contextmanager
 def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
-    """Yield what `make` makes beside `target`, locked as long as this process lives; what has its name then is removed.
+    """Yield a file or directory that `make` creates beside `target`, locked as long as this process lives.
 
-    That is a failure's unfinished file or directory, or the old directory after an exchange. An interruption may come
-    as soon as it is there.
+    At the end, whatever has its name is removed: an unfinished file or directory after a failure, or the old directory
+    after an exchange. The block may be interrupted at any time.
     """
     while True:
         sibling = target.with_name(f".{target.name}{_TEMPORARY}{secrets.token_hex(8)}")
@@ -191,7 +193,7 @@ def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path
         try:
             with file_errors(target, ours=True):
                 make(sibling)
-                # Until it is locked another process may take it for a leftover and remove it: then take another name.
+                # Before it is locked, another process may remove it as a leftover: then try another name.
                 with suppress(FileNotFoundError):
                     lock = Lock(sibling)
             if lock is not None and not lock.elsewhere and sibling.exists():
@@ -211,13 +213,13 @@ def _remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what runs that were killed left in `folder`: temporary files and directories without a locked owner.
+    """Remove temporary files and directories in `folder` that no process has locked any more.
 
-    Where the system has no such locks they stay.
+    Systems without such locks keep them.
 
     Args:
-        folder: where to look.
-        name: of the file or directory that they were to become; None for any.
+        folder: the directory to clean.
+        name: name of the file or directory that was being written; None for any.
     """
     if name is None:
         which = "*"
@@ -236,7 +238,7 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
 
 
 def _publish(directory: Path, target: Path, replace: bool) -> None:
-    """Rename `directory` to `target`; a directory that was there before gets the name `directory`."""
+    """Rename `directory` to `target`; an existing target gets the name `directory`."""
     if not replace or not target.exists():
         os.rename(directory, target)
     elif not exchange(directory, target):
