@@ -10,20 +10,18 @@ from txport.runtime.search.beam import BeamSearch
 from txport.runtime.search.forks import Forks
 from txport.runtime.search.greedy import Greedy
 from txport.runtime.search.requests import Request, Result, Token
-from txport.runtime.search.restricted import restricting
 from txport.runtime.search.scheduler import BATCH_TOKENS, Policy, Scheduler, SearchingEngine
 from txport.runtime.search.settings import GREEDY, Search
 
 
-def engine_of(engine: Engine, search: Search) -> Engine:
-    """Return the engine for a search; with a shortlist, an engine whose rows can be restricted to some tokens."""
-    if search.shortlist:
-        return restricting(engine)
-    return engine
-
-
 def policy_of(engine: Engine, search: Search) -> Policy:
-    """Return the policy of a search."""
+    """Return the policy of a search.
+
+    Raises:
+        InputError: the engine cannot restrict rows to a shortlist.
+    """
+    if search.shortlist and not engine.restricts:
+        raise InputError(f"a shortlist needs the fused engine, and {engine.name} runs this bundle: leave it out")
     if search.beam > 1:
         if isinstance(engine, SearchingEngine):
             return engine.beam_policy(search)
@@ -55,12 +53,11 @@ def decode_all(
         one result for each request, in their order.
 
     Raises:
-        InputError: a source is empty or too long for the engine, a length is not positive, or a sentence needs more
-            rows than the bundle supports.
+        InputError: a source is empty or too long for the engine, a length is not positive, a sentence needs more
+            rows than the bundle supports, or the engine does not support shortlists.
     """
     search = requests[0].search if requests else GREEDY
     assert all(request.search is search or request.search == search for request in requests)
-    engine = engine_of(engine, search)
     workers = max(1, min(workers, len(requests)))
     rows = max(1, (rows or engine.limits.batch) // workers)
     # The sentences that share a batch can change the last digits of a score. So each worker has its own queue: with one
@@ -89,7 +86,6 @@ def decode_all(
 def stream(engine: Engine, request: Request) -> Iterator[Token]:
     """Decode one request and yield each token, eos included, as soon as it is generated."""
     check_streams(request.search)
-    engine = engine_of(engine, request.search)
     scheduler = Scheduler(engine, policy_of(engine, request.search), rows=1, poll=1)
     scheduler.submit([request])
     count = 0

@@ -17,7 +17,7 @@ from typing import Any
 
 from txport.runtime.engine import Engine
 from txport.runtime.errors import EngineError, InputError, ResourceError, TxportError
-from txport.runtime.search.decoding import engine_of, policy_of
+from txport.runtime.search.decoding import policy_of
 from txport.runtime.search.requests import Request, Result, Slot, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
 from txport.runtime.search.settings import Search
@@ -205,7 +205,7 @@ class Queue:
     def _new_lane(self, search: Search) -> _Lane:
         lane = _Lane(
             Scheduler(
-                engine_of(self._engine, search),
+                self._engine,
                 policy_of(self._engine, search),
                 rows=self._rows,
                 batch_tokens=self._batch_tokens,

@@ -10,7 +10,7 @@ from threading import Event, Lock, local
 
 from txport.runtime.engine import Engine
 from txport.runtime.errors import TxportError
-from txport.runtime.search.decoding import decode_all, engine_of, policy_of
+from txport.runtime.search.decoding import decode_all, policy_of
 from txport.runtime.search.requests import Request, Result
 from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
 from txport.runtime.search.settings import Search
@@ -126,7 +126,7 @@ class _Group:
         self.leader: _Call | None = None
         self._lock = lock  # guards all but the steps, which only the leader takes
         policy = policy_of(engine, search)
-        self._scheduler = Scheduler(engine_of(engine, search), policy, rows=rows, batch_tokens=batch_tokens)
+        self._scheduler = Scheduler(engine, policy, rows=rows, batch_tokens=batch_tokens)
         self._steps = self._scheduler.steps()
 
     def add(self, requests: Sequence[Request]) -> _Call:

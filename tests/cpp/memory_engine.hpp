@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <random>
 #include <stdexcept>
@@ -77,6 +78,7 @@ class MemoryEngine : public Engine {
   const SpecialTokens& tokens() const override { return kTokens; }
   std::int64_t vocabulary() const override { return kVocabulary; }
   std::int64_t poll() const override { return poll_; }
+  bool restricts() const override { return true; }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
     const std::size_t rows = source_lengths.size();
@@ -116,6 +118,7 @@ class State : public DecoderState {
     std::int64_t position = 0;
     std::int64_t limit = 1;
     bool finished = true;
+    std::shared_ptr<const Ids> words;  // none: all
     std::vector<float> logits;
   };
 
@@ -143,7 +146,13 @@ class State : public DecoderState {
       row.position = 0;
       row.limit = target_limits[i];
       row.finished = false;
+      row.words = nullptr;
     }
+  }
+
+  void restrict_rows(const std::vector<std::size_t>& rows,
+                     const std::vector<std::shared_ptr<const Ids>>& words) override {
+    for (std::size_t i = 0; i < rows.size(); ++i) rows_.at(rows[i]).words = words[i];
   }
 
   void step(std::int64_t count) override {
@@ -218,6 +227,10 @@ class State : public DecoderState {
     row.cache[here] = row.token;
     const Ids fed(row.cache.begin(), row.cache.begin() + row.position + 1);
     row.logits = logits_after(row.source, fed, engine_.eos_weight);
+    for (std::size_t id = 0; row.words != nullptr && id < kVocabulary; ++id) {
+      if (!std::binary_search(row.words->begin(), row.words->end(), static_cast<std::int64_t>(id)))
+        row.logits[id] = -std::numeric_limits<float>::infinity();
+    }
     const std::int64_t token = row.finished ? kTokens.pad : best(row.logits);
     row.finished = row.finished || token == kTokens.eos || row.position + 1 >= row.limit;
     if (!row.finished) ++row.position;

@@ -45,7 +45,7 @@ class MemoryEngine:
     name = "memory"
     vocabulary = VOCABULARY
     ragged = False
-    restricts = False
+    restricts = True
     recomputes_logits = False
 
     def __init__(self, limits: Limits = LIMITS, poll: int = 1, eos_weight: float = 0.0) -> None:
@@ -104,6 +104,7 @@ class MemoryState(DecoderState):
         self.finished = np.ones(rows, bool)
         self.limits = np.ones(rows, np.int64)
         self.sources: list[tuple[int, ...]] = [()] * rows
+        self.words: list[Int64 | None] = [None] * rows
         self.cache = np.full((rows, target), -1, np.int64)
         self.last_logits: Float32 | None = None
         self.unread: deque[StepOutput] = deque()
@@ -119,6 +120,12 @@ class MemoryState(DecoderState):
             assert 1 <= limit <= self.engine.limits.target
             self.sources[row], self.limits[row] = memory[memory_row], limit
             self.token_ids[row], self.positions[row], self.finished[row] = TOKENS.bos, 0, False
+            self.words[row] = None
+
+    def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
+        for row, each in zip(rows, words, strict=True):
+            assert self.positions[row] == 0 and not self.finished[row] and (np.diff(each) > 0).all()
+            self.words[row] = each
 
     def step(self, count: int = 1) -> None:
         assert self.valid and count >= 1
@@ -138,7 +145,10 @@ class MemoryState(DecoderState):
             assert position < self.target, f"row {row} is stepped past its cache of {self.target}"
             self.cache[row, position] = self.token_ids[row]
             fed = self.cache[row, : position + 1]
-            self.last_logits[row] = logits_after(self.sources[row], fed, self.engine.eos_weight)
+            logits = logits_after(self.sources[row], fed, self.engine.eos_weight)
+            if (words := self.words[row]) is not None:
+                logits[np.setdiff1d(np.arange(VOCABULARY), words)] = -np.inf
+            self.last_logits[row] = logits
             token = TOKENS.pad if self.finished[row] else int(self.last_logits[row].argmax())
             self.finished[row] |= token == TOKENS.eos or position + 1 >= self.limits[row]
             self.positions[row] += not self.finished[row]
@@ -172,7 +182,7 @@ class MemoryState(DecoderState):
         keep = list(rows)
         for name in ("token_ids", "positions", "finished", "limits", "cache"):
             setattr(self, name, getattr(self, name)[keep])
-        self.sources = [self.sources[row] for row in keep]
+        self.sources, self.words = ([each[row] for row in keep] for each in (self.sources, self.words))
         self.last_logits = None
 
     def resized(self, rows: Sequence[int], target: int) -> "MemoryState":
@@ -184,7 +194,7 @@ class MemoryState(DecoderState):
         assert (self.positions[keep] < target).all(), "a row is longer than its new cache"
         for name in ("token_ids", "positions", "finished", "limits"):
             setattr(new, name, getattr(self, name)[keep])
-        new.sources = [self.sources[row] for row in keep]
+        new.sources, new.words = ([each[row] for row in keep] for each in (self.sources, self.words))
         shared = min(target, self.target)
         new.cache[:, :shared] = self.cache[keep, :shared]
         return new

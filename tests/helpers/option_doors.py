@@ -115,6 +115,8 @@ def _refused(message: str) -> Outcome:
         return "without the graph"
     if "a stream is greedy" in message:
         return NO_STREAM
+    if "a shortlist needs the fused engine" in message:
+        return "no shortlists"
     assert "tokens, more than the" in message, message
     return "too long"
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from toy import BUNDLE as TOY
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.shortlist import open_shortlist
+from txport.runtime.engines.native import missing
 from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.runtime.translator import Translator
@@ -19,6 +21,7 @@ SOURCES = ["It cost $5.", "See you at 5 pm.", "Call me at 9 am.", "It cost $12."
 TARGETS = ["it cost five dollars", "see you at five p m", "call me at nine a m", "it cost twelve dollars"]
 MORE = ["It was $3.", "See you on Monday.", "Call me at 7 pm.", "I have 3 cats.", "Hello", "Good night, Anna."]
 NO_CHECK = ("--frequent", "4", "--no-check")
+needs_fused = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
 
 
 @pytest.fixture
@@ -57,6 +60,7 @@ def test_the_heaviest_links_of_each_source_id(count: int, expected: Sequence[tup
     assert sorted(zip(*(each.tolist() for each in links.best(count)), strict=True)) == expected
 
 
+@needs_fused
 def test_attention_links_words_and_bleu_is_compared(aligned: Path, corpus: tuple[str, ...]) -> None:
     """Of a corpus of what the model says, so that its list has these words."""
     asked = [*SOURCES, *MORE]
@@ -114,6 +118,7 @@ def test_a_table_of_another_model_is_refused(text: str, aligned: Path, tmp_path:
         shortlist(aligned, "--table", str(tmp_path / "lex"), *NO_CHECK)
 
 
+@needs_fused
 def test_nothing_is_written_if_bleu_falls(aligned: Path, corpus: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "pharaoh").write_text("0-0\n" * 4)
     before = {path: path.stat().st_mtime_ns for path in aligned.rglob("*")}
@@ -126,6 +131,12 @@ def test_nothing_is_written_if_bleu_falls(aligned: Path, corpus: tuple[str, ...]
     with pytest.raises(InputError, match="and nothing was written: raise --frequent"):
         shortlist(aligned, *corpus, "--alignments", str(tmp_path / "pharaoh"), "--frequent", "1", *check)
     assert {path: path.stat().st_mtime_ns for path in aligned.rglob("*")} == before
+
+
+def test_bleu_is_compared_by_the_fused_engine(corpus: tuple[str, ...]) -> None:
+    check = ("--check-source", corpus[1], "--check-reference", corpus[3])
+    with pytest.raises(InputError, match=r"BLEU is compared by the fused engine, and .* runs .*toy_bundle: give --no-"):
+        shortlist(TOY, *corpus, *check)
 
 
 def test_what_cannot_be_together(aligned: Path, corpus: tuple[str, ...], tmp_path: Path) -> None:

@@ -77,6 +77,10 @@ def main(
         raise InputError("--alignments and --table are two ways to link words: choose one")
     pairs = _corpus(source, target, needed=table is None)
     translator = Translator(bundle, "cpu", threads=threads)
+    if not no_check and not translator.engine.restricts:
+        raise InputError(
+            f"BLEU is compared by the fused engine, and {translator.engine.name} runs {bundle}: give --no-check"
+        )
     made = _make(translator, bundle, pairs, alignments, table, frequent, candidates, threads)
     if not no_check:
         assert check_source is not None and check_reference is not None

@@ -1,5 +1,6 @@
 """Rows that choose among words of their own: greedy search against brute force, every search against its definition."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -9,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_engine import TOKENS, VOCABULARY, MemoryEngine
 from txport.runtime.bundle.schema import Limits
+from txport.runtime.errors import InputError
 from txport.runtime.search.decoding import decode_all, stream
+from txport.runtime.search.queue import Queue
 from txport.runtime.search.requests import Request
-from txport.runtime.search.restricted import restricting
 from txport.runtime.search.settings import Rules, Sampling, Search
+from txport.runtime.search.shared import SharedBatches
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,7 +69,16 @@ def test_any_search_is_that_of_a_model_with_no_other_words(search: Search, reque
             assert set(hypothesis.ids) <= set(request.words.tolist())
 
 
-def test_an_engine_that_restricts_is_taken_as_it_is() -> None:
+def test_an_engine_without_shortlists_refuses_them() -> None:
     engine = MemoryEngine()
-    over = restricting(engine)
-    assert over is not engine and restricting(over) is over
+    engine.restricts = False
+    request = Request([5, 3], 4, search=Search(shortlist=True), words=np.array([3, 5]))
+    sentence = "a shortlist needs the fused engine, and memory runs this bundle: leave it out"
+    with pytest.raises(InputError, match=sentence):
+        decode_all(engine, [request])
+    with pytest.raises(InputError, match=sentence):
+        next(stream(engine, request))
+    with pytest.raises(InputError, match=sentence):
+        SharedBatches().decode(engine, [request])
+    with contextlib.closing(Queue(engine)) as queue, pytest.raises(InputError, match=sentence):
+        queue.submit(request)

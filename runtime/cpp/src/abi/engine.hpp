@@ -4,9 +4,9 @@
 #include <deque>
 #include <memory>
 
+#include "../engine.hpp"
 #include "abi/guard.hpp"
 #include "bundle/parameters.hpp"
-#include "engine.hpp"
 #include "errors.hpp"
 
 // States and memories share their engine, so that either may be closed first.

@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
+#include "../engine.hpp"
 #include "bundle/manifest.hpp"
 #include "device/program.hpp"
-#include "engine.hpp"
 
 namespace txport::core {
 

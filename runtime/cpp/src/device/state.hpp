@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "../engine.hpp"
 #include "device/latch.hpp"
 #include "device/pool.hpp"
-#include "engine.hpp"
 
 namespace txport::core {
 

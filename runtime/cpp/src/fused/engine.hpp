@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "../engine.hpp"
 #include "bundle/parameters.hpp"
 #include "cores.hpp"
-#include "engine.hpp"
 
 namespace txport::core {
 

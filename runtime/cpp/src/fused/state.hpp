@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine.hpp"
+#include "../engine.hpp"
 #include "fused/compute.hpp"
 #include "fused/model.hpp"
 #include "fused/team.hpp"

@@ -10,7 +10,6 @@
 #include "search/beam.hpp"
 #include "search/forks.hpp"
 #include "search/greedy.hpp"
-#include "search/restricted.hpp"
 
 namespace txport::core {
 
@@ -21,6 +20,8 @@ bool is_greedy(const Search& search) { return search.beam == 1 && !search.sampli
 }  // namespace
 
 std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& search) {
+  if (search.shortlist && !engine.restricts())
+    throw InputError("a shortlist needs the fused engine, and " + engine.name() + " runs this bundle: leave it out");
   if (search.beam > 1)
     return std::make_unique<BeamSearch>(engine.tokens(), search, engine.vocabulary(), engine.recomputes_logits());
   if (!is_greedy(search)) return std::make_unique<Forks>(engine.tokens(), search, engine.recomputes_logits());
@@ -30,7 +31,6 @@ std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& sear
 // Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
 // batches would depend on who is faster.
 std::vector<Result> decode_all(const Engine& engine, std::vector<Request> requests, const SearchOptions& options) {
-  const EngineOf over(engine, requests.empty() ? Search{} : requests.front().search);
   std::vector<std::size_t> order(requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
@@ -47,7 +47,7 @@ std::vector<Result> decode_all(const Engine& engine, std::vector<Request> reques
   for (std::size_t worker = 0; worker < workers; ++worker) {
     std::vector<Request> share;
     for (std::size_t i = worker; i < order.size(); i += workers) share.push_back(std::move(requests[order[i]]));
-    schedulers.emplace_back(*over, *policy, each).submit(std::move(share));
+    schedulers.emplace_back(engine, *policy, each).submit(std::move(share));
   }
   std::vector<Result> results(order.size());
   const auto answer = [&](std::size_t worker) {
@@ -71,13 +71,12 @@ std::vector<Result> decode_all(const Engine& engine, std::vector<Request> reques
 }
 
 struct TokenStream::Work {
-  EngineOf over;
-  Greedy greedy;
+  std::unique_ptr<const Policy> policy;
   Scheduler scheduler;
   Worker worker;
 
   Work(const Engine& engine, const Search& search)
-      : over(engine, search), greedy(engine.tokens(), search), scheduler(*over, greedy, {1}, 1), worker(scheduler) {}
+      : policy(policy_of(engine, search)), scheduler(engine, *policy, {1}, 1), worker(scheduler) {}
 };
 
 void check_streams(const Search& search) {

@@ -11,12 +11,12 @@
 
 namespace txport::core {
 
-// The policy of a search.
+// The policy of a search. Throws InputError: the engine cannot restrict rows to a shortlist.
 std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& search);
 
 // Answer all requests, which are of one search, the longest sources first; the results are in the order of the
-// requests. Throws InputError: a source is empty or longer than the engine takes, a length is not positive, or the
-// bundle runs fewer rows than a sentence needs.
+// requests. Throws InputError: a source is empty or longer than the engine takes, a length is not positive, the bundle
+// runs fewer rows than a sentence needs, or the engine has no shortlists.
 std::vector<Result> decode_all(const Engine& engine, std::vector<Request> requests, const SearchOptions& options);
 
 // Throws InputError: the search has several answers, or finds its tokens later.

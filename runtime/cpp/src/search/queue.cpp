@@ -12,7 +12,6 @@
 
 #include "errors.hpp"
 #include "search/decoding.hpp"
-#include "search/restricted.hpp"
 #include "search/scheduler.hpp"
 #include "system/system.hpp"
 
@@ -78,18 +77,13 @@ class ProcessQueue {
 // Requests of one search: their batches, until none waits.
 struct ProcessQueue::Lane {
   Search search;
-  EngineOf over;
   std::unique_ptr<const Policy> policy;
   Scheduler scheduler;
   Worker worker;
   std::map<std::size_t, std::shared_ptr<Ticket>> tickets;  // by their index in the scheduler
 
   Lane(const Engine& engine, const Search& asked, const SearchOptions& options)
-      : search(asked),
-        over(engine, search),
-        policy(policy_of(engine, search)),
-        scheduler(*over, *policy, options),
-        worker(scheduler) {}
+      : search(asked), policy(policy_of(engine, search)), scheduler(engine, *policy, options), worker(scheduler) {}
 };
 
 std::exception_ptr Ticket::overdue(Time now) const {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "search/decoding.hpp"
-#include "search/restricted.hpp"
 #include "system/system.hpp"
 
 namespace txport::core {
@@ -27,9 +26,8 @@ class SharedBatches::Group {
  public:
   Group(const Engine& engine, Search asked, const SearchOptions& options)
       : search_(std::move(asked)),
-        over_(engine, search_),
         policy_(policy_of(engine, search_)),
-        scheduler_(*over_, *policy_, options),
+        scheduler_(engine, *policy_, options),
         worker_(scheduler_) {}
 
   const Search& search() const { return search_; }
@@ -72,7 +70,6 @@ class SharedBatches::Group {
   };
 
   const Search search_;
-  const EngineOf over_;
   const std::unique_ptr<const Policy> policy_;
   Scheduler scheduler_;
   Worker worker_;
