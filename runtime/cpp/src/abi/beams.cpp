@@ -167,7 +167,7 @@ txport_code txport_state_search(txport_engine_state* state, const txport_beam_se
     const Slots slots = slots_of(changed, settings, count, sentences);
     within(more, 0, kMaxSteps, "more");
     given(done, "done");
-    given(steps, "steps") = settings->policy.go_on(*changed.state, slots, more);
+    given(steps, "steps") = settings->policy.choose_and_step(*changed.state, slots, more);
     std::transform(slots.begin(), slots.end(), done,
                    [](const auto& slot) { return static_cast<std::uint8_t>(slot && slot->done); });
     return TXPORT_OK;
@@ -179,10 +179,10 @@ txport_code txport_hypotheses_answer(const txport_hypotheses* hypotheses, std::i
   return guarded([&] {
     const BeamSlot& slot = *given(hypotheses, "hypotheses").slot;
     if (!slot.done) throw InputError("the sentence is not done: search on");
-    const auto most = static_cast<std::int64_t>(slot.ended.size());
+    const auto most = static_cast<std::int64_t>(slot.finished.size());
     given(count, "count") = 0;
     if (within(index, 0, INT64_MAX, "index") >= std::min(most, slot.request.search.n_best)) return TXPORT_OK;
-    const Hypothesis& answer = slot.ended[static_cast<std::size_t>(index)];
+    const Hypothesis& answer = slot.finished[static_cast<std::size_t>(index)];
     given(ids, "ids") = answer.ids.data();
     given(scores, "scores") = answer.scores->data();
     given(score, "score") = *answer.score;

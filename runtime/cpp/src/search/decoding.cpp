@@ -27,17 +27,17 @@ std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& sear
   return std::make_unique<Greedy>(engine.tokens(), search, engine.recomputes_logits());
 }
 
-// Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
-// batches would depend on who is faster.
+// The composition of a batch may change the last digits of a score. Therefore each worker has its own queue: with a
+// common queue, batches would depend on the speed of the workers.
 std::vector<Result> decode_all(const Engine& engine, std::vector<Request> requests, const SearchOptions& options) {
-  const EngineOf over(engine, requests.empty() ? Search{} : requests.front().search);
+  const EngineOf search_engine(engine, requests.empty() ? Search{} : requests.front().search);
   std::vector<std::size_t> order(requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
-    return requests[first].width() > requests[second].width();
+    return requests[first].source_length() > requests[second].source_length();
   });
-  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(options.workers, 1));
-  const std::size_t workers = std::max<std::size_t>(1, std::min(most, requests.size()));
+  const auto max_workers = static_cast<std::size_t>(std::max<std::int64_t>(options.workers, 1));
+  const std::size_t workers = std::max<std::size_t>(1, std::min(max_workers, requests.size()));
   const auto parts = static_cast<std::int64_t>(workers);
   SearchOptions each;
   each.rows = std::max<std::int64_t>(1, options.rows.value_or(engine.limits().batch) / parts);
@@ -47,7 +47,7 @@ std::vector<Result> decode_all(const Engine& engine, std::vector<Request> reques
   for (std::size_t worker = 0; worker < workers; ++worker) {
     std::vector<Request> share;
     for (std::size_t i = worker; i < order.size(); i += workers) share.push_back(std::move(requests[order[i]]));
-    schedulers.emplace_back(*over, *policy, each).submit(std::move(share));
+    schedulers.emplace_back(*search_engine, *policy, each).submit(std::move(share));
   }
   std::vector<Result> results(order.size());
   const auto answer = [&](std::size_t worker) {
@@ -71,13 +71,16 @@ std::vector<Result> decode_all(const Engine& engine, std::vector<Request> reques
 }
 
 struct TokenStream::Work {
-  EngineOf over;
+  EngineOf search_engine;
   Greedy greedy;
   Scheduler scheduler;
   Worker worker;
 
   Work(const Engine& engine, const Search& search)
-      : over(engine, search), greedy(engine.tokens(), search), scheduler(*over, greedy, {1}, 1), worker(scheduler) {}
+      : search_engine(engine, search),
+        greedy(engine.tokens(), search),
+        scheduler(*search_engine, greedy, {1}, 1),
+        worker(scheduler) {}
 };
 
 void check_streams(const Search& search) {
@@ -98,7 +101,7 @@ TokenStream& TokenStream::operator=(TokenStream&& other) noexcept = default;
 
 std::optional<Token> TokenStream::next() {
   if (ended_) return std::nullopt;
-  // A step of one row makes one token; there is none if the maximum length leaves no room for any.
+  // A step of one row generates one token.
   const Slots working = work_->worker.step();
   if (working.empty()) return std::nullopt;
   const Slot& slot = *working.front();

@@ -10,13 +10,13 @@ namespace txport::core {
 namespace {
 
 struct Row {
-  std::shared_ptr<const Ids> words;  // none: all
+  std::shared_ptr<const Ids> words;  // allowed ids; null: all
   std::int64_t limit = 0;
-  std::int64_t made = 0;
+  std::int64_t length = 0;
   bool finished = true;
 };
 
-// A state whose logits outside a row's words are -infinity.
+// A state that masks logits: ids that a row does not allow get -infinity.
 class RestrictedState : public DecoderState {
  public:
   RestrictedState(std::unique_ptr<DecoderState> state, std::vector<Row> rows, const SpecialTokens& tokens)
@@ -40,8 +40,8 @@ class RestrictedState : public DecoderState {
   void step(std::int64_t count) override {
     unread_ = {};
     for (std::int64_t i = 0; i < count; ++i) {
-      const Ids made = step_once();
-      unread_.token_ids.insert(unread_.token_ids.end(), made.begin(), made.end());
+      const Ids token_ids = step_once();
+      unread_.token_ids.insert(unread_.token_ids.end(), token_ids.begin(), token_ids.end());
     }
     for (const Row& row : rows_) unread_.finished.push_back(row.finished);
   }
@@ -65,11 +65,11 @@ class RestrictedState : public DecoderState {
 
   void reorder(const std::vector<std::size_t>& rows) override {
     state_->reorder(rows);
-    rows_ = taken(rows);
+    rows_ = copies_of(rows);
   }
 
   std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) override {
-    return std::make_unique<RestrictedState>(state_->resized(rows, target), taken(rows), tokens_);
+    return std::make_unique<RestrictedState>(state_->resized(rows, target), copies_of(rows), tokens_);
   }
 
  private:
@@ -78,7 +78,7 @@ class RestrictedState : public DecoderState {
   const SpecialTokens tokens_;
   StepOutput unread_;
 
-  std::vector<Row> taken(const std::vector<std::size_t>& rows) const {
+  std::vector<Row> copies_of(const std::vector<std::size_t>& rows) const {
     std::vector<Row> result;
     for (const std::size_t row : rows) result.push_back(rows_.at(row));
     return result;
@@ -97,8 +97,8 @@ class RestrictedState : public DecoderState {
       Row& row = rows_[i];
       if (row.finished) continue;
       const std::int64_t token = row.words != nullptr ? best_of(i) : token_ids[i];
-      ++row.made;  // even after an end: a row that must not end yet continues with another token instead
-      row.finished = token == tokens_.eos || row.made >= row.limit;
+      ++row.length;  // even after eos: an override may replace it, and the row continues
+      row.finished = token == tokens_.eos || row.length >= row.limit;
       if (token == token_ids[i]) continue;
       token_ids[i] = token;
       changed.push_back(i);
@@ -109,7 +109,7 @@ class RestrictedState : public DecoderState {
     return token_ids;
   }
 
-  // The word with the largest logit; of equals the first.
+  // Return the allowed id with the largest logit; of equal logits the first.
   std::int64_t best_of(std::size_t row) {
     const std::vector<float> all = state_->logits(row);
     const Ids& words = *rows_[row].words;
@@ -151,6 +151,6 @@ class RestrictedEngine : public Engine {
 
 EngineOf::EngineOf(const Engine& engine, const Search& search)
     : engine_(engine),
-      over_(search.shortlist && !engine.restricts() ? std::make_unique<RestrictedEngine>(engine) : nullptr) {}
+      restricted_(search.shortlist && !engine.restricts() ? std::make_unique<RestrictedEngine>(engine) : nullptr) {}
 
 }  // namespace txport::core

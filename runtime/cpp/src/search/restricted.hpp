@@ -1,4 +1,4 @@
-// Restriction to a sentence's own words, over engines that have none themselves: the host masks their logits.
+// Restriction of target tokens to a shortlist on engines without restrict_rows: the host masks their logits.
 #pragma once
 
 #include <memory>
@@ -8,16 +8,16 @@
 
 namespace txport::core {
 
-// The engine of a search: with a shortlist one whose rows can be restricted, which is the given one or, if that cannot,
-// one over it that reads all logits of each step. The given one must outlive it.
+// The engine for a search. If the search has a shortlist and `engine` cannot restrict rows, this is a wrapper around
+// `engine` that reads all logits of each step. Otherwise it is `engine`, which must outlive it.
 class EngineOf {
  public:
   EngineOf(const Engine& engine, const Search& search);
-  const Engine& operator*() const { return over_ != nullptr ? *over_ : engine_; }
+  const Engine& operator*() const { return restricted_ != nullptr ? *restricted_ : engine_; }
 
  private:
   const Engine& engine_;
-  std::unique_ptr<const Engine> over_;
+  std::unique_ptr<const Engine> restricted_;
 };
 
 }  // namespace txport::core
