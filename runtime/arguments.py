@@ -55,7 +55,7 @@ def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, wha
     if all(token == pad for token in found):
         raise InputError(f"{what} has no id but padding: give at least one")
     if len(found) > most:
-        raise InputError(f"{what} has {len(found)} tokens, more than the {most} that this bundle takes: shorten it")
+        raise InputError(f"{what} has {len(found)} tokens, more than the {most} that this bundle supports: shorten it")
     return found
 
 

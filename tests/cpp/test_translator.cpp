@@ -142,7 +142,7 @@ TEST_CASE("sentences that are too long are cut with a warning, or refused") {
   CHECK(results[1].truncated);
   CHECK_FALSE(results[0].truncated);
   REQUIRE(warnings.size() == 1);
-  CHECK(warnings[0] == "sentence 2 has 31 tokens, more than the 24 that this model takes: it was cut");
+  CHECK(warnings[0] == "sentence 2 has 31 tokens, more than the 24 that this model supports: it was cut");
   Options options;
   options.strict = true;
   CHECK(fault_of<InputError>([&] { translator.translate({text}, options, "line", 7); }).find("line 7 has 31") == 0);

@@ -30,7 +30,7 @@ void check_sentence(const Ids& ids, std::int64_t vocabulary, std::int64_t most, 
   }
   if (ids.size() > static_cast<std::size_t>(most)) {
     throw InputError(what + " has " + std::to_string(ids.size()) + " tokens, more than the " + std::to_string(most) +
-                     " that this bundle takes: shorten it");
+                     " that this bundle supports: shorten it");
   }
 }
 
