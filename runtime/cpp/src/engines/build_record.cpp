@@ -209,7 +209,7 @@ class Rules {
 
   void check_sizes(const Range& sizes, const std::string& start) const {
     require(1 <= sizes.min && sizes.min <= sizes.opt && sizes.opt <= sizes.max && sizes.max <= kLargestSize,
-            start + " must rise from min over opt to max, from 1");
+            start + " must satisfy 1 <= min <= opt <= max");
   }
 
   void check_buckets() const {

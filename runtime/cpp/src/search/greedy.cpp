@@ -42,7 +42,7 @@ void Greedy::choose_one(DecoderState& state, const Slots& slots, const Ids& toke
     const std::int64_t token = next_token(state, row, slot, token_ids[row]);
     const bool is_end = constraints_.is_end(token);
     slot.extend(token, is_end);
-    // The device stops only at eos. It does not know other end ids of the rules, and it also stops at an eos inside a
+    // The device stops only at eos. It ignores other end ids of the rules, and it also stops at an eos inside a
     // forced prefix.
     const bool ends_by_rule = slot.done && is_end && token != tokens_.eos;
     const bool continues = token == tokens_.eos && !slot.done;
