@@ -161,7 +161,7 @@ TEST_CASE("bad arguments") {
   CHECK(fault(options).find("minimum length 73") != std::string::npos);
   CHECK(fault({}, {4, 96}).find("id 96, which is not between 0 and 95") != std::string::npos);
   CHECK(fault({}, {4, -1}).find("id -1") != std::string::npos);
-  CHECK(fault({}, {}) == "sentence 1 has no id but padding: give at least one");
+  CHECK(fault({}, {}) == "sentence 1 has no ids except padding: give at least one");
   CHECK(fault({}, Ids(25, 4)).find("25 tokens") != std::string::npos);
   options = {};
   options.prefix = Ids(72, 5);

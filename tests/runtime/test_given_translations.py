@@ -161,12 +161,12 @@ def test_nothing_is_nothing(real: Translator) -> None:
         ("score", ["one", ["one"]], "put the one sentence in a list"),
         ("score", [["one"], [[5] * 129]], "translation 1 has 129 tokens, more than the 128 that this bundle supports"),
         ("score_ids", [[[5] * 129], [[5]]], "sentence 1 has 129 tokens, more than the 128 that this bundle supports"),
-        ("score_ids", [[[5, 3]], [[]]], "translation 1 has no id but padding: give at least one"),
-        ("score_ids", [[[0, 0]], [[5]]], "sentence 1 has no id but padding: give at least one"),
+        ("score_ids", [[[5, 3]], [[]]], "translation 1 has no ids except padding: give at least one"),
+        ("score_ids", [[[0, 0]], [[5]]], "sentence 1 has no ids except padding: give at least one"),
         ("score_ids", [[[-1]], [[5]]], "sentence 1 has the id -1"),
         ("embed", [["one", ""]], "sentence 2 is empty: give text"),
         ("attention_maps", [" "], "the sentence is empty: give text"),
-        ("attention_maps", ["one", []], "the translation has no id but padding: give at least one"),
+        ("attention_maps", ["one", []], "the translation has no ids except padding: give at least one"),
     ],
 )
 def test_bad_input_is_named(real: Translator, method: str, arguments: list[Any], words: str) -> None:
