@@ -24,7 +24,7 @@ namespace txport::core {
 
 // Options for opening a bundle.
 struct TranslatorOptions {
-  Asked where;                               // device, engine and lowering
+  EngineRequest where;                       // device, engine and lowering
   int threads = 0;                           // threads of each operator; 0: one per core
   std::optional<std::int64_t> batch;         // maximum batch size in sentences; no value: the bundle's maximum
   std::int64_t batch_tokens = kBatchTokens;  // maximum batch size in source tokens, including padding

@@ -202,7 +202,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--seconds", arguments.seconds, "Stop timing after this number of seconds.")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  Asked& where = arguments.opening.where;
+  EngineRequest& where = arguments.opening.where;
   app.add_option("--device", where.device, "Device: auto, cpu or cuda. [default: auto]");
   app.add_option("--engine", where.engine, "Engine: auto, fused, ort or trt. [default: auto]");
   app.add_option("--lowering", where.lowering, "Decoder step graph. [default: the best for the installed library]");

@@ -1,6 +1,6 @@
-// One execution context for each set of buffers, at the optimization profile of its bucket, and one for each profile of
-// the encoder. All of them run on one stream and share one block of memory for temporaries, which is never moved, since
-// captured graphs hold its address. All calls here are in TensorRT since 8.6 and still in 11.
+// There is one execution context for each set of buffers, with the optimization profile of its bucket, and one for each
+// profile of the encoder. All contexts run on one stream and share one block of memory for temporaries. The block is
+// never moved, since captured graphs contain its address. All functions used here exist in TensorRT 8.6 to 11.
 
 #include "engines/trt.hpp"
 
@@ -26,24 +26,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The runtime and its log, which all engines of a directory share and which must outlive them.
+// The runtime and its log. All engines of a directory share it, and it must outlive them.
 struct Runtime {
   TensorRtLog log;
   std::unique_ptr<nvinfer1::IRuntime> runtime;
 };
 
-// One engine file, opened.
+// An open engine file.
 struct OpenEngine {
   std::shared_ptr<Runtime> runtime;
   std::unique_ptr<nvinfer1::ICudaEngine> engine;
-  std::set<std::string> names;  // of its inputs and outputs
+  std::set<std::string> names;  // names of inputs and outputs
 };
 
-// One optimization profile and the engine that it is of.
+// An optimization profile of an engine.
 struct Bucket {
   std::shared_ptr<const OpenEngine> engine;
   int profile;
-  StepSizes most;  // exact for beams; target is 0 for an encoder
+  StepSizes most;  // maximum sizes, but `beams` is exact; target is 0 for an encoder
 };
 
 std::string title() { return tensorrt_version().title(); }
@@ -72,7 +72,7 @@ class Scratch {
   std::byte* address_ = nullptr;
 };
 
-// One context at the profile of its bucket.
+// A context with the profile of its bucket.
 class Context {
  public:
   Context(Bucket bucket, const Graph& graph, std::shared_ptr<const Scratch> scratch)
@@ -80,8 +80,9 @@ class Context {
     context_ = new_context(*bucket_.engine->engine, scratch_->address(), scratch_->bytes);
     if (!context_ || !context_->setOptimizationProfileAsync(bucket_.profile, stream())) {
       const std::string fault = title() + " makes no execution context: " + why();
-      // A context takes little memory besides what it is given: one that is refused with less was refused for that.
-      if (scratch_->device().free_memory() < kLittle) throw ResourceError(fault);
+      // A context allocates little memory besides the scratch memory. If less than this is free, that is the cause of
+      // the failure.
+      if (scratch_->device().free_memory() < kLowMemory) throw ResourceError(fault);
       throw_failure(fault);
     }
     scratch_->device().synchronize();
@@ -104,7 +105,7 @@ class Context {
   }
 
  private:
-  static constexpr std::size_t kLittle = std::size_t{64} << 20;
+  static constexpr std::size_t kLowMemory = std::size_t{64} << 20;
 
   const Bucket bucket_;
   const Graph& graph_;
@@ -131,7 +132,7 @@ class Context {
   }
 };
 
-// The buckets of one graph, the fewest rows first, then the shortest cache.
+// The buckets of one graph, sorted by number of rows, then by cache length.
 struct Role {
   Graph graph;
   std::vector<Bucket> buckets;
@@ -163,9 +164,9 @@ class TrtProgram : public Program {
     return any ? &beams_.graph : nullptr;
   }
 
-  StepSizes bucket(const StepSizes& asked) const override {
-    const Bucket& found = smallest(asked);
-    return {found.most.batch, source_bucket(asked.source, source_), found.most.target, asked.beams};
+  StepSizes bucket(const StepSizes& requested) const override {
+    const Bucket& found = smallest(requested);
+    return {found.most.batch, source_bucket(requested.source, source_), found.most.target, requested.beams};
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
@@ -183,39 +184,39 @@ class TrtProgram : public Program {
   }
 
   bool can_be_captured() const override { return true; }
-  // TensorRT promises an output over an input only where a layer asks for it (getAliasedInputTensor).
+  // TensorRT only allows an output to overwrite an input if a layer requests it (getAliasedInputTensor).
   bool runs_in_order() const override { return false; }
 
  private:
   const Role encoder_;
   const Role step_;
-  const Role beams_;  // without buckets where there are no engines of beam search
+  const Role beams_;  // no buckets if there are no engines for beam search
   const std::int64_t source_;
   std::shared_ptr<const Scratch> scratch_;
   std::vector<std::unique_ptr<Context>> encoders_;
 
   const Role& role_of(const StepSizes& sizes) const { return sizes.beams == 1 ? step_ : beams_; }
 
-  // The fewest rows, then the shortest cache, that have room.
-  const Bucket& smallest(const StepSizes& asked) const {
-    const std::vector<Bucket>& buckets = role_of(asked).buckets;
+  // Return the first bucket that fits: the fewest rows, then the shortest cache.
+  const Bucket& smallest(const StepSizes& requested) const {
+    const std::vector<Bucket>& buckets = role_of(requested).buckets;
     const auto found = std::find_if(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
-      return bucket.most.beams == asked.beams && bucket.most.batch >= asked.batch &&
-             bucket.most.target >= asked.target && asked.source <= source_;
+      return bucket.most.beams == requested.beams && bucket.most.batch >= requested.batch &&
+             bucket.most.target >= requested.target && requested.source <= source_;
     });
     if (found != buckets.end()) return *found;
-    throw BundleError(too_large(asked));
+    throw BundleError(too_large(requested));
   }
 
-  static std::string too_large(const StepSizes& asked) {
-    return "no TensorRT engine takes a batch of " + std::to_string(asked.batch) + " rows of " +
-           std::to_string(asked.source) + " source and " + std::to_string(asked.target) +
+  static std::string too_large(const StepSizes& requested) {
+    return "no TensorRT engine takes a batch of " + std::to_string(requested.batch) + " rows of " +
+           std::to_string(requested.source) + " source and " + std::to_string(requested.target) +
            " target tokens: use a smaller batch, or run tx-build again for larger ones";
   }
 };
 
-// Inputs and outputs; an input that nothing reads may be left out. TensorRT wants memory for every output that an
-// engine has: unbound ones must have been removed by tx-build.
+// Check the inputs and outputs of an engine. TensorRT may remove unused inputs. It needs memory for every output, so
+// tx-build must have removed outputs that are not bound.
 void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& graph, const std::string& id_type) {
   std::map<std::string, std::string> listed;
   for (const auto* tensors : {&graph.inputs, &graph.outputs}) {
@@ -265,7 +266,7 @@ std::vector<Bucket> open_role(const std::shared_ptr<Runtime>& runtime, const Bui
   return buckets;
 }
 
-// The largest sizes that all engines of a directory accept.
+// Return the maximum sizes that all engines of a directory accept.
 Limits limits_of(const BuildRecord& record) {
   std::map<std::string, std::int64_t> batches;
   Limits limits{0, record.engines[0].profiles[0].source.max, 0};
