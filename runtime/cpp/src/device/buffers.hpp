@@ -18,7 +18,7 @@
 
 namespace txport::core {
 
-// Maximum number of steps of a group. The device stores the tokens of so many steps.
+// Maximum number of steps of a group. The device stores their tokens.
 inline constexpr std::size_t kRingSteps = 64;
 
 // Round a size up to the alignment of tensors that a library binds.
