@@ -71,7 +71,7 @@ typedef struct txport_engine_options {
   const char* engine;
   const char* lowering;
   int32_t threads;        /* threads of each operator on the CPU; 0: one per core */
-  int32_t many;           /* not 0: several threads will call at once; each call then uses only its own thread */
+  int32_t many;           /* not 0: optimize for several threads that call at once */
   txport_warning warning; /* NULL: warnings are discarded */
   void* warning_user;     /* passed to `warning` */
 } txport_engine_options;

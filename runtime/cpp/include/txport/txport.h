@@ -71,7 +71,7 @@ typedef struct txport_translator_options {
   int32_t batch_tokens;   /* maximum batch size in source tokens, including padding; 0: 4096 */
   txport_warning warning; /* NULL: warnings are discarded */
   void* warning_user;     /* passed to `warning` */
-  int32_t workers;        /* parallel batches on the CPU, each with a share of the cores; 0: 1; -1: one per core */
+  int32_t workers;        /* parallel batches on the CPU, which share the cores; 0: 1; -1: one per core, at most 4 */
   const char* engine;    /* "auto", "fused" (txport's for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT); NULL: auto */
   int32_t trust_engines; /* not 0: allow TensorRT engines in the bundle; they are native code, so trust its author */
   int32_t verify;        /* not 0: also compare the hash of the weights; hashes of other files are always compared */

@@ -95,7 +95,7 @@ struct TranslatorOptions {
   std::int32_t batch = 0;         // maximum batch size in sentences; 0: the bundle's maximum
   std::int32_t batch_tokens = 0;  // maximum batch size in source tokens, including padding; 0: 4096
   std::function<void(const std::string&)> warning;  // called with one sentence; must not throw
-  std::int32_t workers = 1;    // parallel batches on the CPU, each with a share of the cores; 0: one per core
+  std::int32_t workers = 1;    // parallel batches on the CPU, which share the cores; 0: one per core, at most 4
   bool trust_engines = false;  // allow TensorRT engines in the bundle; they are native code, so trust its author
   bool verify = false;         // also compare the hash of the weights; hashes of other files are always compared
 };
