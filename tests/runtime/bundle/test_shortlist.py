@@ -67,7 +67,7 @@ DAMAGES = {
     "has words that are not in ascending order": _put(7, 3),
     "ascending order: make it again with tx-shortlist": _put(-1, 5),
     "has word ranges that are not consecutive": _put(10, 9),
-    "that do not follow each other: make it again": _put(9, 1),  # the first word of id 0 would be left out
+    "that are not consecutive: make it again": _put(9, 1),  # the first word of id 0 would be left out
 }
 
 
