@@ -150,13 +150,14 @@ class Engine {
   virtual const Limits& limits() const = 0;
   virtual const SpecialTokens& tokens() const = 0;
   virtual std::int64_t vocabulary() const = 0;  // logits of a row
-  // Recommended number of steps before the host reads; 1 if reading costs nothing.
+  // Return the recommended number of steps before the host reads; 1 if reading costs nothing.
   virtual std::int64_t poll() const = 0;
-  // Whether logits can be read from states allocated without logits. They are then recomputed at each call.
+  // Return whether logits can be read from states allocated without logits. They are then recomputed at each call.
   virtual bool recomputes_logits() const { return false; }
-  // Whether its states support `restrict_rows`.
+  // Return whether its states support `restrict_rows`.
   virtual bool restricts() const { return false; }
-  // Whether short sources are computed without padding, so that they can share a batch with long ones at no cost.
+  // Return whether short sources are computed without padding, so that they can share a batch with long ones at no
+  // cost.
   virtual bool ragged() const { return false; }
   // Return the initial cache length of a batch with sources of up to `source` tokens. Caches double when a row has
   // filled them. It is short if longer caches make steps slower.

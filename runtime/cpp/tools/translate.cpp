@@ -272,7 +272,7 @@ void refuse_line(const std::string& line, const std::string& what) {
   check_utf8(line, what, ", or choose --errors replace or skip");
 }
 
-// Replace or skip invalid UTF-8 and skip longer lines than `max_bytes`, according to --errors. Return the number of
+// Replace or skip invalid UTF-8 and skip lines longer than `max_bytes`, according to --errors. Return the number of
 // lines before the first invalid one.
 std::size_t usable_lines(std::vector<std::string>& lines, const std::string& errors,
                          std::size_t max_bytes = std::string::npos) {

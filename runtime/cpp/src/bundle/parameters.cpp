@@ -45,8 +45,8 @@ std::string show(const Shape& shape) {
 bool fits(const Ids& shape, const Shape& expected) {
   if (shape.size() != expected.size()) return false;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    const auto* wanted = std::get_if<std::int64_t>(&expected[i]);
-    if (wanted != nullptr ? shape[i] != *wanted : shape[i] < 1 || shape[i] > kMaxSize) return false;
+    const auto* exact = std::get_if<std::int64_t>(&expected[i]);
+    if (exact != nullptr ? shape[i] != *exact : shape[i] < 1 || shape[i] > kMaxSize) return false;
   }
   return true;
 }

@@ -40,8 +40,8 @@ bool DeviceBeams::is_active(std::size_t sentence) const {
   return std::find(flags, end, false) != end;
 }
 
-// Where the next tokens of a sentence go; one that has finished stays before the end of the cache, where it writes what
-// unused.
+// Return the position of the next tokens of a sentence. Positions of finished sentences stay within the cache, where
+// unused values are written.
 std::int64_t DeviceBeams::position(std::size_t sentence) const { return std::min(lengths_[sentence], target() - 1); }
 
 // A sentence starts in the first of its rows. The others are finished until `reorder`.

@@ -46,14 +46,15 @@ bool gpu_fits(const TargetGpu& target, const Gpu& gpu) {
 // Return a message "is for ..., but this machine has ...".
 std::string misfit(const TargetGpu& target, const Gpu& gpu) {
   const std::string capabilities = joined(target.compute_capabilities);
-  std::string wanted = "compute capability " + (target.compatibility == "ampere_plus" ? "8.0 and later" : capabilities);
-  std::string here = gpu.title();
-  if (target.compatibility == "exact") wanted = *target.name + " (" + capabilities + ")";
+  std::string built_for =
+      "compute capability " + (target.compatibility == "ampere_plus" ? "8.0 and later" : capabilities);
+  std::string present = gpu.title();
+  if (target.compatibility == "exact") built_for = *target.name + " (" + capabilities + ")";
   if (target.compatibility == "exact" && has_name(target, gpu)) {
-    wanted += " of " + std::to_string(*target.multiprocessors) + " multiprocessors";
-    here += " of " + std::to_string(gpu.multiprocessors);
+    built_for += " of " + std::to_string(*target.multiprocessors) + " multiprocessors";
+    present += " of " + std::to_string(gpu.multiprocessors);
   }
-  return "is for " + wanted + ", but this machine has " + here;
+  return "is for " + built_for + ", but this machine has " + present;
 }
 
 // Return the reason why engines do not fit this machine; no value if they fit.
@@ -117,10 +118,10 @@ std::string untrusted(const fs::path& bundle) {
 }
 
 std::vector<fs::path> usable_directories(const fs::path& bundle, const Manifest& manifest, bool trust_engines) {
-  const fs::path own = user_engines(manifest);
-  std::vector<fs::path> found = engine_directories(own);
-  if (!found.empty() && !is_private(own)) {
-    throw BundleError("other users can write the TensorRT engines in " + own.string() +
+  const fs::path user_directory = user_engines(manifest);
+  std::vector<fs::path> found = engine_directories(user_directory);
+  if (!found.empty() && !is_private(user_directory)) {
+    throw BundleError("other users can write the TensorRT engines in " + user_directory.string() +
                       ": remove it, and run tx-build " + bundle.string());
   }
   if (trust_engines) {

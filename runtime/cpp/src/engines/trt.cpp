@@ -43,7 +43,7 @@ struct OpenEngine {
 struct Bucket {
   std::shared_ptr<const OpenEngine> engine;
   int profile;
-  StepSizes most;  // maximum sizes, but `beams` is exact; target is 0 for an encoder
+  StepSizes maximum;  // maximum sizes, but `beams` is exact; target is 0 for an encoder
 };
 
 std::string title() { return tensorrt_version().title(); }
@@ -88,7 +88,7 @@ class Context {
     scratch_->device().synchronize();
   }
 
-  const StepSizes& most() const { return bucket_.most; }
+  const StepSizes& maximum() const { return bucket_.maximum; }
 
   void bind(const DeviceTensors& tensors) {
     for (const std::string& name : bucket_.engine->names) {
@@ -139,7 +139,8 @@ struct Role {
 
   Role(Graph graph, std::vector<Bucket> opened) : graph(std::move(graph)), buckets(std::move(opened)) {
     std::sort(buckets.begin(), buckets.end(), [](const Bucket& first, const Bucket& second) {
-      return std::pair(first.most.batch, first.most.target) < std::pair(second.most.batch, second.most.target);
+      return std::pair(first.maximum.batch, first.maximum.target) <
+             std::pair(second.maximum.batch, second.maximum.target);
     });
   }
 };
@@ -148,11 +149,11 @@ class TrtProgram : public Program {
  public:
   TrtProgram(Role encoder, Role step, Role beams, std::int64_t source, std::shared_ptr<Device> device)
       : encoder_(std::move(encoder)), step_(std::move(step)), beams_(std::move(beams)), source_(source) {
-    std::size_t most = 0;
+    std::size_t maximum = 0;
     for (const Role* role : {&encoder_, &step_, &beams_}) {
-      for (const Bucket& bucket : role->buckets) most = std::max(most, scratch_bytes(*bucket.engine->engine));
+      for (const Bucket& bucket : role->buckets) maximum = std::max(maximum, scratch_bytes(*bucket.engine->engine));
     }
-    scratch_ = std::make_shared<Scratch>(std::move(device), most);
+    scratch_ = std::make_shared<Scratch>(std::move(device), maximum);
     for (const Bucket& bucket : encoder_.buckets) {
       encoders_.push_back(std::make_unique<Context>(bucket, encoder_.graph, scratch_));
     }
@@ -160,13 +161,13 @@ class TrtProgram : public Program {
 
   const Graph* beam_graph(std::int64_t beams) const override {
     const bool any = std::any_of(beams_.buckets.begin(), beams_.buckets.end(),
-                                 [&](const Bucket& bucket) { return bucket.most.beams == beams; });
+                                 [&](const Bucket& bucket) { return bucket.maximum.beams == beams; });
     return any ? &beams_.graph : nullptr;
   }
 
   StepSizes bucket(const StepSizes& requested) const override {
     const Bucket& found = smallest(requested);
-    return {found.most.batch, source_bucket(requested.source, source_), found.most.target, requested.beams};
+    return {found.maximum.batch, source_bucket(requested.source, source_), found.maximum.target, requested.beams};
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
@@ -177,7 +178,7 @@ class TrtProgram : public Program {
 
   void encode(const DeviceTensors& tensors, const StepSizes& sizes) const override {
     const auto found = std::find_if(encoders_.begin(), encoders_.end(),
-                                    [&](const auto& context) { return context->most().batch >= sizes.batch; });
+                                    [&](const auto& context) { return context->maximum().batch >= sizes.batch; });
     if (found == encoders_.end()) throw BundleError(too_large(sizes));
     (*found)->bind(tensors);
     (*found)->enqueue();
@@ -201,8 +202,8 @@ class TrtProgram : public Program {
   const Bucket& smallest(const StepSizes& requested) const {
     const std::vector<Bucket>& buckets = role_of(requested).buckets;
     const auto found = std::find_if(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
-      return bucket.most.beams == requested.beams && bucket.most.batch >= requested.batch &&
-             bucket.most.target >= requested.target && requested.source <= source_;
+      return bucket.maximum.beams == requested.beams && bucket.maximum.batch >= requested.batch &&
+             bucket.maximum.target >= requested.target && requested.source <= source_;
     });
     if (found != buckets.end()) return *found;
     throw BundleError(too_large(requested));

@@ -272,8 +272,8 @@ class Batch {
     // finished. Finished rows stay unchanged.
     const bool cancelled = std::any_of(active.begin(), active.end(), [](const auto& slot) { return slot->cancelled; });
     const bool ahead = engine_.poll() > 1 && !one_by_one && !cancelled && drained_ && !is_half_free(active);
-    const std::int64_t most = scheduler_.max_steps_ahead_;
-    const std::int64_t group = one_by_one ? 1 : ahead ? std::max<std::int64_t>(most / 2, 1) : most;
+    const std::int64_t max_steps = scheduler_.max_steps_ahead_;
+    const std::int64_t group = one_by_one ? 1 : ahead ? std::max<std::int64_t>(max_steps / 2, 1) : max_steps;
     if (in_flight_ == 0) in_flight_ = launch(group, active);
     const std::int64_t next = ahead ? launch(group, active) : 0;
     const Ids token_ids = state_->read().token_ids;
@@ -365,7 +365,8 @@ std::size_t Scheduler::max_sentences(std::int64_t source_length) const {
   return static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(max_sentences_, batch_tokens_ / source_length)));
 }
 
-// Take the next group of requests for a running batch, at most as many as it has slots; empty if none is admissible.
+// Take the next group of requests for a running batch, at most as many as it has slots; empty if none is
+// admissible.
 std::vector<Scheduler::Entry> Scheduler::take_group(const DecoderState& state, bool logits) {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> group;
@@ -422,8 +423,8 @@ std::size_t Scheduler::share(std::int64_t workers) const {
 //
 // A request does not fit if its source is longer than the state (on engines that pad) or if it needs logits and the
 // state has none. Then the running batch ends, and the request begins the next batch. This is rare when many requests
-// wait, because the queue is sorted by descending length. If the waiting sources are at most half as long as the state
-// and fill a batch, they get a new batch, to avoid padding.
+// wait, because the queue is sorted by descending length. If the waiting sources are at most half as long as the
+// state and fill a batch, they get a new batch, to avoid padding.
 std::size_t Scheduler::count_admissible(const DecoderState& state, bool logits, std::size_t max_count) const {
   if (queue_.empty()) return 0;
   const bool half = !engine_.ragged() && 2 * head_source_length() <= state.source();

@@ -18,13 +18,12 @@ struct Rules {
   double repetition_penalty = 1;
   // Never repeat an n-gram of this size, counting bos as a token (Paulus et al., section 2.5). 0: no rule.
   std::int64_t no_repeat_ngram = 0;
-  std::vector<Ids> bad_words;  // id sequences that are never generated
-  Ids suppress;                // ids that are never generated
-  Ids begin_suppress;          // ids that are never generated first, after the prefix
-  Ids end_ids;                 // ids that end a translation, in addition to eos
-  std::optional<std::int64_t>
-      forced_end;            // id that is generated last at the maximum length; beam search gives it the score 0
-  bool renormalize = false;  // beam search: renormalize probabilities after all rules
+  std::vector<Ids> bad_words;              // id sequences that are never generated
+  Ids suppress;                            // ids that are never generated
+  Ids begin_suppress;                      // ids that are never generated first, after the prefix
+  Ids end_ids;                             // ids that end a translation, in addition to eos
+  std::optional<std::int64_t> forced_end;  // last id at the maximum length; score 0 in beam search
+  bool renormalize = false;                // beam search: renormalize probabilities after all rules
 
   // Return whether a rule may change the translation.
   bool any() const { return change_scores() || !end_ids.empty() || forced_end.has_value(); }

@@ -80,8 +80,8 @@ class Table {
       if (matches > kMaxRules) {
         refuse("a normalisation table with more than " + std::to_string(kMaxRules) + " rules for one place");
       }
-      std::uint32_t& most = next[child];
-      most = std::max(most, matches);
+      std::uint32_t& max_matches = next[child];
+      max_matches = std::max(max_matches, matches);
     }
     return count;
   }
