@@ -121,10 +121,10 @@ class DeviceEngine : public Engine {
     constexpr int kRuns = 2;
     for (int i = 0; i < kRuns; ++i) buffers.step(0);
     parts_.device->synchronize();
-    CapturedRuns::Refused refused;
-    if (parts_.program->can_be_captured()) refused = [this](const std::string& fault) { warn(fault); };
+    CapturedRuns::OnRefused on_refused;
+    if (parts_.program->can_be_captured()) on_refused = [this](const std::string& fault) { warn(fault); };
     return std::make_unique<StepGroups>(
-        *parts_.device, [&buffers](std::size_t slot) { buffers.step(slot); }, std::move(refused));
+        *parts_.device, [&buffers](std::size_t slot) { buffers.step(slot); }, std::move(on_refused));
   }
 
   void warn(const std::string& fault) const {

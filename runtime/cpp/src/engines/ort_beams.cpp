@@ -203,7 +203,7 @@ std::unique_ptr<DecoderState> OrtBeams::resized(const std::vector<std::size_t>& 
   return narrowed(sentences);
 }
 
-std::unique_ptr<OrtState> OrtBeams::of(HostTensors tensors, std::size_t batch, std::int64_t target) const {
+std::unique_ptr<OrtState> OrtBeams::with_tensors(HostTensors tensors, std::size_t batch, std::int64_t target) const {
   const BeamSizes sizes{batch, beams(), source(), target};
   return std::unique_ptr<OrtState>(new OrtBeams(steps(), std::move(tensors), sizes, logits_));
 }

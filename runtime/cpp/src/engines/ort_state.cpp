@@ -148,13 +148,13 @@ std::unique_ptr<DecoderState> OrtState::resized(const std::vector<std::size_t>& 
 
 // Create a state that continues the rows of this one.
 std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t batch, std::int64_t target) const {
-  auto created = of(std::move(tensors), batch, target);
+  auto created = with_tensors(std::move(tensors), batch, target);
   created->caches_are_zero_ = caches_are_zero_;
   created->placed_ = placed_;
   return created;
 }
 
-std::unique_ptr<OrtState> OrtState::of(HostTensors tensors, std::size_t batch, std::int64_t target) const {
+std::unique_ptr<OrtState> OrtState::with_tensors(HostTensors tensors, std::size_t batch, std::int64_t target) const {
   return std::make_unique<OrtState>(steps_, std::move(tensors), batch, source_, target);
 }
 
