@@ -53,9 +53,9 @@ def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, wha
     """Check the ids of a whole sentence as `check_ids` does: at least one that is not padding, at most `most`."""
     found = check_ids(ids, vocabulary, what)
     if all(token == pad for token in found):
-        raise InputError(f"{what} has no id but padding: give at least one")
+        raise InputError(f"{what} has no ids except padding: give at least one")
     if len(found) > most:
-        raise InputError(f"{what} has {len(found)} tokens, more than the {most} that this bundle takes: shorten it")
+        raise InputError(f"{what} has {len(found)} tokens, more than the {most} that this bundle supports: shorten it")
     return found
 
 

@@ -242,7 +242,7 @@ class Archive:
         if start == _WIDE and end >= _WIDE_END.size:
             start = _WIDE_END.unpack(self._data[end - _WIDE_END.size : end])[9]
         if size > _LARGEST_DIRECTORY or start + size > end:
-            self._refuse("its directory does not lie in it")
+            self._refuse("its directory is outside the file")
         entries = list[_Entry]()
         at = start
         for _ in range(count):
@@ -275,7 +275,7 @@ class Archive:
         return _Entry(name, size, crc), extra + extra_length
 
     def _refuse(self, reason: str) -> NoReturn:
-        raise BundleError(f"{self} is not as tx-pack writes it, {reason}: copy it or make it again")
+        raise BundleError(f"{self} is not a valid file of tx-pack, {reason}: copy it or pack it again")
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,7 @@ class Manifest(ManifestFields):
                 what = "is not a directory"
             else:
                 what = "does not exist"
-            raise BundleError(
-                f"{files} {what}: give the directory that tx-export wrote, or the file that tx-pack wrote"
-            )
+            raise BundleError(f"{files} {what}: give a directory of tx-export or a file of tx-pack")
         path = files / NAME
         try:
             data = _first_bytes(path)

@@ -49,7 +49,7 @@ def _size_faults(manifest: ManifestFields) -> Iterator[str]:
     for name, sizes in encode(manifest.dimensions).items():
         least, best, most = sizes.values()
         if not 1 <= least <= best <= most <= _LARGEST_SIZE:
-            span = f"must rise from min over opt to max, from 1 to {_LARGEST_SIZE}"
+            span = f"must satisfy 1 <= min <= opt <= max <= {_LARGEST_SIZE}"
             yield f"dimensions.{name} {span}, but is {least}, {best}, {most}"
     for name, token in encode(manifest.tokens).items():
         if not 0 <= token < manifest.model.target_vocabulary:
@@ -90,13 +90,15 @@ def _graph_set_faults(manifest: ManifestFields) -> Iterator[str]:
     for graph in graphs:
         known = graph.role in _ROLES + _OPTIONAL_ROLES
         if not known and not graph.optional:
-            yield f"graph {graph.name!r} has the role {graph.role!r}, which this txport lacks, and is not optional"
+            reason = "which this txport does not support, and is not optional"
+            yield f"graph {graph.name!r} has the role {graph.role!r}, {reason}"
         if graph.role in _ROLES and graph.optional:
             yield f"graph {graph.name!r} is optional, but a runtime cannot do without its role {graph.role!r}"
         if graph.role in _OPTIONAL_ROLES and not graph.optional:
             yield f"graph {graph.name!r} is not optional, but a runtime can do without its role {graph.role!r}"
         if known and (graph.role == "decoder_step") == (graph.lowering == "standard"):
-            yield f"graph {graph.name!r} has the lowering {graph.lowering!r}, unfit for its role {graph.role!r}"
+            reason = f"which does not match its role {graph.role!r}"
+            yield f"graph {graph.name!r} has the lowering {graph.lowering!r}, {reason}"
         if graph.file not in manifest.files:
             yield f"graph {graph.name!r} names the file {graph.file!r}, which is not listed under files"
 

@@ -90,12 +90,12 @@ class Shortlist:
                 f"{target_vocabulary}"
             )
         if always > targets:
-            raise ValueError(f"has {always} words in every list, more than the {targets} that there are")
+            raise ValueError(f"has {always} words in every list, more than the vocabulary of {targets}")
         if min(always, count) < 0 or len(data) != 4 * (_HEADER + always + sources + 1 + count):
             raise ValueError(f"has {len(data)} bytes, which differs from its header")
         words, starts, candidates = np.split(numbers[_HEADER:], [always, always + sources + 1])
         if starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
-            raise ValueError("has words of source ids that do not follow each other")
+            raise ValueError("has word ranges that are not consecutive")
         _check(words, np.zeros(0, np.int64), targets)
         _check(candidates, starts, targets)
         if eos not in words:

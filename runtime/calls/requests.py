@@ -150,9 +150,9 @@ class Call:
         count = len(ids) + around.count
         most = self.limits.source
         if count > most:
-            message = f"{what} has {count} tokens, more than the {most} that this model takes"
+            message = f"{what} has {count} tokens, more than the {most} that this model supports"
             if self.options.strict:
-                raise InputError(f"{message}: shorten it, or leave out the option strict to have it cut")
+                raise InputError(f"{message}: shorten it, or leave out the option strict to truncate it")
             self.warn(f"{message}: it was cut")
         source = around.wrap(ids, most)
         request = self._request(source, around.target_prefix, number)

@@ -123,7 +123,7 @@ def _rules(options: Options, model: Model, tokenizer: "Tokenizer") -> Rules:
     if rules.forced_end is not None:
         check_ids([rules.forced_end], model.vocabulary, "forced_end")
     if len(set(rules.suppress)) == model.vocabulary:
-        raise InputError(f"suppress has all {model.vocabulary} ids: leave some that may be made")
+        raise InputError(f"suppress contains all {model.vocabulary} ids: leave out at least one")
     return rules
 
 
@@ -157,5 +157,5 @@ def _check(search: Search, options: Options, limits: Limits) -> None:
         else:
             name = "n_best"
         raise InputError(
-            f"{name} {rows} has no room: this bundle runs {limits.batch} rows together, which is the most for {name}"
+            f"{name} {rows} is too large: this bundle supports at most {limits.batch} rows, the maximum for {name}"
         )

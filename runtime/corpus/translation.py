@@ -69,7 +69,7 @@ class Translate:
         if isinstance(text, Fault):
             return str(text)
         if self._strict and result.truncated:
-            return f"the row has more than the {self.translator.engine.limits.source} tokens that this model takes"
+            return f"the row has more than the {self.translator.engine.limits.source} tokens that this model supports"
         return None
 
 

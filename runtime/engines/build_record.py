@@ -281,7 +281,7 @@ def _engine_faults(engine: EngineFile) -> Iterator[str]:
         for name in ("batch", "source", "target"):
             sizes: Range | None = getattr(profile, name)
             if sizes is not None and not 1 <= sizes.min <= sizes.opt <= sizes.max <= _LARGEST_SIZE:
-                yield f"profile {number} of {engine.file!r}: {name} must rise from min over opt to max, from 1"
+                yield f"profile {number} of {engine.file!r}: {name} must satisfy 1 <= min <= opt <= max"
 
 
 def _bucket_faults(record: BuildRecord) -> Iterator[str]:

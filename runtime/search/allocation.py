@@ -42,7 +42,7 @@ def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top
             way = f"batch {fitting[0]}"
         else:
             way = f"beam or n_best {fitting[1]}"
-        message = f"there is no memory for {sentences} sentences of {width} rows each: {way} fits"
+        message = f"there is not enough memory for {sentences} sentences of {width} rows each: {way} fits"
         raise ResourceError(message) from error
 
 

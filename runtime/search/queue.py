@@ -285,7 +285,7 @@ class Queue:
             deadlines = [(index, ticket.deadline) for index, ticket in lane.tickets.items()]
         for index, deadline in deadlines:
             if deadline is not None and deadline <= now:
-                self._give_up(lane, index, DeadlineExceeded("there was no answer at the deadline"))
+                self._give_up(lane, index, DeadlineExceeded("the request was not finished at its deadline"))
         return True
 
     def _give_up(self, lane: _Lane, index: int, error: Exception) -> None:

@@ -41,9 +41,11 @@ class Request:
         """Raise `InputError` if the source is empty or longer than the engine takes, or a length is not positive."""
         count = len(self.source_ids)
         if not 1 <= count <= limits.source:
-            raise InputError(f"a source of {count} tokens does not fit: give 1 to {limits.source} tokens, eos included")
+            raise InputError(
+                f"a source of {count} tokens does not fit: give 1 to {limits.source} tokens, including eos"
+            )
         if self.max_length is not None and self.max_length < 1:
-            raise InputError(f"a maximum length of {self.max_length} makes nothing: give 1 or more")
+            raise InputError(f"a maximum length of {self.max_length} allows no tokens: set 1 or more")
 
     @property
     def ruled(self) -> bool:

@@ -104,7 +104,8 @@ class Scheduler:
         self.poll = poll or engine.poll
         most = engine.limits.batch // policy.rows
         if most < 1:
-            raise InputError(f"{policy.rows} rows for a sentence are too many: this bundle runs {engine.limits.batch}")
+            limit = engine.limits.batch
+            raise InputError(f"a sentence needs {policy.rows} rows, but this bundle supports at most {limit}")
         self._rows = max(1, min(rows or most, most) // workers)
         self._batch_tokens = max(1, batch_tokens // workers)
         self._workers = workers

@@ -142,7 +142,7 @@ TEST_CASE("sentences that are too long are cut with a warning, or refused") {
   CHECK(results[1].truncated);
   CHECK_FALSE(results[0].truncated);
   REQUIRE(warnings.size() == 1);
-  CHECK(warnings[0] == "sentence 2 has 31 tokens, more than the 24 that this model takes: it was cut");
+  CHECK(warnings[0] == "sentence 2 has 31 tokens, more than the 24 that this model supports: it was cut");
   Options options;
   options.strict = true;
   CHECK(fault_of<InputError>([&] { translator.translate({text}, options, "line", 7); }).find("line 7 has 31") == 0);
@@ -161,7 +161,7 @@ TEST_CASE("bad arguments") {
   CHECK(fault(options).find("minimum length 73") != std::string::npos);
   CHECK(fault({}, {4, 96}).find("id 96, which is not between 0 and 95") != std::string::npos);
   CHECK(fault({}, {4, -1}).find("id -1") != std::string::npos);
-  CHECK(fault({}, {}) == "sentence 1 has no id but padding: give at least one");
+  CHECK(fault({}, {}) == "sentence 1 has no ids except padding: give at least one");
   CHECK(fault({}, Ids(25, 4)).find("25 tokens") != std::string::npos);
   options = {};
   options.prefix = Ids(72, 5);

@@ -168,7 +168,7 @@ def test_no_progress_among_lines_that_are_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--strict"], "shorten it, or leave out --strict to have it cut"),
+        (["--strict"], "shorten it, or leave out --strict to truncate it"),
         (["--n-best", "3", "--json"], "--n-best 3 is more than the beam of 1"),
         (["--top-p", "0.9"], "--top-p has no effect without --sample"),
         (["--length-penalty", "0.6"], "--length-penalty has no effect without a beam of 2 or more"),

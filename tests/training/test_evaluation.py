@@ -99,7 +99,7 @@ def test_beams_are_those_of_the_search(copying_model: Transformer) -> None:
     requests = [dataclasses.replace(each.request, search=search) for each in found if each is not None]
     expected = [Letters().decode(result.ids) for result in decode_all(engine, requests)]
     assert [answer.text for answer in answers(engine, Letters(), sentences, beam=3)] == expected
-    with pytest.raises(InputError, match="beam 65 has no room: this bundle runs 64 rows together"):
+    with pytest.raises(InputError, match="beam 65 is too large: this bundle supports at most 64 rows"):
         answers(engine, Letters(), sentences, beam=65)
 
 

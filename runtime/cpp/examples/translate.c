@@ -6,7 +6,7 @@ static int print_token(void* user, int64_t id, const char* text, size_t length, 
   (void)user, (void)id, (void)score;
   fwrite(text, 1, length, stdout);
   fflush(stdout);
-  return 0; /* anything else would stop */
+  return 0; /* any other value stops */
 }
 
 static int failed(const char* what) {
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   }
   if (txport_open(argv[1], NULL, &translator) != TXPORT_OK) return failed("open");
 
-  options.strict = 1; /* refuse what is too long, instead of cutting it */
+  options.strict = 1; /* refuse sentences that are too long, instead of truncating them */
   const char* texts[] = {argv[2]};
   if (txport_translate(translator, texts, NULL, 1, &options, &result) != TXPORT_OK) {
     txport_close(translator);
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   printf("%s\n", txport_result_text(result, 0, NULL));
   txport_result_free(result);
 
-  /* The same, token by token. */
+  /* Translate again, token by token. */
   txport_code code = txport_translate_stream(translator, argv[2], SIZE_MAX, &options, print_token, NULL);
   printf("\n");
   txport_close(translator);

@@ -10,9 +10,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    txport::TranslatorOptions how;
-    how.warning = [](const std::string& message) { std::cerr << "warning: " << message << "\n"; };
-    const txport::Translator translator(argv[1], how);
+    txport::TranslatorOptions settings;
+    settings.warning = [](const std::string& message) { std::cerr << "warning: " << message << "\n"; };
+    const txport::Translator translator(argv[1], settings);
     std::cerr << "txport " << txport::version() << ", " << translator.engine() << "\n";
 
     std::vector<std::string> sentences;

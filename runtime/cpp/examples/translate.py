@@ -1,4 +1,4 @@
-"""Translate one sentence by the C library, with ctypes: python translate.py libtxport.so BUNDLE "a sentence"."""
+"""Translate one sentence with the C library and ctypes: python translate.py libtxport.so BUNDLE "a sentence"."""
 
 import ctypes
 import sys

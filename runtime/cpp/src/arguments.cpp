@@ -6,9 +6,9 @@
 
 namespace txport::core {
 
-void check_pairs(std::size_t sentences, std::size_t answers) {
-  if (sentences != answers) {
-    throw InputError("there are " + std::to_string(sentences) + " sentences and " + std::to_string(answers) +
+void check_pairs(std::size_t sentences, std::size_t translations) {
+  if (sentences != translations) {
+    throw InputError("there are " + std::to_string(sentences) + " sentences and " + std::to_string(translations) +
                      " translations: give one for each");
   }
 }
@@ -22,15 +22,15 @@ void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what)
   }
 }
 
-void check_sentence(const Ids& ids, std::int64_t vocabulary, std::int64_t most, std::int64_t pad,
+void check_sentence(const Ids& ids, std::int64_t vocabulary, std::int64_t limit, std::int64_t pad,
                     const std::string& what) {
   check_ids(ids, vocabulary, what);
   if (std::all_of(ids.begin(), ids.end(), [pad](std::int64_t id) { return id == pad; })) {
-    throw InputError(what + " has no id but padding: give at least one");
+    throw InputError(what + " has no ids except padding: give at least one");
   }
-  if (ids.size() > static_cast<std::size_t>(most)) {
-    throw InputError(what + " has " + std::to_string(ids.size()) + " tokens, more than the " + std::to_string(most) +
-                     " that this bundle takes: shorten it");
+  if (ids.size() > static_cast<std::size_t>(limit)) {
+    throw InputError(what + " has " + std::to_string(ids.size()) + " tokens, more than the " + std::to_string(limit) +
+                     " that this bundle supports: shorten it");
   }
 }
 
@@ -42,14 +42,14 @@ void check_between(const std::string& what, std::int64_t value, std::int64_t low
   }
 }
 
-void check_lengths(const std::optional<std::int64_t>& max_length, std::int64_t min_length, std::size_t begun,
-                   std::int64_t most) {
-  if (max_length) check_between("maximum length", *max_length, 1, most, "the maximum of this model");
-  most = max_length.value_or(most);
-  check_between("minimum length", min_length, 0, most, "the maximum length");
-  if (static_cast<std::int64_t>(begun) >= most) {
-    throw InputError("a prefix of " + std::to_string(begun) +
-                     " tokens leaves no room for more: the maximum length is " + std::to_string(most));
+void check_lengths(const std::optional<std::int64_t>& max_length, std::int64_t min_length, std::size_t prefix,
+                   std::int64_t limit) {
+  if (max_length) check_between("maximum length", *max_length, 1, limit, "the maximum of this model");
+  limit = max_length.value_or(limit);
+  check_between("minimum length", min_length, 0, limit, "the maximum length");
+  if (static_cast<std::int64_t>(prefix) >= limit) {
+    throw InputError("a prefix of " + std::to_string(prefix) +
+                     " tokens leaves no room for more: the maximum length is " + std::to_string(limit));
   }
 }
 

@@ -1,4 +1,4 @@
-// Checks of what a caller of the Translator gives: each throws InputError, with a sentence that begins with `what`.
+// Checks of arguments of the Translator. Each throws InputError with a message that begins with `what`.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace txport::core {
 
-// Refuse numbers of sentences and of translations that differ.
-void check_pairs(std::size_t sentences, std::size_t answers);
+// Refuse different numbers of sentences and translations.
+void check_pairs(std::size_t sentences, std::size_t translations);
 
-// Refuse ids that are not of the vocabulary.
+// Refuse ids outside the vocabulary.
 void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what);
 
-// As `check_ids`, of a whole sentence: at least one id that is not padding, at most `most` ids.
-void check_sentence(const Ids& ids, std::int64_t vocabulary, std::int64_t most, std::int64_t pad,
+// Like `check_ids`, for a complete sentence: it needs at least one id other than padding, and at most `limit` ids.
+void check_sentence(const Ids& ids, std::int64_t vocabulary, std::int64_t limit, std::int64_t pad,
                     const std::string& what);
 
-// Refuse a number that is not from `low` to `high`; `why` explains the upper bound.
+// Refuse a number outside [low, high]. `why` explains the upper bound.
 void check_between(const std::string& what, std::int64_t value, std::int64_t low, std::int64_t high,
                    const std::string& why);
 
-// Refuse lengths beyond `most`, in tokens, and a prefix of `begun` tokens that leaves no room for more.
-void check_lengths(const std::optional<std::int64_t>& max_length, std::int64_t min_length, std::size_t begun,
-                   std::int64_t most);
+// Refuse lengths above `limit` tokens, and a prefix of `prefix` tokens that leaves no room for more tokens.
+void check_lengths(const std::optional<std::int64_t>& max_length, std::int64_t min_length, std::size_t prefix,
+                   std::int64_t limit);
 
 }  // namespace txport::core

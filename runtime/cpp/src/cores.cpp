@@ -14,12 +14,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Cores of one group, in the files of cgroups(7), of version 2 or 1; 0 if it is not limited, or not there.
+// Return the limit of a control group in cores, from the files of cgroups(7) version 2 or 1; 0 if there is no limit or
+// no such group.
 int limit_of(const fs::path& group, bool version_2) {
   double time = 0;
   double period = 0;
   if (version_2) {
-    std::ifstream(group / "cpu.max") >> time >> period;  // time is "max" if there is no limit
+    std::ifstream(group / "cpu.max") >> time >> period;  // "max", which is not a number, if there is no limit
   } else {
     std::ifstream(group / "cpu.cfs_quota_us") >> time;
     std::ifstream(group / "cpu.cfs_period_us") >> period;
@@ -27,7 +28,7 @@ int limit_of(const fs::path& group, bool version_2) {
   return time > 0 && period > 0 ? static_cast<int>(std::ceil(time / period)) : 0;
 }
 
-// Whether "cpu" is one of these names.
+// Return whether the list contains "cpu".
 bool has_cpu(const std::string& controllers) { return ("," + controllers + ",").find(",cpu,") != std::string::npos; }
 
 }  // namespace
@@ -41,7 +42,7 @@ int usable_cores() {
 int limited_cores() { return usable_cores() < affinity() ? usable_cores() : 0; }
 
 int quota(const fs::path& root) {
-  int least = 0;
+  int lowest = 0;
   std::ifstream groups(root / "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     std::istringstream fields(line);
@@ -51,14 +52,14 @@ int quota(const fs::path& root) {
     if (!std::getline(std::getline(std::getline(fields, number, ':'), controllers, ':'), path)) continue;
     if (!controllers.empty() && !has_cpu(controllers)) continue;
     const fs::path top = root / "sys/fs/cgroup" / controllers;
-    // A container may see its own group as the root.
+    // In a container, the group may appear as the root.
     for (fs::path group = fs::path(path).relative_path();; group = group.parent_path()) {
       const int limit = limit_of(top / group, controllers.empty());
-      if (limit > 0) least = least == 0 ? limit : std::min(least, limit);
+      if (limit > 0) lowest = lowest == 0 ? limit : std::min(lowest, limit);
       if (group.empty()) break;
     }
   }
-  return least;
+  return lowest;
 }
 
 }  // namespace txport::core

@@ -1,24 +1,24 @@
-// The processor's cores, and how an engine may use them.
+// Number of cores that this process may use.
 #pragma once
 
 #include <filesystem>
 
 namespace txport::core {
 
-// How many this process may use, by its affinity and by the quota of its control group; at least 1.
+// Return the number of usable cores, according to the affinity and the control group quota of this process; at least 1.
 int usable_cores();
-// That if a quota reduces them, which ONNX Runtime ignores; else 0.
+// Return the number of usable cores if a quota reduces it, otherwise 0. ONNX Runtime ignores quotas.
 int limited_cores();
 
-// Cores whose time the control group of this process may take, as of a container: 0 if nothing limits it. A part of a
-// core counts as one, as in the JVM and Go; more threads than that stand still for parts of each period. `root` is
-// where /proc and /sys are.
+// Return the quota of the control group of this process (for example of a container) in cores, rounded up as in the JVM
+// and Go; 0 if there is none. With more threads than this, all are paused for a part of each period. `root` is the
+// directory that contains /proc and /sys.
 int quota(const std::filesystem::path& root = "/");
 
-// The share of the processor that a bundle may use.
+// CPU settings of an engine.
 struct CpuShare {
-  int threads = 0;    // of each operator; 0 for as many as there are cores
-  bool many = false;  // many sentences will come at once, not one by one
+  int threads = 0;    // threads of each operator; 0: one per core
+  bool many = false;  // optimize for many concurrent sentences instead of single ones
 };
 
 }  // namespace txport::core

@@ -11,9 +11,9 @@ namespace txport::core {
 
 namespace {
 
-// NaN, of a row that was never placed, cannot be sorted.
+// Replace NaN, which rows that were never placed have, with -infinity, since NaN cannot be sorted.
 template <typename Number>
-Number ordered(Number logit) {
+Number nan_to_lowest(Number logit) {
   return std::fmax(logit, -std::numeric_limits<Number>::infinity());
 }
 
@@ -28,7 +28,7 @@ double log_sum_exp(const std::vector<float>& logits) {
 
 template <typename Number>
 Ids best_ids(const std::vector<Number>& logits, std::size_t k) {
-  const auto logit = [&](std::int64_t id) { return ordered(logits[static_cast<std::size_t>(id)]); };
+  const auto logit = [&](std::int64_t id) { return nan_to_lowest(logits[static_cast<std::size_t>(id)]); };
   Ids ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::partial_sort(
@@ -43,15 +43,15 @@ template Ids best_ids(const std::vector<double>& logits, std::size_t k);
 
 void DecoderState::restrict_rows(const std::vector<std::size_t>& /*rows*/,
                                  const std::vector<std::shared_ptr<const Ids>>& /*words*/) {
-  throw std::logic_error("this engine restricts no rows");
+  throw std::logic_error("this engine does not restrict rows");
 }
 
 std::vector<float> DecoderState::some_logits(std::size_t row, const Ids& token_ids) {
   const std::vector<float> all = logits(row);
-  std::vector<float> some;
-  some.reserve(token_ids.size());
-  for (const std::int64_t id : token_ids) some.push_back(all[static_cast<std::size_t>(id)]);
-  return some;
+  std::vector<float> selected;
+  selected.reserve(token_ids.size());
+  for (const std::int64_t id : token_ids) selected.push_back(all[static_cast<std::size_t>(id)]);
+  return selected;
 }
 
 double DecoderState::log_probability(std::size_t row, std::int64_t token) {
@@ -65,7 +65,7 @@ Top DecoderState::top(std::size_t k) {
     const std::vector<float> all = logits(row);
     for (const std::int64_t id : best_ids(all, k)) {
       result.token_ids.push_back(id);
-      result.logits.push_back(ordered(all[static_cast<std::size_t>(id)]));
+      result.logits.push_back(nan_to_lowest(all[static_cast<std::size_t>(id)]));
     }
     result.normaliser.push_back(log_sum_exp(all));
   }

@@ -1,9 +1,9 @@
-// What a library must offer to run a bundle: encode, then step a fixed set of rows whose buffers it owns.
+// Interface of engines, which run a bundle with a library: they encode sentences and then decode a fixed set of rows,
+// step by step, in buffers that they own.
 //
-// Search (search/) is written once over these classes, and does not depend on a library. Engines do not depend on it.
-// The location of buffers is private: an engine on a GPU keeps them there, and `read` is the only point at which the
-// host waits for it. Methods throw ResourceError: there is not enough memory; and EngineError: the library or the GPU
-// failed.
+// The search (search/) uses these classes and does not depend on a library. Engines do not depend on the search. An
+// engine on a GPU keeps its buffers there, and the host waits for the GPU only in `read`. Methods throw ResourceError
+// if memory does not suffice, and EngineError if the library or the GPU failed.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace txport::core {
 
-// The cache length that a batch begins with at least: enough for most sentences.
+// Minimum initial cache length of a batch, which suffices for most sentences.
 inline constexpr std::int64_t kFirstTarget = 32;
-// Steps of one call, at most.
+// Maximum number of steps in one call.
 inline constexpr std::int64_t kMaxSteps = 64;
 
-// Numbers `[rows, columns]`, row after row.
+// A matrix `[rows, columns]` in row-major order.
 struct FloatMatrix {
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -36,40 +36,40 @@ struct CrossAttention {
   std::vector<float> values;
 };
 
-// What the host learns of a group of steps.
+// Output of a group of steps.
 struct StepOutput {
-  // [steps, rows], what each of them made; pad for rows that had finished.
+  // [steps, rows], generated tokens; pad for finished rows.
   Ids token_ids;
-  // [rows], after the last of these steps.
+  // [rows], flags after the last of these steps.
   std::vector<bool> finished;
 };
 
-// What the host may read of a step besides its tokens.
+// Outputs of a step that the host may read, in addition to tokens.
 struct Outputs {
   bool logits = false;
-  std::size_t top = 0;  // the most candidates of a row that DecoderState::top is asked for; 0: none
-  // This number of adjacent rows belongs to one sentence: they are placed by the first of them, make tokens together,
-  // are reordered among themselves and moved as a whole. An engine may make use of that.
+  std::size_t top = 0;  // largest k of DecoderState::top; 0: none
+  // Number of adjacent rows that belong to one sentence. Only the first of them is placed. They advance together, are
+  // only reordered among themselves, and are moved as a whole. Engines may use this.
   std::size_t beams = 1;
 
-  // For engines that choose candidates by their logits.
+  // For engines that compute candidates from logits.
   bool any_logits() const { return logits || top > 0; }
 };
 
-// The k likeliest tokens of each row after a step, by descending logit, equal ones by ascending id.
+// The k most likely tokens of each row after a step, sorted by descending logit, then by ascending id.
 struct Top {
   Ids token_ids;                   // [rows, k]
   std::vector<float> logits;       // [rows, k]
-  std::vector<double> normaliser;  // [rows] ln of the sum of e^x over all logits of a row
+  std::vector<double> normaliser;  // [rows], log-sum-exp of all logits
 };
 
-// Of the logits of one row: the natural logarithm of the sum of e^x over them,
+// Return the log-sum-exp of the logits of one row.
 double log_sum_exp(const std::vector<float>& logits);
-// and the k ids that have the largest, in descending order, equal ones by ascending id; of float or double.
+// Return the k ids with the largest logits (float or double), sorted by descending logit, then by ascending id.
 template <typename Number>
 Ids best_ids(const std::vector<Number>& logits, std::size_t k);
 
-// What Engine::encode returned; opaque to all but the engine that made it.
+// Result of Engine::encode, which only the engine that created it can use.
 class Memory {
  public:
   Memory() = default;
@@ -78,10 +78,10 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 };
 
-// The buffers of one running batch: ids, positions, flags, caches and cross-attention keys and values.
+// The state of one running batch: ids, positions, flags, caches, and keys and values of cross-attention.
 //
 // Rows are independent: each has its own position, so a finished row can be refilled while the others continue. A row
-// that was never placed is finished and makes pad.
+// that was never placed is finished and generates pad.
 class DecoderState {
  public:
   DecoderState() = default;
@@ -90,50 +90,49 @@ class DecoderState {
   DecoderState& operator=(const DecoderState&) = delete;
 
   virtual std::size_t rows() const = 0;
-  virtual std::int64_t source() const = 0;  // width of the cross-attention buffers, in tokens
-  virtual std::int64_t target() const = 0;  // length of the self-attention caches, in tokens
+  virtual std::int64_t source() const = 0;  // length of the cross-attention buffers in tokens
+  virtual std::int64_t target() const = 0;  // length of the self-attention caches in tokens
 
-  // Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished. A state
-  // that takes all rows of `memory` may keep its buffers, and later placements write over them.
+  // Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]` and bos at position 0, and is not finished.
+  // A state that gets all rows of `memory` may reuse its buffers, which later placements overwrite.
   virtual void place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) = 0;
-  // Let these rows, which were just placed, choose among `words[i]` only, ascending ids: all results of the state
-  // is over these words, and others have the logit -infinity. Copies of a row have its words, until the row is placed
-  // again. Only on states of an engine that `restricts`.
+  // Restrict the target tokens of rows that were just placed to `words[i]`, ascending ids. All results of the state are
+  // computed over these ids; other logits are -infinity. Copies of a row have the same restriction, which ends when a
+  // row is placed again. Only for engines that support it (`restricts`).
   virtual void restrict_rows(const std::vector<std::size_t>& rows,
                              const std::vector<std::shared_ptr<const Ids>>& words);
-  // Advance every unfinished row by up to `count` tokens, at most kMaxSteps; may return before the device is done.
-  // Where Engine::poll is more than 1, a group of steps may begin before the one before it was read: the device works
-  // on it while the host polls the other.
+  // Advance every unfinished row by up to `count` tokens, at most kMaxSteps. May return before the device is done. If
+  // Engine::poll is more than 1, the next group of steps may be started before this one is read, so that the device
+  // does not wait for the host.
   virtual void step(std::int64_t count) = 0;
-  // Wait for the first group of steps that was not read yet, and return its tokens.
+  // Wait for the first group of steps that was not read yet, and return its output.
   virtual StepOutput read() = 0;
-  // Replace the last token that was made for these rows (forced prefix, suppressed eos) and their flag. Taking back a
-  // `finished` also advances the row's position by one, which the step did not do; finishing a row takes that step
-  // back, so that no finished row stands behind the end of its cache.
+  // Replace the last token of these rows, for example by a forced prefix, and their `finished` flag. Unfinishing a row
+  // also advances its position by one, which the step did not do. Finishing a row moves its position back by one, so
+  // that it never exceeds the cache.
   virtual void override_tokens(const std::vector<std::size_t>& rows, const Ids& token_ids,
                                const std::vector<bool>& finished) = 0;
-  // [target_vocabulary] of one row after the last step. Only on a state that was allocated with logits, or of an engine
-  // that `recomputes_logits`.
+  // Return logits [target_vocabulary] of one row after the last step. The state must have been allocated with logits,
+  // or the engine must recompute them (`recomputes_logits`).
   virtual std::vector<float> logits(std::size_t row) = 0;
-  // Those of some tokens.
+  // Return the logits of some tokens.
   virtual std::vector<float> some_logits(std::size_t row, const Ids& token_ids);
-  // The natural logarithm of a token's probability by these logits.
+  // Return the natural log-probability of a token.
   virtual double log_probability(std::size_t row, std::int64_t token);
-  // The k best candidates of every row after the last step, undefined for rows that it did not advance. k is at least
-  // 1, and at most Outputs::top of the state's allocation.
+  // Return the k best candidates of every row after the last step, undefined for rows that it did not advance. k is
+  // from 1 to Outputs::top of the allocation.
   virtual Top top(std::size_t k);
-  // Rearrange the rows in place: row i continues what row `rows[i]` was. A row may be taken more than once, and its
-  // copies are independent from then on. All steps must have been read; logits and candidates are undefined until the
-  // next one.
+  // Rearrange the rows in place: row i becomes a copy of the former row `rows[i]`. Rows may be repeated; copies are
+  // independent. All steps must have been read. Logits and candidates are undefined until the next step.
   virtual void reorder(const std::vector<std::size_t>& rows) = 0;
-  // A new state of rows.size() rows, from 1 to Limits::batch and possibly more than now, with caches of `target`
-  // tokens. Row i continues row `rows[i]` of this state; a row may be taken more than once, and its copies are
-  // independent from then on. This state is invalid afterwards, and all of its steps must have been read.
+  // Move the rows to a new state with caches of `target` tokens. Row i becomes a copy of row `rows[i]`. rows.size() is
+  // from 1 to Limits::batch; rows may be repeated, and copies are independent. All steps must have been read. This
+  // state becomes invalid.
   virtual std::unique_ptr<DecoderState> resized(const std::vector<std::size_t>& rows, std::int64_t target) = 0;
 };
 
-// A bundle, loaded by one library on one device. Threads may share one.
+// A bundle, loaded by one library on one device. Threads may share an engine.
 class Engine {
  public:
   Engine() = default;
@@ -145,24 +144,26 @@ class Engine {
   virtual const Limits& limits() const = 0;
   virtual const SpecialTokens& tokens() const = 0;
   virtual std::int64_t vocabulary() const = 0;  // logits of a row
-  // Steps that are worth making before the host polls; 1 where polling costs nothing.
+  // Return the recommended number of steps before the host reads; 1 if reading costs nothing.
   virtual std::int64_t poll() const = 0;
-  // Whether `logits` and `some_logits` are there without having been asked for, at their price when they are read.
+  // Return whether logits can be read from states allocated without logits. They are then recomputed at each call.
   virtual bool recomputes_logits() const { return false; }
-  // Whether its states have `restrict_rows`.
+  // Return whether its states support `restrict_rows`.
   virtual bool restricts() const { return false; }
-  // Whether short sources beside long ones cost nothing: no padding is computed.
+  // Return whether short sources are computed without padding, so that they can share a batch with long ones at no
+  // cost.
   virtual bool ragged() const { return false; }
-  // The length of the first caches of a batch of sources of up to `source` tokens; they double when a row has filled
-  // them. As short as possible where longer ones make a step more expensive.
+  // Return the initial cache length of a batch with sources of up to `source` tokens. Caches double when a row has
+  // filled them. It is short if longer caches make steps slower.
   virtual std::int64_t first_target(std::int64_t /*source*/) const { return kFirstTarget; }
 
-  // Run the encoder on `[batch, source]` ids, padded with pad, of `[batch]` lengths.
+  // Run the encoder on `[batch, source]` ids, padded with pad, with `[batch]` lengths.
   virtual std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const = 0;
-  // Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+  // Allocate a state for `rows` sentences of up to `source` tokens with caches of `target` tokens. All rows are
+  // finished.
   virtual std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                                  const Outputs& outputs) const = 0;
-  // Wait for all work that is under way, as measurements must: `encode` and `step` may return before they are done.
+  // Wait for all running work. Measurements need this, since `encode` and `step` may return before they are done.
   virtual void synchronize() const {}
 };
 

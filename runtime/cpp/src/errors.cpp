@@ -7,11 +7,11 @@
 namespace txport::core {
 
 namespace {
-constexpr std::size_t kMost = 200;
+constexpr std::size_t kMaxQuoted = 200;
 }
 
 bool is_out_of_memory(const std::string& message) {
-  std::string letters;  // CUDA_ERROR_OUT_OF_MEMORY, out of memory, OutOfMemory: all the same
+  std::string letters;  // to match CUDA_ERROR_OUT_OF_MEMORY, "out of memory" and OutOfMemory
   for (const char character : message) {
     if (character != ' ' && character != '_') letters += static_cast<char>(character | ('A' ^ 'a'));
   }
@@ -24,7 +24,7 @@ void throw_io_failure(const std::string& what, int code) {
 #ifdef EDQUOT
   constexpr int kQuota = EDQUOT;
 #else
-  constexpr int kQuota = ENOSPC;  // Windows has no other word for it
+  constexpr int kQuota = ENOSPC;  // Windows has no EDQUOT
 #endif
   constexpr std::array kExhausted{ENOSPC, kQuota, ENOMEM, EMFILE, ENFILE, EIO};
   if (std::find(kExhausted.begin(), kExhausted.end(), code) != kExhausted.end()) throw ResourceError(what);
@@ -33,7 +33,7 @@ void throw_io_failure(const std::string& what, int code) {
 
 std::string quote(const std::string& text) {
   std::string result = "'";
-  for (const char character : text.substr(0, kMost)) {
+  for (const char character : text.substr(0, kMaxQuoted)) {
     const auto byte = static_cast<unsigned char>(character);
     if (byte < 0x20 || byte == 0x7F) {
       result += "\\x";
@@ -43,7 +43,7 @@ std::string quote(const std::string& text) {
       result += character;
     }
   }
-  return result + (text.size() > kMost ? "...'" : "'");
+  return result + (text.size() > kMaxQuoted ? "...'" : "'");
 }
 
 }  // namespace txport::core

@@ -1,4 +1,4 @@
-// Half precision, as weights and logits have it.
+// Conversion of float16, the type of some weights and logits.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 
 namespace txport::core {
 
-// IEEE 754 binary16: 1 bit of sign, 5 of exponent, 10 of fraction. Without branches or libraries: bundles have
-// millions.
+// Convert IEEE 754 binary16: 1 sign bit, 5 exponent bits, 10 fraction bits. The code has no branches, since bundles
+// contain millions of such values.
 inline float float_of_half(std::uint16_t half) {
   const std::uint32_t magnitude = half & 0x7FFFU;
   const std::uint32_t sign = (half & 0x8000U) << 16U;
-  // Normal numbers, whose exponent counts from -127 and not from -15; infinities and NaN have the
-  // largest.
+  // Normal numbers: change the exponent bias from 15 to 127. Infinities and NaN get the largest exponent.
   const std::uint32_t normal = (magnitude << 13U) + (magnitude >= 0x7C00U ? 0x70000000U : 0x38000000U);
-  const float fraction = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24F;  // of those below 2^-14
+  const float fraction =
+      static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24F;  // subnormal numbers, below 2^-14
   std::uint32_t bits = 0;
   std::memcpy(&bits, &fraction, sizeof(bits));
   bits = (magnitude < 0x400U ? bits : normal) | sign;

@@ -8,14 +8,14 @@ namespace txport::core {
 
 using Ids = std::vector<std::int64_t>;
 
-// The largest sizes that an engine accepts: rows of a batch, source tokens and target tokens (both with eos).
+// Maximum number of rows of a batch, source tokens and target tokens (both including eos).
 struct Limits {
   std::int64_t batch = 0;
   std::int64_t source = 0;
   std::int64_t target = 0;
 };
 
-// Ids with a meaning: padding, unknown, decoder start (bos) and end of sequence.
+// Ids of padding, unknown token, decoder start (bos) and end of sequence (eos).
 struct SpecialTokens {
   std::int64_t pad = 0;
   std::int64_t unk = 0;

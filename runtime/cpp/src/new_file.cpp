@@ -18,14 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Its own path if that exists, of what a link points to.
+// Return the absolute path with symbolic links resolved.
 fs::path resolved(const std::string& path) {
   std::error_code fault;
   fs::path found = fs::weakly_canonical(fs::absolute(path, fault), fault);
   return fault ? fs::path(path) : found;
 }
 
-std::string sibling_of(const fs::path& path) {
+std::string temporary_path_of(const fs::path& path) {
   constexpr unsigned kDigits = 8;
   std::random_device random;
   std::string name = "." + path.filename().string() + ".txport-";
@@ -35,7 +35,7 @@ std::string sibling_of(const fs::path& path) {
 
 }  // namespace
 
-NewFile::NewFile(const std::string& path) : path_(resolved(path).string()), temporary_(sibling_of(path_)) {
+NewFile::NewFile(const std::string& path) : path_(resolved(path).string()), temporary_(temporary_path_of(path_)) {
   std::error_code fault;
   const fs::file_status status = fs::status(path_, fault);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
@@ -48,13 +48,13 @@ void NewFile::open() {
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg)
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
   if (descriptor_ < 0) fail(errno);
-  struct stat old {};  // which the same users may read as before
+  struct stat old {};  // keep the permissions of the old file
   if (::stat(path_.c_str(), &old) == 0 && ::fchmod(descriptor_, old.st_mode & 07777U) != 0) fail(errno);
 }
 
 NewFile::~NewFile() {
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());  // is not there if it was published
+  ::unlink(temporary_.c_str());  // already gone if it was published
 }
 
 void NewFile::publish() {

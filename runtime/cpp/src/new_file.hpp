@@ -1,26 +1,27 @@
-// A file that is either whole or absent.
+// A file that appears only when it is complete.
 #pragma once
 
 #include <string>
 
 namespace txport::core {
 
-// A temporary sibling of a file, which takes its place when it is complete and is removed if it never is.
+// A temporary file in the same directory. It replaces the target file when it is complete; otherwise it is removed.
 class NewFile {
  public:
-  // Only a name. Throws InputError: `path` is not a regular file.
+  // Choose the name of the temporary file, without creating it. Throws InputError: `path` exists and is not a regular
+  // file.
   explicit NewFile(const std::string& path);
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  // Throws InputError: the place cannot be written. ResourceError: the disk is full.
+  // Create the temporary file. Throws InputError: it cannot be written; ResourceError: the disk is full.
   void open();
-  // To write to.
+  // Return the descriptor for writing.
   int descriptor() const { return descriptor_; }
-  // Of the sibling.
+  // Return the path of the temporary file.
   const std::string& temporary_path() const { return temporary_; }
-  // Replace the file, so that readers see the old content or the new one. Throws as `open`.
+  // Replace the target file atomically: readers see either the old or the new content. Throws the errors of `open`.
   void publish();
 
  private:

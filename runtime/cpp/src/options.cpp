@@ -9,7 +9,7 @@ namespace txport::core {
 
 namespace {
 
-// As Python writes it.
+// Return a number in Python's notation.
 std::string show(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
@@ -20,12 +20,12 @@ std::string show(double value) {
   throw InputError(name + " " + value + " is not " + expected);
 }
 
-void check_least(const std::string& name, std::int64_t value, std::int64_t least) {
-  if (value < least) refuse(name, std::to_string(value), std::to_string(least) + " or more");
+void check_minimum(const std::string& name, std::int64_t value, std::int64_t minimum) {
+  if (value < minimum) refuse(name, std::to_string(value), std::to_string(minimum) + " or more");
 }
 
-void check_above_zero(const std::string& name, double value, double most, const char* bound) {
-  if (!(value > 0 && std::isfinite(value) && value <= most)) {
+void check_above_zero(const std::string& name, double value, double maximum, const char* bound) {
+  if (!(value > 0 && std::isfinite(value) && value <= maximum)) {
     refuse(name, show(value), std::string("a number above 0") + bound);
   }
 }
@@ -41,12 +41,12 @@ void check_choice(const std::string& name, const Choice& option) {
 }
 
 void check_option(const std::string& name, const Options::Limit& option) {
-  if (option) check_least(name, *option, 1);
+  if (option) check_minimum(name, *option, 1);
 }
 void check_option(const std::string& name, const Options::Natural& option) {
-  if (option) check_least(name, *option, 0);
+  if (option) check_minimum(name, *option, 0);
 }
-void check_option(const std::string& name, const Options::Count& option) { check_least(name, option, 0); }
+void check_option(const std::string& name, const Options::Count& option) { check_minimum(name, option, 0); }
 void check_option(const std::string& name, const Options::Number& option) {
   if (option && !std::isfinite(*option)) refuse(name, show(*option), "a number");
 }
@@ -58,7 +58,7 @@ void check_option(const std::string& name, const Options::Share& option) {
 }
 void check_option(const std::string& name, const Options::Settings& option) { check_choice(name, option); }
 void check_option(const std::string& name, const Options::Stopping& option) { check_choice(name, option); }
-// Of these kinds, every value may be.
+// All values of the other kinds are valid.
 template <typename Kind>
 void check_option(const std::string& /*name*/, const Kind& /*option*/) {}
 

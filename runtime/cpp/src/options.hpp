@@ -1,4 +1,4 @@
-// What a caller may choose for every sentence of a call; options.inc lists it.
+// Options for every sentence of a call, listed in options.inc.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace txport::core {
 
 struct Options {
-  // Optional kinds. Without a value they are the default or, with `generation=model`, the model's setting.
+  // Optional kinds. No value selects the default or, with generation "model", the model's generation setting.
   template <typename T, int kind>
   struct Maybe : std::optional<T> {
     using std::optional<T>::optional;
@@ -33,19 +33,19 @@ struct Options {
     using Maybe::Maybe;
     static constexpr std::array kChoices{"true", "false", "never"};
   };
-  // Kinds that always have one.
+  // Kinds that always have a value.
   using Count = std::int64_t;                                 // 0 or more
   using Flag = bool;                                          // off or on
-  using List = Ids;                                           // none if it is empty, as the two that follow
-  using Prefix = std::variant<std::string, Ids>;              // text, or target ids
-  using Words = std::vector<std::variant<std::string, Ids>>;  // likewise, each
+  using List = Ids;                                           // empty: unset, like the two below
+  using Prefix = std::variant<std::string, Ids>;              // text or target ids
+  using Words = std::vector<std::variant<std::string, Ids>>;  // texts or target ids
 
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): one list for members, C fields and flags
 #define TXPORT_OPTION(kind, name, help) kind name{};
 #include "options.inc"
 #undef TXPORT_OPTION
 
-  // Throws InputError: a value cannot be. Lengths and ids are checked where the bundle's sizes are known.
+  // Throw InputError if a value is invalid. Lengths and ids are checked later, together with the sizes of the bundle.
   void check() const;
 };
 

@@ -1,4 +1,4 @@
-// What a Translator gives.
+// Results of a Translator.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,31 @@ namespace txport::core {
 // The translation of one sentence.
 struct Translation {
   std::string text;                           // empty for an empty sentence
-  Ids ids;                                    // without bos; the last is eos unless the maximum length came first
-  std::optional<std::vector<double>> scores;  // the natural logarithm of each id's probability, if requested
-  bool truncated = false;                     // the sentence was longer than the bundle takes and was cut
-  bool finished = true;                       // it ended with eos, not at the maximum length, or is empty
-  bool looped = false;  // its end repeats a phrase at least three times, over at least twelve tokens
-  // What a beam search ranked it by: its log-probability divided by a power of its length.
+  Ids ids;                                    // without bos; the last one is eos unless the maximum length was reached
+  std::optional<std::vector<double>> scores;  // natural log-probability of each id, if requested
+  bool truncated = false;                     // the sentence was longer than the bundle supports and was truncated
+  bool finished = true;                       // it ended with eos or is empty; false if it reached the maximum length
+  bool looped = false;  // it ends with at least three repetitions of one phrase, at least twelve tokens
+  // Beam search: log-probability divided by a power of the length.
   std::optional<double> score;
   std::optional<Alignment> alignment;  // if requested; none for an empty sentence
-  // `[ids, source ids]`, how much each id attended to each source id: the average of text/alignment.hpp; likewise.
+  // `[ids, source ids]`, attention of each id over the source ids, averaged as in text/alignment.hpp, if requested;
+  // none for an empty sentence.
   std::optional<FloatMatrix> attention;
-  // All that `n_best` or `alternatives` asked for, this one first; empty if only one was asked for.
+  // All translations that `n_best` or `alternatives` requested, this one first; empty for a single one.
   std::vector<Translation> hypotheses;
 };
 
-// Whether ids end with one sequence three times in a row at least, and twelve ids of it.
+// Return whether ids end with at least three repetitions of one sequence, at least twelve ids in total.
 bool looped(const Ids& ids);
 
-// How likely a model takes a given translation for.
+// Score of a given translation.
 struct Score {
-  Ids ids;                     // without bos, the end included
-  std::vector<double> scores;  // the natural logarithm of each id's probability after those before it
+  Ids ids;                     // target ids without bos, including eos
+  std::vector<double> scores;  // natural log-probability of each id given the ids before it
 };
 
-// One step of a stream: the id, the text that became certain by it (perhaps none), its score if requested.
+// One token of a stream: the id, the text that it completes (often empty), and its score if requested.
 struct Piece {
   std::int64_t id = 0;
   std::string text;

@@ -16,7 +16,7 @@ std::string numbered(const char* what, std::size_t index) {
   return std::string(what) + " " + std::to_string(index + 1);
 }
 
-// The mean of all rows.
+// Return the mean of all rows.
 FloatMatrix mean_of(const FloatMatrix& matrix) {
   FloatMatrix mean{1, matrix.columns, std::vector<float>(matrix.columns)};
   for (std::size_t i = 0; i < matrix.values.size(); ++i) mean.values[i % matrix.columns] += matrix.values[i];
@@ -47,15 +47,15 @@ void Scorer::check_target(const Ids& ids, const std::string& what) const {
 std::vector<Score> Scorer::score(const Call& call, const std::vector<std::string_view>& sentences,
                                  const std::vector<Answer>& answers) const {
   check_pairs(sentences.size(), answers.size());
-  std::vector<Sentence> asked;
+  std::vector<Sentence> requests;
   for (std::size_t i = 0; i < sentences.size(); ++i) {
-    asked.push_back(call.needed(sentences[i], numbered("sentence", i)));
+    requests.push_back(call.needed(sentences[i], numbered("sentence", i)));
   }
   std::vector<Ids> sources;
   std::vector<Ids> targets;
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    targets.push_back(target_of(answers[i], asked[i], numbered("translation", i)));
-    sources.push_back(std::move(asked[i].request.source_ids));
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    targets.push_back(target_of(answers[i], requests[i], numbered("translation", i)));
+    sources.push_back(std::move(requests[i].request.source_ids));
   }
   return scores(sources, std::move(targets));
 }
@@ -74,11 +74,11 @@ std::vector<FloatMatrix> Scorer::embed(const Call& call, const std::vector<std::
     sources.push_back(call.needed(sentences[i], numbered("sentence", i)).request.source_ids);
   }
   check_has(bundle_, manifest_, kEncoderAttention);
-  std::vector<FloatMatrix> found(sources.size());
+  std::vector<FloatMatrix> results(sources.size());
   forcing_->memories(sources, [&](std::size_t index, FloatMatrix memory) {
-    found[index] = pooled ? mean_of(memory) : std::move(memory);
+    results[index] = pooled ? mean_of(memory) : std::move(memory);
   });
-  return found;
+  return results;
 }
 
 void Scorer::align(const Options& options, const std::vector<Sentence>& sentences,
@@ -109,36 +109,36 @@ Alignment Scorer::alignment(const Sentence& sentence, const Translation& transla
   }
   Alignment result;
   result.source_spans.resize(source.size());
-  std::vector<std::size_t> own;  // positions of the text's ids
+  std::vector<std::size_t> text_ids;  // positions of ids of the text
   if (sentence.text.empty()) {
     for (std::size_t i = 0; i < source.size(); ++i) {
-      if (!is_special(source[i])) own.push_back(i);
+      if (!is_special(source[i])) text_ids.push_back(i);
     }
   }
   for (std::size_t i = sentence.first; i < sentence.last; ++i) {
-    own.push_back(i);
+    text_ids.push_back(i);
     result.source_spans[i] = sentence.spans.at(i - sentence.first);
   }
   for (const Span& span : target_spans(tokenizer_, translation.ids)) {
     result.target_spans.push_back(stripped(span, translation.text));
   }
-  result.tokens = align_tokens(attention, own, aligned);
+  result.tokens = align_tokens(attention, text_ids, aligned);
   result.source_words = words_of(sentence.text);
   result.target_words = words_of(translation.text);
   align_words(result);
   return result;
 }
 
-// The ids of a given translation, as long as the bundle takes at most.
+// Return the checked ids of a given translation.
 Ids Scorer::target_of(const Answer& answer, const Sentence& sentence, const std::string& what) const {
   Ids ids;
   if (const auto* text = std::get_if<std::string_view>(&answer)) {
     check_utf8(*text, what);
-    const Ids own = tokenizer_.encode_prefix(*text);
-    if (own.empty()) throw InputError(what + " is empty: there is nothing to score");
+    const Ids text_ids = tokenizer_.encode_prefix(*text);
+    if (text_ids.empty()) throw InputError(what + " is empty: there is nothing to score");
     const auto language = sentence.request.prefix.begin();
     ids.assign(language, language + static_cast<std::ptrdiff_t>(sentence.forced));
-    ids.insert(ids.end(), own.begin(), own.end());
+    ids.insert(ids.end(), text_ids.begin(), text_ids.end());
     ids.push_back(manifest_.tokens.eos);
   } else {
     ids = std::get<Ids>(answer);
@@ -149,12 +149,12 @@ Ids Scorer::target_of(const Answer& answer, const Sentence& sentence, const std:
 
 std::vector<Score> Scorer::scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const {
   check_has(bundle_, manifest_, kDecoder);
-  std::vector<Score> found(targets.size());
+  std::vector<Score> results(targets.size());
   forcing_->read(sources, targets, false, [&](std::size_t i, const Reading& reading) {
-    found[i].scores.assign(reading.log_probabilities.begin(), reading.log_probabilities.end());
+    results[i].scores.assign(reading.log_probabilities.begin(), reading.log_probabilities.end());
   });
-  for (std::size_t i = 0; i < targets.size(); ++i) found[i].ids = std::move(targets[i]);
-  return found;
+  for (std::size_t i = 0; i < targets.size(); ++i) results[i].ids = std::move(targets[i]);
+  return results;
 }
 
 }  // namespace txport::core

@@ -1,4 +1,4 @@
-// Scores, embeddings, attention and alignments of sentences and reference translations.
+// Scores, embeddings, attention and alignments of sentences and given translations.
 #pragma once
 
 #include <memory>
@@ -17,38 +17,37 @@
 
 namespace txport::core {
 
-// A given translation: text, which is tokenized and ended with eos, or ids as of `Translation`.
+// A given translation: text, which is tokenized and gets eos, or ids in the form of `Translation::ids`.
 using Answer = std::variant<std::string_view, Ids>;
 
-// The graphs of tx-export --with-attention, asked about whole sentences. Threads may share one. All that it is made of
-// must outlive it.
+// Runs the graphs of tx-export --with-attention on complete sentences. Threads may share a scorer. The arguments of the
+// constructor must outlive it.
 class Scorer {
  public:
   Scorer(Bundle bundle, const Manifest& manifest, const Tokenizer& tokenizer, const Engine& engine, int threads);
 
-  // Throws BundleError: the bundle has no graph for these options.
+  // Throw BundleError if the bundle has no graph for these options.
   void check(const Options& options) const;
 
-  // Throws InputError: whole source ids are none or too many, or one is outside the vocabulary.
+  // Throw InputError if complete source ids are empty, too many, or outside the vocabulary.
   void check_source(const Ids& ids, const std::string& what) const;
 
-  // How likely the model takes a given translation of each sentence for: to rank some, or to filter a corpus. Of the
-  // options the languages and `strict` have a meaning here.
-  // Throws InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
-  // BundleError: the bundle was exported without the graph that scores need.
+  // Score a given translation of each sentence, for example to rank translations or to filter a corpus. Only the
+  // options for languages and `strict` have an effect. Throws InputError: the numbers of sentences and translations
+  // differ, a text is empty or too long, or an id is outside the vocabulary; BundleError: the bundle was exported
+  // without the graph for scores.
   std::vector<Score> score(const Call& call, const std::vector<std::string_view>& sentences,
                            const std::vector<Answer>& answers) const;
 
-  // The same of whole source ids and target ids, as `Translator::translate_ids` takes and gives them.
+  // Score complete source and target ids, in the form that `Translator::translate_ids` reads and returns.
   std::vector<Score> score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const;
 
-  // What the encoder makes of sentences: `[source ids, d_model]` of each or, if `pooled`, `[1, d_model]`, the mean over
-  // all ids, eos and language included. Options as for `score`.
-  // Throws InputError: a sentence is empty, or too long and `strict` is set. BundleError: the bundle was exported
-  // without the graph that embeddings need.
+  // Return the encoder output of each sentence: `[source ids, d_model]` or, if `pooled`, `[1, d_model]`, the mean over
+  // all ids including eos and language tokens. Options as in `score`. Throws InputError: a sentence is empty, or it is
+  // too long and `strict` is set; BundleError: the bundle was exported without the graph for embeddings.
   std::vector<FloatMatrix> embed(const Call& call, const std::vector<std::string_view>& sentences, bool pooled) const;
 
-  // Add alignment and attention to translations of these sentences, as far as the options ask for them.
+  // Add alignments and attention to translations of these sentences, if the options request them.
   void align(const Options& options, const std::vector<Sentence>& sentences,
              std::vector<Translation>& translations) const;
 

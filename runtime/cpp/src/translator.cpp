@@ -20,10 +20,10 @@ std::string show(const Ids& ids) {
   return "[" + text + "]";
 }
 
-// More workers read the weights more often than caches and memory can supply them.
+// With more workers, caches and memory cannot supply the weights fast enough.
 constexpr int kMaxWorkers = 4;
 
-// Replaces 0 by the number of workers, and of threads of each, that together use the machine's cores.
+// Replace 0 with the number of workers, and of threads per worker, so that together they use all cores.
 void share_cores(int& workers, int& threads) {
   const int cores = usable_cores();
   if (workers == 0) workers = std::max(1, std::min(kMaxWorkers, cores / std::max(1, threads)));
@@ -54,8 +54,8 @@ Translator::Translator(const Bundle& bundle, TranslatorOptions options)
   queue_ = std::make_unique<Queue>(*engine_, SearchOptions{options_.batch, options_.batch_tokens});
   const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
   const int cores = usable_cores();
-  const int side_by_side = std::max(1, cores / (options_.threads > 0 ? options_.threads : cores));
-  shared_ = std::make_unique<SharedBatches>(*engine_, search, static_cast<std::size_t>(side_by_side));
+  const int parallel = std::max(1, cores / (options_.threads > 0 ? options_.threads : cores));
+  shared_ = std::make_unique<SharedBatches>(*engine_, search, static_cast<std::size_t>(parallel));
   if (options_.batch) check_between("batch", *options_.batch, 1, engine_->limits().batch, "the maximum of this bundle");
 }
 
@@ -63,30 +63,30 @@ std::vector<Translation> Translator::translate(const std::vector<std::string_vie
                                                const std::string& what, std::size_t first) const {
   const Call shared = call(options);
   std::vector<Translation> results(sentences.size());
-  std::vector<Sentence> asked;
+  std::vector<Sentence> nonempty;
   std::vector<std::size_t> work;
   for (std::size_t i = 0; i < sentences.size(); ++i) {
     if (options.scores) results[i].scores.emplace();
     auto sentence = shared.sentence(sentences[i], what + " " + std::to_string(first + i), first + i);
     if (!sentence) continue;
     work.push_back(i);
-    asked.push_back(std::move(*sentence));
+    nonempty.push_back(std::move(*sentence));
   }
-  std::vector<Translation> made = translations(asked, shared.options());
-  for (std::size_t i = 0; i < work.size(); ++i) results[work[i]] = std::move(made[i]);
+  std::vector<Translation> output = translations(nonempty, shared.options());
+  for (std::size_t i = 0; i < work.size(); ++i) results[work[i]] = std::move(output[i]);
   return results;
 }
 
 Document Translator::translate_document(std::string_view text, const Options& options, const std::string& what) const {
   const Call shared = call(options);
   const Draft draft(shared, text, what);
-  std::vector<Sentence> asked;
+  std::vector<Sentence> nonempty;
   for (const auto& sentence : draft.sentences()) {
-    if (sentence) asked.push_back(*sentence);
+    if (sentence) nonempty.push_back(*sentence);
   }
-  std::vector<Translation> made = translations(asked, shared.options());
+  std::vector<Translation> output = translations(nonempty, shared.options());
   std::vector<Translation> all(draft.sentences().size());
-  auto next = made.begin();
+  auto next = output.begin();
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (draft.sentences()[i]) {
       all[i] = std::move(*next++);
@@ -102,17 +102,17 @@ std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sourc
     scorer_->check_source(sources[i], "sentence " + std::to_string(i + 1));
   }
   const Call shared = call(options);
-  std::vector<Sentence> asked;
-  asked.reserve(sources.size());
-  for (const Ids& source : sources) asked.push_back(shared.of_ids(source, asked.size() + 1));
-  return translations(asked, shared.options());
+  std::vector<Sentence> nonempty;
+  nonempty.reserve(sources.size());
+  for (const Ids& source : sources) nonempty.push_back(shared.of_ids(source, nonempty.size() + 1));
+  return translations(nonempty, shared.options());
 }
 
 namespace {
 
-// A sentence in the queue, and what belongs to it.
+// A sentence in the queue, with its text, options and listener.
 struct Submitted {
-  std::string text;  // that the sentence refers to
+  std::string text;  // owner of the text of `sentence`
   Sentence sentence;
   Options options;
   TextStream pieces;
@@ -124,30 +124,30 @@ struct Submitted {
 std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Options& options,
                                            Listener<Translation, Piece> listener, std::optional<double> seconds) const {
   const Call shared = call(options);
-  const auto asked = std::make_shared<Submitted>(
+  const auto job = std::make_shared<Submitted>(
       Submitted{std::string(sentence), Sentence{}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
-  auto found = shared.sentence(asked->text, "the sentence");
-  if (found && asked->listener.part) check_streams(found->request.search);
-  if (!found) {
+  auto parsed = shared.sentence(job->text, "the sentence");
+  if (parsed && job->listener.part) check_streams(parsed->request.search);
+  if (!parsed) {
     Translation nothing;
     if (options.scores) nothing.scores.emplace();
-    asked->listener.answer(std::move(nothing));
+    job->listener.answer(std::move(nothing));
     return std::make_shared<Ticket>();
   }
-  asked->sentence = std::move(*found);
+  job->sentence = std::move(*parsed);
   Listener<Result, Token> of_ids;
-  of_ids.answer = [this, asked](Result result) {
+  of_ids.answer = [this, job](Result result) {
     std::vector<Result> results;
     results.push_back(std::move(result));
-    asked->listener.answer(std::move(built({asked->sentence}, std::move(results), asked->options).front()));
+    job->listener.answer(std::move(built({job->sentence}, std::move(results), job->options).front()));
   };
-  of_ids.failure = asked->listener.failure;
-  if (asked->listener.part) {
-    of_ids.part = [asked](const Token& token) {
-      asked->listener.part({token.id, asked->pieces.add(token.id, token.last), token.score});
+  of_ids.failure = job->listener.failure;
+  if (job->listener.part) {
+    of_ids.part = [job](const Token& token) {
+      job->listener.part({token.id, job->pieces.add(token.id, token.last), token.score});
     };
   }
-  return queue_->submit(asked->sentence.request, std::move(of_ids), seconds);
+  return queue_->submit(job->sentence.request, std::move(of_ids), seconds);
 }
 
 std::vector<Score> Translator::score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
@@ -168,31 +168,31 @@ std::string Translator::self_check() const {
   const std::string path = bundle_.name(kGoldenName);
   const std::vector<Case> cases = parse_golden(bundle_.read(kGoldenName), path);
   const Ids prefix = affixes(manifest_.tokenizer, {}).target_prefix;
-  const std::int64_t most = engine_->limits().target;
+  const std::int64_t max_target = engine_->limits().target;
   std::vector<Request> requests;
-  for (const Case& item : cases) {  // no more is made than is compared
+  for (const Case& item : cases) {  // generate only as many tokens as are compared
     const auto length = static_cast<std::int64_t>(item.target_ids.size());
-    requests.push_back({item.source_ids, std::min(most, std::max<std::int64_t>(1, length)), 0, prefix, false});
+    requests.push_back({item.source_ids, std::min(max_target, std::max<std::int64_t>(1, length)), 0, prefix, false});
   }
   const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
   const std::vector<Result> batch = decode_all(*engine_, requests, search);
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const auto differs = [&](const std::string& what, const Ids& expected, const Ids& found) {
+    const auto differs = [&](const std::string& what, const Ids& expected, const Ids& actual) {
       return "case " + std::to_string(i) + " of " + path + " differs in the " + what + " with " + engine_->name() +
-             ": expected " + show(expected) + ", found " + show(found);
+             ": expected " + show(expected) + ", found " + show(actual);
     };
     Ids expected = cases[i].target_ids;
-    expected.resize(std::min(expected.size(), static_cast<std::size_t>(most)));
-    const auto begins = [&](const Ids& found) {
-      return found.size() >= expected.size() && std::equal(expected.begin(), expected.end(), found.begin());
+    expected.resize(std::min(expected.size(), static_cast<std::size_t>(max_target)));
+    const auto begins = [&](const Ids& actual) {
+      return actual.size() >= expected.size() && std::equal(expected.begin(), expected.end(), actual.begin());
     };
     if (!begins(batch[i].ids())) return differs("ids of a batch", expected, batch[i].ids());
     const Ids alone = decode_all(*engine_, {requests[i]}, search)[0].ids();
     if (!begins(alone)) return differs("ids of the sentence alone", expected, alone);
     if (manifest_.tokenizer.kind != "sentencepiece") continue;
     std::string_view text = cases[i].source;
-    const Affixes around = affixes_of(text, manifest_.tokenizer, {}, manifest_.tokens.unk);
-    const Ids source = around.wrap(tokenizer_->encode(text));
+    const Affixes affixes = affixes_of(text, manifest_.tokenizer, {}, manifest_.tokens.unk);
+    const Ids source = affixes.wrap(tokenizer_->encode(text));
     if (source != cases[i].source_ids) return differs("source ids", cases[i].source_ids, source);
   }
   return "";
@@ -214,17 +214,17 @@ std::vector<Translation> Translator::translations(const std::vector<Sentence>& s
 std::vector<Translation> Translator::built(const std::vector<Sentence>& sentences, std::vector<Result> results,
                                            const Options& options) const {
   const bool aligned = options.alignments || options.attention;
-  std::vector<Sentence> asked;  // once for each hypothesis
-  std::vector<Translation> made;
+  std::vector<Sentence> aligned_sentences;  // one for each hypothesis
+  std::vector<Translation> output;
   for (std::size_t i = 0; i < results.size(); ++i) {
     for (Hypothesis& hypothesis : results[i].hypotheses) {
-      made.push_back(translation(sentences[i], std::move(hypothesis)));
-      if (aligned) asked.push_back(sentences[i]);
+      output.push_back(translation(sentences[i], std::move(hypothesis)));
+      if (aligned) aligned_sentences.push_back(sentences[i]);
     }
   }
-  if (aligned) scorer_->align(options, asked, made);
+  if (aligned) scorer_->align(options, aligned_sentences, output);
   std::vector<Translation> grouped;
-  auto next = made.begin();
+  auto next = output.begin();
   for (const Result& result : results) {
     const auto end = next + static_cast<std::ptrdiff_t>(result.hypotheses.size());
     Translation& best = grouped.emplace_back(*next);
@@ -236,20 +236,20 @@ std::vector<Translation> Translator::built(const std::vector<Sentence>& sentence
 
 Translation Translator::translation(const Sentence& sentence, Hypothesis hypothesis) const {
   const Ids& ends = sentence.request.search.rules.end_ids;
-  Ids own = hypothesis.ids;
-  const std::int64_t last = own.back();
+  Ids visible = hypothesis.ids;
+  const std::int64_t last = visible.back();
   const bool by_rule = std::find(ends.begin(), ends.end(), last) != ends.end();
-  if (by_rule) own.pop_back();
-  Translation made;
-  made.text = tokenizer_->decode(own);
-  made.finished = by_rule || last == manifest_.tokens.eos;
-  if (made.finished && !by_rule) own.pop_back();
-  made.looped = looped(own);
-  made.ids = std::move(hypothesis.ids);
-  made.scores = std::move(hypothesis.scores);
-  made.score = hypothesis.score;
-  made.truncated = sentence.truncated;
-  return made;
+  if (by_rule) visible.pop_back();
+  Translation output;
+  output.text = tokenizer_->decode(visible);
+  output.finished = by_rule || last == manifest_.tokens.eos;
+  if (output.finished && !by_rule) visible.pop_back();
+  output.looped = looped(visible);
+  output.ids = std::move(hypothesis.ids);
+  output.scores = std::move(hypothesis.scores);
+  output.score = hypothesis.score;
+  output.truncated = sentence.truncated;
+  return output;
 }
 
 PieceStream::PieceStream(const Translator& translator, std::string_view sentence, const Options& options)
@@ -257,8 +257,8 @@ PieceStream::PieceStream(const Translator& translator, std::string_view sentence
   if (options.alignments || options.attention) {
     throw InputError("a stream has no alignments and no attention: use translate for these");
   }
-  auto asked = translator.call(options).sentence(sentence, "the sentence");
-  if (asked) tokens_.emplace(*translator.engine_, std::move(asked->request));
+  auto parsed = translator.call(options).sentence(sentence, "the sentence");
+  if (parsed) tokens_.emplace(*translator.engine_, std::move(parsed->request));
 }
 
 std::optional<Piece> PieceStream::next() {

@@ -1,4 +1,4 @@
-// Text in, text out: the one class that an application needs, behind the C ABI.
+// The main class, which translates texts. The C ABI and the C++ API wrap it.
 #pragma once
 
 #include <memory>
@@ -22,88 +22,89 @@
 
 namespace txport::core {
 
-// How to open a bundle.
+// Options for opening a bundle.
 struct TranslatorOptions {
-  Asked where;      // device, engine and lowering
-  int threads = 0;  // threads of each operator; 0 for as many as there are cores
-  std::optional<std::int64_t>
-      batch;  // maximum number of sentences that run together; without a value: the bundle's maximum
-  std::int64_t batch_tokens = kBatchTokens;  // the most source tokens, padding included, that run together
-  // Batches that run side by side on the CPU, over one set of weights: each gets a share of `batch`, `batch_tokens`
-  // and, if `threads` is 0, of the cores. One is best for single sentences, several for many; 0: by the cores.
+  EngineRequest where;                       // device, engine and lowering
+  int threads = 0;                           // threads of each operator; 0: one per core
+  std::optional<std::int64_t> batch;         // maximum batch size in sentences; no value: the bundle's maximum
+  std::int64_t batch_tokens = kBatchTokens;  // maximum batch size in source tokens, including padding
+  // Number of batches that run in parallel on the CPU and share the weights. Each gets a share of `batch`,
+  // `batch_tokens` and, if `threads` is 0, of the cores. One is best for single sentences, several for many sentences.
+  // 0: one per core, at most 4.
   int workers = 1;
-  bool verify = false;  // compare the hash of the weights as well
-  Warn warn;            // called in the thread of a call; may be empty
+  bool verify = false;  // also compare the hash of the weights
+  Warn warn;            // called in the thread that causes the warning; may be empty
 };
 
 class Translator;
 
-// A sentence that is being translated, token by token. The translator must outlive it.
+// A translation that is generated token by token. The translator must outlive it.
 class PieceStream {
  public:
   PieceStream(const Translator& translator, std::string_view sentence, const Options& options);
 
-  // The next token, or nothing after the last; the texts of all pieces, joined, are the translation.
+  // Return the next token, or no value after the last one. The concatenated texts of all pieces are the translation.
   std::optional<Piece> next();
 
  private:
   TextStream text_;
-  std::optional<TokenStream> tokens_;  // none for a sentence in which there is nothing to translate
+  std::optional<TokenStream> tokens_;  // no value for a sentence without words
 };
 
-// A bundle, ready to translate. Threads may share one: calls leave no state behind.
+// A bundle, ready to translate. Threads may share a translator, since calls leave no state behind.
 class Translator {
  public:
-  // Throws BundleError: the bundle is damaged, incomplete or of a newer format (hashes of all files but the weights are
-  // compared here). InputError: an argument cannot be used. MissingLibrary, EngineError, ResourceError: the device
+  // Throws BundleError: the bundle is damaged, incomplete or newer than this library (hashes of all files except the
+  // weights are compared); InputError: an argument is invalid; MissingLibrary, EngineError, ResourceError: the device
   // cannot be used.
   Translator(const Bundle& bundle, TranslatorOptions options);
   ~Translator() = default;
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
-  // Translate sentences in UTF-8; the results are in their order. `what` and `first` name a sentence in messages.
-  // Throws InputError: an option cannot be used, or a sentence is not UTF-8, or too long while `strict` is set.
-  // BundleError: the bundle was exported without the graph that alignments and attention need.
+  // Translate UTF-8 sentences and return the results in the same order. Messages name a sentence by `what` and its
+  // number, counted from `first`. Throws InputError: an option is invalid, a sentence is not UTF-8, or a sentence is
+  // too long and `strict` is set; BundleError: the bundle was exported without the graph for alignments and attention.
   std::vector<Translation> translate(const std::vector<std::string_view>& sentences, const Options& options,
                                      const std::string& what = "sentence", std::size_t first = 1) const;
 
-  // Translate a text of any length in UTF-8 and keep its layout. A sentence that is longer than the model takes is cut
-  // into parts, with a warning, or refused if `strict` is set. `what` names a line in messages. Throws as `translate`.
+  // Translate a UTF-8 text of any length and keep its layout. A sentence that is longer than the model supports is
+  // split into parts, with a warning, or refused if `strict` is set. `what` is the name of a line in messages. Throws
+  // the errors of `translate`.
   Document translate_document(std::string_view text, const Options& options, const std::string& what = "line") const;
 
-  // As `translate`, from source ids (eos included), without a tokenizer; `strict` makes no difference.
-  // Throws InputError: a source is empty, longer than the bundle takes, or has an id outside the vocabulary.
-  // Alignments are of tokens then: a source has no characters.
+  // Like `translate`, but from source ids including eos, without a tokenizer. `strict` has no effect. Alignments are
+  // only between tokens, since sources have no text. Throws InputError: a source is empty, longer than the bundle
+  // supports, or has an id outside the vocabulary.
   std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
-  // Translate one sentence in the batch that runs; any thread may do so at any time. `seconds`: the time to a deadline,
-  // after which the failure is a DeadlineExceeded. The listener is called in the thread that decodes, or in
-  // this call if there is nothing in the sentence to translate.
-  // Throws as `translate`, and InputError: parts are asked of a search that has several answers, or the queue was
-  // closed. ResourceError: kMaxWaiting requests wait. The listener hears nothing then.
+  // Submit one sentence to the running batch. Any thread may call this at any time. `seconds`: time limit, after which
+  // the listener gets DeadlineExceeded. The listener is called in the decoding thread, or during this call if the
+  // sentence has no words. Throws the errors of `translate`; also InputError if the listener wants parts of a search
+  // that is not greedy or if the queue is closed, and ResourceError if kMaxWaiting requests wait. The listener is not
+  // called then.
   std::shared_ptr<Ticket> submit(std::string_view sentence, const Options& options,
                                  Listener<Translation, Piece> listener,
                                  std::optional<double> seconds = std::nullopt) const;
 
-  // What answers submitted sentences.
+  // Return the queue of submitted sentences.
   Queue& queue() const { return *queue_; }
 
-  // How likely the model takes a given translation of each sentence for; see `Scorer`, as for the two that follow.
+  // Score given translations, and embed sentences; see the methods of `Scorer` with the same names.
   std::vector<Score> score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
                            const Options& options) const;
   std::vector<Score> score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const;
 
-  // What the encoder makes of sentences.
+  // See Scorer::embed.
   std::vector<FloatMatrix> embed(const std::vector<std::string_view>& sentences, const Options& options,
                                  bool pooled) const;
 
-  // How the bundle's golden cases differ from what comes out here; empty if they do not.
+  // Translate the bundle's golden cases. Return a description of the first difference; empty if there is none.
   std::string self_check() const;
 
   const Manifest& manifest() const { return manifest_; }
   const Engine& engine() const { return *engine_; }
-  // Why this engine, in the words of tx-inspect.
+  // Return the reason for the choice of the engine, in the words of tx-inspect.
   const std::string& reason() const { return reason_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
@@ -116,11 +117,11 @@ class Translator {
   std::unique_ptr<const Shortlist> shortlist_;  // null if the bundle has none
   std::unique_ptr<Engine> engine_;
   std::string reason_;
-  std::unique_ptr<Scorer> scorer_;  // uses all of these
-  std::unique_ptr<Queue> queue_;    // the same
+  std::unique_ptr<Scorer> scorer_;  // uses the members above
+  std::unique_ptr<Queue> queue_;    // uses the members above
   std::unique_ptr<SharedBatches> shared_;
 
-  // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that it needs.
+  // Throws InputError: an option is invalid; BundleError: the bundle does not have the required graph.
   Call call(const Options& options) const;
   std::vector<Translation> translations(const std::vector<Sentence>& sentences, const Options& options) const;
   std::vector<Translation> built(const std::vector<Sentence>& sentences, std::vector<Result> results,

@@ -16,8 +16,8 @@ bool between(unsigned value, unsigned low, unsigned high) { return low <= value 
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// The character that begins at `start`: how many of its bytes are there, and how many it has; 0 and 0 if none begins
-// (Unicode 15, table 3-7).
+// Return how many valid bytes of the character at `start` are available, and its full length; 0 and 0 if no character
+// begins there (Unicode 15, table 3-7).
 std::pair<std::size_t, std::size_t> character(std::string_view bytes, std::size_t start) {
   const unsigned first = byte_at(bytes, start);
   if (first < 0x80) return {1, 1};
@@ -26,7 +26,7 @@ std::pair<std::size_t, std::size_t> character(std::string_view bytes, std::size_
                              : between(first, 0xF0, 0xF4) ? 4
                                                           : 0;
   if (length == 0) return {0, 0};
-  // The second byte excludes overlong forms, surrogates and what is beyond U+10FFFF.
+  // The second byte excludes overlong forms, surrogates and code points above U+10FFFF.
   const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   for (std::size_t i = 1; i < length; ++i) {
@@ -37,10 +37,10 @@ std::pair<std::size_t, std::size_t> character(std::string_view bytes, std::size_
   return {length, length};
 }
 
-// Its length, or 0 if none begins or it is cut.
+// Return the length of the character at `start`, or 0 if it is invalid or truncated.
 std::size_t character_length(std::string_view bytes, std::size_t start) {
-  const auto [there, length] = character(bytes, start);
-  return there == length ? length : 0;
+  const auto [available, length] = character(bytes, start);
+  return available == length ? length : 0;
 }
 
 std::uint32_t code_point(std::string_view text, std::size_t start, std::size_t length) {
@@ -50,7 +50,7 @@ std::uint32_t code_point(std::string_view text, std::size_t start, std::size_t l
   return result;
 }
 
-// Whether a byte is one after the first of a character.
+// Return whether a byte is a continuation byte.
 bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 
 }  // namespace
@@ -76,10 +76,10 @@ void check_utf8(std::string_view bytes, const std::string& what, const std::stri
 std::string replace_faults(std::string_view bytes) {
   std::string text;
   for (std::size_t start = 0; start < bytes.size();) {
-    const auto [there, length] = character(bytes, start);
-    const bool whole = length > 0 && there == length;
+    const auto [available, length] = character(bytes, start);
+    const bool whole = length > 0 && available == length;
     text += whole ? bytes.substr(start, length) : kReplacement;
-    start += there > 0 ? there : 1;
+    start += available > 0 ? available : 1;
   }
   return text;
 }
@@ -109,7 +109,7 @@ bool is_white_space(std::uint32_t code) {
          code == 0x3000;
 }
 
-// White_Space, or bidirectional class B or S: what Python's str.isspace accepts.
+// Python's str.isspace accepts White_Space and the bidirectional classes B and S.
 bool is_space(std::uint32_t code) { return is_white_space(code) || between(code, 0x1C, 0x1F); }
 
 std::u32string characters_of(std::string_view text) {
@@ -156,14 +156,14 @@ Character character_at(std::string_view text, std::size_t start) {
 
 std::size_t character_before(std::string_view text, std::size_t end) { return character_begin(text, end - 1); }
 
-std::size_t character_begin(std::string_view text, std::size_t place) {
-  while (place > 0 && place < text.size() && continues(text[place])) --place;
-  return place;
+std::size_t character_begin(std::string_view text, std::size_t position) {
+  while (position > 0 && position < text.size() && continues(text[position])) --position;
+  return position;
 }
 
-std::size_t character_end(std::string_view text, std::size_t place) {
-  while (place < text.size() && continues(text[place])) ++place;
-  return place;
+std::size_t character_end(std::string_view text, std::size_t position) {
+  while (position < text.size() && continues(text[position])) ++position;
+  return position;
 }
 
 std::size_t before_space(std::string_view text, std::size_t end) {

@@ -1,4 +1,4 @@
-// Bounds of a number on the command line, in words.
+// Lower bounds of numbers on the command line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,13 +7,13 @@
 
 namespace txport::tools {
 
-// Refuse less than `least`, and add the bound to the help.
-inline CLI::Option* at_least(CLI::Option* option, std::int64_t least) {
-  const std::string words = "at least " + std::to_string(least);
+// Refuse values below `minimum`, and add the bound to the help.
+inline CLI::Option* at_least(CLI::Option* option, std::int64_t minimum) {
+  const std::string words = "at least " + std::to_string(minimum);
   const CLI::Validator bound(
-      [words, least](const std::string& text) {
+      [words, minimum](const std::string& text) {
         std::int64_t value = 0;
-        const bool fits = CLI::detail::lexical_cast(text, value) && value >= least;
+        const bool fits = CLI::detail::lexical_cast(text, value) && value >= minimum;
         return fits ? std::string() : text + " is not a whole number, " + words;
       },
       "");

@@ -43,7 +43,7 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// The value that a share of all values do not exceed (nearest rank).
+// Return the percentile of sorted values, by the nearest-rank method. `share` is from 0 to 1.
 double percentile(const std::vector<double>& sorted, double share) {
   const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(sorted.size())));
   return sorted[std::max<std::size_t>(rank, 1) - 1];
@@ -54,7 +54,7 @@ Json percentiles(std::vector<double> values) {
   return {{"p50", percentile(values, 0.50)}, {"p90", percentile(values, 0.90)}, {"p99", percentile(values, 0.99)}};
 }
 
-// Random ids, the same in every run; they do not affect the time.
+// Return random ids, the same in every run. Ids do not affect the time.
 Ids make_source(const Manifest& manifest, std::int64_t length, std::uint32_t seed) {
   std::mt19937 random(seed);
   const std::int64_t vocabulary = manifest.model.source_vocabulary;
@@ -67,14 +67,14 @@ Ids make_source(const Manifest& manifest, std::int64_t length, std::uint32_t see
   return ids;
 }
 
-// Call until three calls in a row take about the same time.
+// Call until three calls in a row take about the same time. Return the number of calls.
 std::size_t warm_up(const std::function<double()>& call) {
   std::vector<double> times;
   while (times.size() < kMaxWarmUp) {
     times.push_back(call());
     if (times.size() < kMinWarmUp) continue;
-    const auto [least, most] = std::minmax_element(times.end() - 3, times.end());
-    if (*most <= *least * (1 + kStable)) break;
+    const auto [fastest, slowest] = std::minmax_element(times.end() - 3, times.end());
+    if (*slowest <= *fastest * (1 + kStable)) break;
   }
   return times.size();
 }
@@ -104,13 +104,13 @@ std::int64_t peak_resident_bytes() {
 void check(const Arguments& arguments, const Manifest& manifest) {
   const Limits limits = manifest.limits();
   if (arguments.batch > limits.batch || arguments.source > limits.source || arguments.target > limits.target) {
-    throw InputError("this bundle takes up to " + std::to_string(limits.batch) + " sentences of " +
-                     std::to_string(limits.source) + " tokens and makes up to " + std::to_string(limits.target) +
-                     ": choose --batch, --source and --target within that");
+    throw InputError("this bundle supports up to " + std::to_string(limits.batch) + " sentences of " +
+                     std::to_string(limits.source) + " source tokens and up to " + std::to_string(limits.target) +
+                     " target tokens: choose --batch, --source and --target within these limits");
   }
 }
 
-// Everything that is timed. Tokens made are counted, since a model may end a sentence early.
+// Run all timed calls. Generated tokens are counted, since a model may end a sentence early.
 Json measure(const Arguments& arguments, const Translator& translator, double open_ms, double startup_ms) {
   const Manifest& manifest = translator.manifest();
   std::vector<Ids> sources;
@@ -131,15 +131,15 @@ Json measure(const Arguments& arguments, const Translator& translator, double op
     body();
     return milliseconds_since(start);
   };
-  const auto whole = [&] {
+  const auto translate = [&] {
     steps = tokens = 0;
     for (const Translation& result : translator.translate_ids(sources, options)) {
-      const auto made = static_cast<std::int64_t>(result.ids.size());
-      tokens += made;
-      steps = std::max(steps, made);
+      const auto length = static_cast<std::int64_t>(result.ids.size());
+      tokens += length;
+      steps = std::max(steps, length);
     }
   };
-  const std::size_t warm_ups = warm_up([&] { return timed(whole); });
+  const std::size_t warm_ups = warm_up([&] { return timed(translate); });
   std::vector<double> encoder;
   std::vector<double> first;
   std::vector<double> per_token;
@@ -151,7 +151,7 @@ Json measure(const Arguments& arguments, const Translator& translator, double op
       translator.engine().synchronize();
     }));
     first.push_back(timed([&] { translator.translate_ids(sources, one_token); }));
-    const double call = timed(whole);
+    const double call = timed(translate);
     total_ms += call;
     per_token.push_back(call / static_cast<double>(steps));
   }
@@ -202,7 +202,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--seconds", arguments.seconds, "Stop timing after this number of seconds.")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  Asked& where = arguments.opening.where;
+  EngineRequest& where = arguments.opening.where;
   app.add_option("--device", where.device, "Device: auto, cpu or cuda. [default: auto]");
   app.add_option("--engine", where.engine, "Engine: auto, fused, ort or trt. [default: auto]");
   app.add_option("--lowering", where.lowering, "Decoder step graph. [default: the best for the installed library]");
@@ -212,11 +212,11 @@ void declare(CLI::App& app, Arguments& arguments) {
 
 }  // namespace
 
-// NOLINTNEXTLINE(bugprone-exception-escape): only for want of memory to report an error
+// NOLINTNEXTLINE(bugprone-exception-escape): only if there is no memory to report an error
 int main(int argc, char** argv) {
   const auto start = Clock::now();
   CLI::App app{
-      "Measure a bundle: time to open, first token, milliseconds a token, tokens a second, memory. Writes JSON."};
+      "Measure a bundle: time to open, first token, milliseconds per token, tokens per second, memory. Writes JSON."};
   Arguments arguments;
   try {
     declare(app, arguments);

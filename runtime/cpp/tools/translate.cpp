@@ -1,5 +1,5 @@
-// txport-translate: files or standard input to standard output or a file, line by line; the same bytes as tx-translate
-// writes.
+// txport-translate: translate files or standard input line by line to standard output or a file. It writes the same
+// bytes as tx-translate.
 
 #include <unistd.h>
 
@@ -29,12 +29,12 @@ namespace {
 using namespace txport::core;
 using txport::tools::at_least;
 
-// As shells report a program that Ctrl-C or a closed pipe ended.
+// Exit codes after Ctrl-C and after a closed pipe, as shells report them.
 constexpr int kInterrupted = 130;
 constexpr int kClosedPipe = 141;
 constexpr const char* kStandardInput = "-";
 
-// A log-probability with six decimals, never as minus zero; JSON has no number that is not finite.
+// Return a log-probability with six decimals, never as minus zero. JSON cannot represent infinite numbers or NaN.
 std::string show(double score) {
   if (!std::isfinite(score)) return "null";
   std::ostringstream text;
@@ -49,7 +49,7 @@ std::string array(const std::vector<T>& values, const Show& show_one) {
   return "[" + text + "]";
 }
 
-// A span in characters, as tx-translate counts, of a text in which it is in bytes.
+// Return a byte range of a text in characters, which tx-translate counts.
 std::string in_characters(const Span& span, std::string_view text) {
   const std::size_t start = count_characters(text.substr(0, span.start));
   const std::size_t length = count_characters(text.substr(span.start, span.end - span.start));
@@ -91,7 +91,7 @@ std::string as_json(const Translation& result, std::string_view source) {
          flag("looped", result.looped) + others + "}";
 }
 
-// The text, and its parts with their character spans in source and text.
+// Return a document as JSON: the text, and its parts with their character ranges in source and text.
 std::string as_json(const Document& document, std::string_view source) {
   const std::string parts = array(document.parts, [&](const Part& part) {
     return R"({"source": )" + in_characters(part.source, source) + R"(, "target": )" +
@@ -101,7 +101,7 @@ std::string as_json(const Document& document, std::string_view source) {
   return "{\"text\": " + nlohmann::json(document.text).dump() + ", \"parts\": " + parts + "}\n";
 }
 
-// The text and its alignment in Marian's format.
+// Return the text and its alignment in Marian's format.
 std::string as_text_line(const Translation& result, bool alignments) {
   if (!alignments) return as_line(result.text);
   const std::string pairs = result.alignment ? result.alignment->pharaoh : "";
@@ -120,7 +120,7 @@ struct Arguments {
   Options options;
 };
 
-// Returns whether standard error is a terminal while input and output are not.
+// Return whether standard error is a terminal while input and output are not.
 bool is_watched(const Arguments& arguments) {
   const bool reads = std::count(arguments.files.begin(), arguments.files.end(), kStandardInput) > 0;
   return ::isatty(STDERR_FILENO) != 0 && !(reads && ::isatty(STDIN_FILENO) != 0) &&
@@ -128,7 +128,7 @@ bool is_watched(const Arguments& arguments) {
 }
 
 // Cleanup after Ctrl-C: an unfinished file (or null), and whether a progress line is unfinished.
-// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): a signal handler can only access globals
 const char* volatile unfinished_file = nullptr;
 volatile std::sig_atomic_t unfinished_line = 0;
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
@@ -141,7 +141,7 @@ extern "C" void on_interrupt(int /*signal*/) {
   ::_exit(kInterrupted);
 }
 
-// Lines done and lines a second on standard error, in one line that is updated.
+// Progress line on standard error: lines translated and lines per second.
 class Progress {
  public:
   explicit Progress(bool shown) : clear(shown ? "\r\x1b[K" : "") {}
@@ -162,7 +162,7 @@ class Progress {
               << std::flush;
   }
 
-  const std::string clear;  // what must precede anything else that is written there meanwhile
+  const std::string clear;  // erases the progress line; must precede other messages
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -181,14 +181,14 @@ class Output {
   explicit Output(const std::string& path) {
     if (path.empty()) return;
     file_.emplace(path);
-    unfinished_file = file_->temporary_path().c_str();  // before there is one: Ctrl-C may come at once
+    unfinished_file = file_->temporary_path().c_str();  // before the file exists: Ctrl-C may come at any time
     file_->open();
   }
   ~Output() { unfinished_file = nullptr; }
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  // Returns false if the reader has closed the pipe.
+  // Return false if the reader has closed the pipe.
   bool write(const std::string& data) const { return write_all(file_ ? file_->descriptor() : STDOUT_FILENO, data); }
   void finish() {
     if (file_) file_->publish();
@@ -198,13 +198,13 @@ class Output {
   std::optional<NewFile> file_;
 };
 
-// max_length is --max-length.
+// Return the flag of an option: --max-length for max_length.
 std::string flag_of(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return "--" + name;
 }
 
-// Replaces names of options in a message by their flags, such as --n-best for n_best.
+// Replace names of options in a message with their flags, such as n_best with --n-best.
 std::string with_flags(const std::string& message) {
 #define TXPORT_OPTION(kind, name, help) #name,
   static const std::vector<std::string> names{
@@ -235,8 +235,8 @@ std::string with_flags(const std::string& message) {
 
 // Refuse arguments that would fail only after the translation.
 void check(const Arguments& arguments) {
-  const auto needs_json = [&](bool asked, const std::string& name) {
-    if (asked && !arguments.json) {
+  const auto needs_json = [&](bool requested, const std::string& name) {
+    if (requested && !arguments.json) {
       throw InputError(flag_of(name) + " needs --json: it does not fit in a line of text");
     }
   };
@@ -250,20 +250,20 @@ void check(const Arguments& arguments) {
   }
 }
 
-// Dropped before the first line of a file.
+// Removed from the first line of a file.
 constexpr const char* kByteOrderMark = "\xEF\xBB\xBF";
 
 // Longer lines are refused: they are not sentences, and would waste memory and time.
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
 
-// A number with commas between thousands.
+// Return a number with commas between thousands.
 std::string grouped(std::size_t number) {
   std::string text = std::to_string(number);
   for (std::size_t place = text.size(); place > 3; place -= 3) text.insert(place - 3, ",");
   return text;
 }
 
-// Throws an error that explains why a line is not translated.
+// Throw an error that explains why a line is not translated.
 void refuse_line(const std::string& line, const std::string& what) {
   if (line.size() > kMaxLineBytes) {
     throw InputError(what + " has " + grouped(line.size()) + " bytes, more than " + grouped(kMaxLineBytes) +
@@ -272,11 +272,12 @@ void refuse_line(const std::string& line, const std::string& what) {
   check_utf8(line, what, ", or choose --errors replace or skip");
 }
 
-// The number of lines before the first one that is invalid UTF-8 or too long, unless --errors replaces or skips it.
+// Replace or skip invalid UTF-8 and skip lines longer than `max_bytes`, according to --errors. Return the number of
+// lines before the first invalid one.
 std::size_t usable_lines(std::vector<std::string>& lines, const std::string& errors,
-                         std::size_t most = std::string::npos) {
+                         std::size_t max_bytes = std::string::npos) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].size() > most) {
+    if (lines[i].size() > max_bytes) {
       if (errors != "skip") return i;
       lines[i].clear();
     }
@@ -287,7 +288,7 @@ std::size_t usable_lines(std::vector<std::string>& lines, const std::string& err
   return lines.size();
 }
 
-// A text in which each line is UTF-8; see `usable_lines`.
+// Return a text in which each line is valid UTF-8; see `usable_lines`.
 std::string usable_text(std::string text, const std::string& errors, const std::string& what) {
   if (!utf8_fault(text)) return text;
   std::string usable;
@@ -358,7 +359,7 @@ int translate(Arguments& arguments) {
   return 0;
 }
 
-// The flag of an option, by its kind.
+// Add the flag of an option to the command line, according to its kind.
 void add(CLI::App& app, const std::string& flag, Options::Limit& option, const char* help) {
   at_least(app.add_option<Options::Limit, std::int64_t>(flag, option, help), 1);
 }
@@ -393,7 +394,7 @@ void add(CLI::App& app, const std::string& flag, Options::Prefix& option, const 
   app.add_option_function<std::string>(
       flag, [&option](const std::string& text) { option = text; }, help);
 }
-// One value each time that it is given.
+// Repeatable flags: one value per flag.
 void add(CLI::App& app, const std::string& flag, Options::Words& option, const char* help) {
   app.add_option_function<std::vector<std::string>>(
          flag, [&option](const std::vector<std::string>& words) { option.assign(words.begin(), words.end()); }, help)
@@ -449,9 +450,9 @@ void declare(CLI::App& app, Arguments& arguments) {
 
 }  // namespace
 
-// NOLINTNEXTLINE(bugprone-exception-escape): only for want of memory to report an error
+// NOLINTNEXTLINE(bugprone-exception-escape): only if there is no memory to report an error
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // NOLINT(cert-err33-c): write reports it instead
+  std::signal(SIGPIPE, SIG_IGN);  // NOLINT(cert-err33-c): write() reports it instead
   listen_for_interrupts();
   CLI::App app{"Translate lines of files or standard input with a bundle. Each input line gives one output line."};
   Arguments arguments;

@@ -243,10 +243,10 @@ SPLIT = [TEXT, "--target", ANSWER]
         (["", "--target", ANSWER], "the text is empty: give a sentence"),
         ([" \n"], "the text is empty: give a sentence"),
         ([TEXT, "--target", ""], "the translation is empty: give a sentence"),
-        (["a " * 200], "the text has 201 tokens, more than the 128 that this model takes: shorten it, or leave out"),
+        (["a " * 200], "the text has 201 tokens, more than the 128 that this model supports: shorten it, or leave out"),
         (
             [TEXT, "--target", "a " * 200],
-            "the translation has 201 tokens, more than the 128 that this model takes",
+            "the translation has 201 tokens, more than the 128 that this model supports",
         ),
         ([*SPLIT, "--target-language", "de"], "de"),
         ([], "give a bundle or a checkpoint, and a text in quotes, or --positions"),
@@ -276,7 +276,7 @@ def test_positions_and_a_word(tmp_path: Path) -> None:
 
 def test_a_text_longer_than_a_bundle_takes(attention_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"the sentence has \d+ tokens, more than the \d+ that this model takes: shorten"
+        InputError, match=r"the sentence has \d+ tokens, more than the \d+ that this model supports: shorten"
     ):
         attend(attention_bundle, "a " * 1000, "-o", tmp_path / "out.svg")
 

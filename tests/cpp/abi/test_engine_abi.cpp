@@ -203,7 +203,7 @@ TEST_CASE("the fused engine of a described model is that of its bundle, and its 
   with([](txport_model& fields) { fields.weights_bytes -= 1; }, TXPORT_BUNDLE_ERROR, "beyond the");
   with([](txport_model& fields) { fields.weights_bytes += 1; }, TXPORT_BUNDLE_ERROR, "bytes instead of");
   with([&](txport_model& fields) { fields.weights_data = weights.data() + 1; }, TXPORT_INPUT_ERROR,
-       "weights_data is at no multiple of 4 bytes");
+       "weights_data is not at a multiple of 4 bytes");
   with([](txport_model& fields) { fields.parameter_count = 1; }, TXPORT_BUNDLE_ERROR, "misses the tensor");
   described.parameter(0).dimensions = 3;
   refused_as(TXPORT_INPUT_ERROR, "txport_parameter.dimensions is 3");
@@ -365,7 +365,7 @@ TEST_CASE("the C ABI of an engine searches as beam search does") {
       REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
       CHECK(refused(go_on(2, 3), "were not read"));
       REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
-      CHECK(refused(go_on(1, 3), "count is 1, and the state has 4 rows for sentences of 2"));
+      CHECK(refused(go_on(1, 3), "count is 1, but the state has 4 rows, 2 per sentence"));
       REQUIRE(go_on(2, 3) == TXPORT_OK);
       CHECK(steps >= 1);
       CHECK(steps <= 4);

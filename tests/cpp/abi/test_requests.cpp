@@ -88,7 +88,7 @@ TEST_CASE("C ABI: a request whose answer is waited for") {
     CHECK(txport_result_text(result, 0, nullptr) == expected);
     txport_result_free(result);
     CHECK(txport_pending_wait(pending, -1, &result) == TXPORT_INPUT_ERROR);
-    CHECK(std::string(txport_message()).find("was taken already") != std::string::npos);
+    CHECK(std::string(txport_message()).find("was already returned") != std::string::npos);
     CHECK(result == nullptr);
     txport_pending_free(pending);
 
@@ -126,7 +126,7 @@ TEST_CASE("C ABI: a request whose answer comes to a callback") {
   REQUIRE(txport_submit(opened.translator, "one", SIZE_MAX, nullptr, &request, &pending) == TXPORT_OK);
   stopped.wait();
   CHECK(stopped.code == TXPORT_CANCELLED);
-  CHECK(stopped.message == "the callback asked to stop");
+  CHECK(stopped.message == "the callback stopped the translation");
   CHECK(stopped.left == 0);
   txport_result* result = nullptr;
   CHECK(txport_pending_wait(pending, 0, &result) == TXPORT_INPUT_ERROR);  // the answer went to the callback
@@ -137,7 +137,7 @@ TEST_CASE("C ABI: a request whose answer comes to a callback") {
   REQUIRE(txport_submit(opened.translator, "one", SIZE_MAX, nullptr, &request, nullptr) == TXPORT_OK);
   late.wait();
   CHECK(late.code == TXPORT_DEADLINE_EXCEEDED);
-  CHECK(late.message == "there was no answer at the deadline");
+  CHECK(late.message == "the request was not finished at its deadline");
 }
 
 TEST_CASE("C ABI: a callback that throws ends its request only") {

@@ -104,11 +104,11 @@ TEST_CASE("what is wrong with a bundle in one file is said with its name") {
   CHECK(fault(data + "x") == none);
   data[0] = 'Q';
   CHECK(fault(data) == path.string() +
-                           " is not as tx-pack writes it, a member's header differs from the directory: copy it or "
-                           "make it again");
+                           " is not a valid file of tx-pack, a member's header differs from the directory: copy it or "
+                           "pack it again");
   CHECK(fault_of<InputError>([&] {
           Bundle::of_memory(std::string_view(data).substr(1));
-        }).find("at no multiple of 8 bytes") != std::string::npos);
+        }).find("is not a multiple of 8") != std::string::npos);
 }
 
 TEST_CASE("a member that was changed is found by its hash") {

@@ -57,7 +57,7 @@ TEST_CASE("a shortlist that cannot be is refused") {
   CHECK(fault(0, 7) == "is not a shortlist");
   CHECK(fault(1, 2) == "is of version 2, and this txport reads version 1");
   CHECK(fault(3, 8) == "is for vocabularies of 3 and 8 ids, but the model has 3 and 9");
-  CHECK(fault(4, 10) == "has 10 words in every list, more than the 9 that there are");
+  CHECK(fault(4, 10) == "has 10 words in every list, more than the vocabulary of 9");
   CHECK(fault(4, 1) == "has 60 bytes, which differs from its header");
   CHECK(fault(5, -1) == "has 60 bytes, which differs from its header");
   CHECK(fault(5, 3, 1) == "has 59 bytes, which differs from its header");
@@ -66,7 +66,7 @@ TEST_CASE("a shortlist that cannot be is refused") {
   CHECK(fault(12, -1) == "has the word -1, outside the vocabulary of 9");
   CHECK(fault(12, 7) == "has words that are not in ascending order");
   CHECK(fault(9, 1) == "");
-  CHECK(fault(9, 4) == "has words of source ids that do not follow each other");
+  CHECK(fault(9, 4) == "has word ranges that are not consecutive");
   CHECK_THROWS_AS(open({}), BundleError);
   std::filesystem::remove(kFile);
 }

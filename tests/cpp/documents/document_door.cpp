@@ -19,7 +19,7 @@ constexpr std::size_t kLooked = 1000;
 
 json described(const Segment& segment) {
   json breaks = json::array();
-  for (const Break& each : segment.breaks) breaks.push_back({each.place, utf8_of(each.layout)});
+  for (const Break& each : segment.breaks) breaks.push_back({each.position, utf8_of(each.layout)});
   return {segment.start, segment.end, utf8_of(segment.text), breaks, segment.cut};
 }
 

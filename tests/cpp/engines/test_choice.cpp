@@ -121,7 +121,7 @@ TEST_CASE("the choice of an engine and a device") {
     }
     const std::string device = item["device"];
     const auto chosen = [&] {
-      const Asked asked{device, item.value("asked", "auto"), item.value("lowering", "")};
+      const EngineRequest asked{device, item.value("asked", "auto"), item.value("lowering", "")};
       return choose(kToyBundle, manifest, asked, machine_of(item));
     };
     if (item.contains("refused")) {

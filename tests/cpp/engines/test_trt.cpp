@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kScratch = 5000;
 
 // What the library was asked for.
-struct Asked {
+struct EngineRequest {
   nvinfer1::ILogger* log = nullptr;
   std::deque<DriverStream> streams;      // what was captured is in them
   std::map<void*, std::size_t> scratch;  // and the most bytes that were used of each
@@ -32,8 +32,8 @@ struct Asked {
   int refused = 0;      // that many contexts more find no memory
 };
 
-Asked& asked() {
-  static auto* const one = new Asked;
+EngineRequest& asked() {
+  static auto* const one = new EngineRequest;
   return *one;
 }
 

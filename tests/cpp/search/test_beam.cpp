@@ -239,8 +239,8 @@ TEST_CASE("where memory is short it is said what fits") {
     const Short engine(room);
     return fault_of<ResourceError>([&] { decode_all(engine, {request, request, request}, {}); });
   };
-  CHECK(fault(23) == "there is no memory for 3 sentences of 8 rows each: batch 1 fits");
-  CHECK(fault(7) == "there is no memory for 3 sentences of 8 rows each: beam or n_best 4 fits");
+  CHECK(fault(23) == "there is not enough memory for 3 sentences of 8 rows each: batch 1 fits");
+  CHECK(fault(7) == "there is not enough memory for 3 sentences of 8 rows each: beam or n_best 4 fits");
   CHECK(fault(0) == "there is memory for 0 rows");
 }
 
@@ -250,7 +250,7 @@ TEST_CASE("a beam for which there is no room, and streams of one") {
   request.source_ids = {5, kTokens.eos};
   request.search.beam = 5;
   CHECK(fault_of<InputError>([&] { decode_all(engine, {request}, {}); }) ==
-        "5 rows for a sentence are too many: this bundle runs 4");
+        "a sentence needs 5 rows, but this bundle supports at most 4");
   CHECK(fault_of<InputError>([&] { TokenStream(engine, request); }) ==
         "a stream is greedy: beams, samples and alternatives need `translate`");
 }

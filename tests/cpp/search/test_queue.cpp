@@ -280,7 +280,7 @@ TEST_CASE("queue: a request is late at its deadline") {
   engine.arrived.get_future().wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   engine.open.set_value();
-  CHECK_THROWS_WITH_AS(late.result.get(), "there was no answer at the deadline", DeadlineExceeded);
+  CHECK_THROWS_WITH_AS(late.result.get(), "the request was not finished at its deadline", DeadlineExceeded);
   CHECK(other.result.get().ids().size() == 40);
   CHECK_THROWS_AS(ask(queue, sources({5}, 40).front(), -1).result.get(), DeadlineExceeded);
   for (const double never : {1e300, std::nan("")}) {

@@ -242,7 +242,7 @@ def test_a_table_of_letters_that_python_agrees_with() -> None:
 def test_what_only_python_has_is_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     file = made(tmp_path, "plain")
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(AssertionError, match=f"{words}.*, which only the Python runtime has: give it ids"):
+    with pytest.raises(AssertionError, match=f"{words}.*, which only the Python runtime supports: give it ids"):
         by_cpp("tokenizers", file, ["a"])
     assert by_cpp("tokenizers", file, [[5, 6]]) == [""]
 

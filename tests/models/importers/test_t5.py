@@ -102,7 +102,7 @@ def test_ids_and_beams_of_every_lowering_and_of_the_fused_engine(name: str, tmp_
     model = make(tmp_path / "theirs", family, **changes)
     import_here(tmp_path / "theirs", tmp_path / "checkpoint", tokenizer=False)
     export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(verify=False, max_source=20))
-    with pytest.raises(InputError, match="has 21 tokens, more than the 20 that this bundle takes"):
+    with pytest.raises(InputError, match="has 21 tokens, more than the 20 that this bundle supports"):
         Translator(tmp_path / "bundle", "cpu", workers=0).translate_ids([[5] * 20 + [EOS]])
     sources = random_sources(range(3, 60), [EOS])
     expected, few = generate(model, sources), sources if os.environ.get("TXPORT_WHOLE_GRID") else sources[:40]

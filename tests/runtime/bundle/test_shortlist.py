@@ -58,7 +58,7 @@ DAMAGES = {
     "is not a shortlist: make": lambda data: b"PK" + data[2:],
     "is of version 2": _put(1, 2),
     "is for vocabularies of 95 and 96 ids, but the model has 96 and 96": _put(2, 95),
-    "has 97 words in every list, more than the 96 that there are": _put(4, 97),
+    "has 97 words in every list, more than the vocabulary of 96": _put(4, 97),
     "bytes, which differs from its header": lambda data: data[:-4],
     "bytes, which differs from its header: make": _put(5, -1),
     "lacks the end of sequence, 3": _put(6, 2),
@@ -66,8 +66,8 @@ DAMAGES = {
     "has the word -1, outside": _put(-1, -1),
     "has words that are not in ascending order": _put(7, 3),
     "ascending order: make it again with tx-shortlist": _put(-1, 5),
-    "has words of source ids that do not follow each other": _put(10, 9),
-    "that do not follow each other: make it again": _put(9, 1),  # the first word of id 0 would be left out
+    "has word ranges that are not consecutive": _put(10, 9),
+    "that are not consecutive: make it again": _put(9, 1),  # the first word of id 0 would be left out
 }
 
 

@@ -68,7 +68,7 @@ def test_a_sentence_of_2000_words_is_cut_with_a_warning_and_whole(
     assert "".join(source.split()) == "".join(text.split())
     assert [record.getMessage() for record in caplog.records if "cut" in record.getMessage()] == [
         f"the sentence in line 3 has {len(translator.tokenizer.encode(text[3:]))} tokens, "
-        f"more than the {toy.SOURCE} that this model takes: it was cut into {count} parts"
+        f"more than the {toy.SOURCE} that this model supports: it was cut into {count} parts"
     ]
     with pytest.raises(InputError, match="the sentence in line 3 has .*: shorten it, or leave out the option strict"):
         translator.translate_document(text, strict=True)

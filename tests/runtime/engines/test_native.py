@@ -75,7 +75,7 @@ def test_weights_in_memory_begin_where_numbers_may(bundle: Path, tmp_path: Path)
     with (tmp_path / "model.txb").open("wb") as file:
         write_archive(file, bundle, [NAME, *manifest.files])
     data = np.frombuffer(b"1" + (tmp_path / "model.txb").read_bytes(), np.uint8)
-    with pytest.raises(InputError, match="at no multiple of 4 bytes"):
+    with pytest.raises(InputError, match="not at a multiple of 4 bytes"):
         NativeEngine(Archive(data.data[1:], "it"), manifest)
 
 

@@ -99,7 +99,7 @@ def test_python_is_asked_once_for_many_steps(engine: NativeEngine) -> None:
         ({"length_penalty": float("nan")}, "length_penalty is not a finite number"),
         ({"repetition_penalty": float("inf")}, "repetition_penalty is not a finite number"),
         ({"suppress": [10**6]}, "suppress is 1000000"),
-        ({"bad_words": [[5], []]}, "bad_words has one without ids"),
+        ({"bad_words": [[5], []]}, "bad_words contains an entry without ids"),
         ({"forced_end": 10**6}, "forced_end is 1000000"),
     ],
 )
@@ -128,8 +128,8 @@ def test_a_state_and_its_sentences_must_fit(engine: NativeEngine) -> None:
             state.read()
             policy.choose(state, slots, engine.encode, True)  # type: ignore[arg-type]
 
-    refused("count is 1, and the state has 4 rows for sentences of 2", [policy])
+    refused("count is 1, but the state has 4 rows, 2 per sentence", [policy])
     refused("count is 2, and the state has 5 rows", [policy, None], rows=5)
-    refused("a sentence is of another search", [other, None])
+    refused("a sentence belongs to another search", [other, None])
     refused("allocated with the best 3 candidates of each row, and the search needs 4", [policy, None], top=3)
     assert decode_all(engine, [request])[0].hypotheses

@@ -128,15 +128,15 @@ def test_patience_lets_more_hypotheses_end() -> None:
 
 
 def test_a_beam_needs_as_many_rows() -> None:
-    with pytest.raises(InputError, match="5 rows for a sentence are too many: this bundle runs 4"):
+    with pytest.raises(InputError, match="a sentence needs 5 rows, but this bundle supports at most 4"):
         decode_all(MemoryEngine(), [Request([4, TOKENS.eos], search=Search(beam=5))])
 
 
 @pytest.mark.parametrize(
     ("room", "words"),
     [
-        (23, "there is no memory for 3 sentences of 8 rows each: batch 1 fits"),
-        (7, "there is no memory for 3 sentences of 8 rows each: beam or n_best 4 fits"),
+        (23, "there is not enough memory for 3 sentences of 8 rows each: batch 1 fits"),
+        (7, "there is not enough memory for 3 sentences of 8 rows each: beam or n_best 4 fits"),
         (0, "memory for 0 rows"),
     ],
 )

@@ -1,9 +1,9 @@
-// txport: run bundles of encoder-decoder Transformers. The C++ API, a thin wrapper over the C ABI (txport.h).
+// txport: run bundles of encoder-decoder Transformers. This is the C++ API, a thin wrapper around the C ABI (txport.h).
 //
 //   txport::Translator translator("bundle");
 //   for (const auto& result : translator.translate({"a sentence", "another one"})) std::cout << result.text << "\n";
 //
-// Needs C++17 and the standard library only. Text is UTF-8.
+// It requires only C++17 and the standard library. Text is UTF-8.
 #ifndef TXPORT_TXPORT_HPP
 #define TXPORT_TXPORT_HPP
 
@@ -26,141 +26,142 @@
 
 namespace txport {
 
-// Base of all errors; each message is one sentence with the file, the value and the way out.
+// Base of all errors. Each message is one sentence with the file, the value and what to do.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The caller's fault: an argument, an option or a text that cannot be used.
+// The caller passed an invalid argument, option or text.
 class InputError : public Error {
  public:
   using Error::Error;
 };
 
-// A bundle that is incomplete, changed, of a newer format, or does not run here.
+// The bundle is incomplete, modified or newer than this library, or cannot run here.
 class BundleError : public Error {
  public:
   using Error::Error;
 };
 
-// A self-check that ran to its end and found a difference.
+// The self-check was completed and found a difference.
 class CheckFailed : public Error {
  public:
   using Error::Error;
 };
 
-// Not enough memory, of the host or of a GPU: retry later, or with a smaller batch.
+// Not enough host or GPU memory: retry later, or with a smaller batch.
 class ResourceError : public Error {
  public:
   using Error::Error;
 };
 
-// A library or a GPU failed; if it was a GPU, open the bundle again.
+// A library or a GPU failed. After a GPU failure, open the bundle again.
 class EngineError : public Error {
  public:
   using Error::Error;
 };
 
-// A library or a driver that is not installed or cannot be loaded.
+// A library or a driver is not installed or cannot be loaded.
 class MissingLibrary : public Error {
  public:
   using Error::Error;
 };
 
-// A request that was given up before it had an answer.
+// The request was cancelled before it was finished.
 class Cancelled : public Error {
  public:
   using Error::Error;
 };
 
-// A request that had no answer at its deadline.
+// The request was not finished at its deadline.
 class DeadlineExceeded : public Error {
  public:
   using Error::Error;
 };
 
-// A bug in txport or in a library under it: please report the message.
+// A bug in txport or in a library that it uses: please report the message.
 class InternalError : public Error {
  public:
   using Error::Error;
 };
 
-// How to open a bundle.
+// Options for opening a bundle.
 struct TranslatorOptions {
   std::string device = "auto";    // auto, cpu or cuda
-  std::string engine = "auto";    // auto, fused (our own for CPUs), ort (ONNX Runtime) or trt (TensorRT)
-  std::string lowering;           // for experts: ort, scatter or tensorscatter; empty: the best here
-  std::int32_t threads = 0;       // threads of each operator; 0: as many as there are cores
-  std::int32_t batch = 0;         // maximum number of sentences that run together; 0: the bundle's maximum
-  std::int32_t batch_tokens = 0;  // the most source tokens, padding included, that run together; 0: 4096
-  std::function<void(const std::string&)> warning;  // takes one sentence; must not throw
-  std::int32_t workers = 1;    // batches side by side on the CPU, each with a share of the cores; 0: by the cores
-  bool trust_engines = false;  // whether TensorRT engines in the bundle, native code of a third party, may run
-  bool verify = false;         // compare the hash of the weights as well; those of other files always are
+  std::string engine = "auto";    // auto, fused (txport's for CPUs), ort (ONNX Runtime) or trt (TensorRT)
+  std::string lowering;           // for experts: decoder step graph, ort, scatter or tensorscatter; empty: the best
+  std::int32_t threads = 0;       // threads of each operator; 0: one per core
+  std::int32_t batch = 0;         // maximum batch size in sentences; 0: the bundle's maximum
+  std::int32_t batch_tokens = 0;  // maximum batch size in source tokens, including padding; 0: 4096
+  std::function<void(const std::string&)> warning;  // called with one sentence; must not throw
+  std::int32_t workers = 1;    // parallel batches on the CPU, which share the cores; 0: one per core, at most 4
+  bool trust_engines = false;  // allow TensorRT engines in the bundle; they are native code, so trust its author
+  bool verify = false;         // also compare the hash of the weights; hashes of other files are always compared
 };
 
 // Options for every sentence of a call.
 struct Options {
   std::int32_t max_length = 0;  // maximum number of target tokens, including eos; 0: 2 x source tokens + 20
-  bool full_length = false;     // without max_length, make as many tokens as the bundle makes at most
-  std::int32_t min_length = 0;  // tokens to make before a translation may end
+  bool full_length = false;     // without max_length, allow up to the bundle's maximum length
+  std::int32_t min_length = 0;  // minimum number of target tokens
   std::variant<std::string, std::vector<std::int64_t>> prefix;  // text or target ids that every translation begins with
   bool scores = false;                                          // compute Translation::scores
-  bool strict = false;          // refuse a sentence that is too long, instead of cutting it with a warning
-  std::string source_language;  // for bundles that have languages to choose; empty: the bundle's default
+  bool strict = false;          // refuse sentences that are too long, instead of truncating them with a warning
+  std::string source_language;  // for multilingual bundles; empty: the bundle's default
   std::string target_language;
-  // For bundles of tx-export --with-attention; streams have neither.
+  // These two require a bundle exported with tx-export --with-attention. Streams refuse both.
   bool alignments = false;  // compute Translation::alignment
   bool attention = false;   // compute Translation::attention
 
-  // How to search, as Hugging Face's `generate` does; what is 0, empty or without a value is the default or, with
-  // `generation` "model", the model's own setting. Streams refuse beams, samples and alternatives.
+  // Search options, with the meaning that they have in Hugging Face's `generate`. 0, empty or no value selects the
+  // default or, if `generation` is "model", the model's generation setting. Streams refuse beams, sampling and
+  // alternatives.
   using Ids = std::vector<std::int64_t>;
   std::string generation;                // greedy or model; empty: greedy
-  std::int32_t beam = 0;                 // hypotheses to follow side by side; 0: 1, greedy
-  std::int32_t n_best = 0;               // translations of each text, at most as many as the beam, or samples; 0: 1
-  std::optional<double> length_penalty;  // power of the length by which scores of beams are divided; 1
-  // A beam search ends: "true", with enough hypotheses; "false", when none is likely to be better; "never", when none
-  // can be; empty: false.
+  std::int32_t beam = 0;                 // number of beams; 0: 1, greedy search
+  std::int32_t n_best = 0;               // translations of each text: hypotheses, up to `beam`, or samples; 0: 1
+  std::optional<double> length_penalty;  // exponent of the length that beam scores are divided by; default 1
+  // When beam search stops: "true": after enough finished hypotheses; "false": when a better one is unlikely; "never":
+  // when a better one is impossible; empty: false.
   std::string early_stopping;
-  double patience = 0;               // with early_stopping true, how many times the beam must have ended; 0: 1
-  double repetition_penalty = 0;     // factor against tokens made already; 0: 1
+  double patience = 0;               // with early_stopping "true": stop after beam x patience finished hypotheses; 0: 1
+  double repetition_penalty = 0;     // penalty for repeated tokens; 0: 1
   std::int32_t no_repeat_ngram = 0;  // never repeat an n-gram of this size; 0: no rule
-  std::vector<std::variant<std::string, Ids>> bad_words;  // texts, or sequences of ids, that must not occur
-  Ids suppress;                                           // ids that must not occur
-  Ids begin_suppress;                                     // ids that must not be the first
-  Ids end_ids;                                            // ids that end a translation, besides end of sequence
-  std::optional<std::int64_t> forced_end;                 // the id that ends a translation that reaches its limit
-  std::optional<bool> renormalize;                        // normalise the probabilities of beams again after all rules
-  std::optional<bool> sample;                             // draw tokens at random
-  double temperature = 0;                                 // what logits are divided by before a draw; 0: 1
-  std::optional<std::int64_t> top_k;                      // sample from the k most likely tokens; 0: all
-  double top_p = 0;               // draw among the best tokens that have this probability in all; 0: 1
-  double min_p = 0;               // draw among tokens that have this share of the best one's probability
-  std::int64_t seed = 0;          // number that draws follow from
+  std::vector<std::variant<std::string, Ids>> bad_words;  // texts and id sequences that translations must not contain
+  Ids suppress;                                           // ids that are never generated
+  Ids begin_suppress;                                     // ids that are never generated first
+  Ids end_ids;                                            // ids that end a translation, in addition to eos
+  std::optional<std::int64_t> forced_end;  // id that is generated last when the maximum length is reached
+  std::optional<bool> renormalize;         // renormalize probabilities of beams after all rules
+  std::optional<bool> sample;              // sample tokens at random
+  double temperature = 0;                  // temperature that divides the logits before sampling; 0: 1
+  std::optional<std::int64_t> top_k;       // sample from the k most likely tokens; 0: all
+  double top_p = 0;               // nucleus sampling: smallest set of best tokens with this total probability; 0: 1
+  double min_p = 0;               // sample from tokens at least this fraction as likely as the best one
+  std::int64_t seed = 0;          // random seed for sampling
   std::int32_t alternatives = 0;  // branch on the N best tokens after the prefix; 0: none
-  bool shortlist = false;         // choose among the words that the bundle's shortlist gives for each sentence
+  bool shortlist = false;         // restrict target tokens to the bundle's shortlist for the source
 };
 
-// Bytes of a text: the first, and the one after the last.
+// A byte range [start, end) of a text.
 using Span = txport_span;
-// The number of a word of the source, and of one of the translation.
+// Two aligned words: the index of the source word and of the target word.
 using WordPair = txport_word_pair;
 
-// Where a translation comes from, read off cross-attention. Tokens' spans have no white space, and are empty for tokens
-// that are not of the text. Words are what white space separates.
+// Alignment of a translation with its source, computed from cross-attention. Spans of tokens exclude white space; they
+// are empty for tokens that are not part of the text, such as eos. Words are separated by white space.
 struct Alignment {
-  std::vector<std::int64_t> tokens;  // for each target id, the position of the source id that it comes from; -1: none
+  std::vector<std::int64_t> tokens;  // position of the source id that each target id is aligned with; -1: none
   std::vector<Span> source_tokens;
   std::vector<Span> target_tokens;
   std::vector<Span> source_words;
   std::vector<Span> target_words;
-  std::vector<WordPair> words;  // pairs of words of which any tokens are aligned, in order
-  std::string pharaoh;          // these pairs as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first
+  std::vector<WordPair> words;  // pairs of words with at least one pair of aligned tokens, sorted
+  std::string pharaoh;          // these pairs in Pharaoh format: "0-0 1-2", source first
 };
 
-// Numbers, row after row.
+// A matrix in row-major order.
 struct Matrix {
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -169,12 +170,12 @@ struct Matrix {
   float operator()(std::size_t row, std::size_t column) const { return values[row * columns + column]; }
 };
 
-// How likely a model takes a given translation for.
+// Score of a given translation.
 struct Score {
-  std::vector<std::int64_t> ids;  // without the decoder start, the end included
-  std::vector<double> scores;     // the natural logarithm of each id's probability
+  std::vector<std::int64_t> ids;  // target ids without bos, including eos
+  std::vector<double> scores;     // natural log-probability of each id given the ids before it
 
-  // The logarithm of the whole translation's probability.
+  // Return the log-probability of the whole translation.
   double total() const {
     double sum = 0;
     for (const double score : scores) sum += score;
@@ -184,28 +185,28 @@ struct Score {
 
 // The translation of one sentence.
 struct Translation {
-  std::string text;               // empty for an empty sentence
-  std::vector<std::int64_t> ids;  // without the decoder start; the last is eos unless the maximum length came first
-  std::vector<double> scores;     // the natural logarithm of each id's probability, with the option scores
-  bool truncated = false;         // the sentence was longer than the bundle takes and was cut
-  bool finished = true;           // it ended with eos, not at the maximum length, or is empty
+  std::string text;                    // empty for an empty sentence
+  std::vector<std::int64_t> ids;       // without bos; the last one is eos unless the maximum length was reached
+  std::vector<double> scores;          // natural log-probability of each id, with the option scores
+  bool truncated = false;              // the sentence was longer than the bundle supports and was truncated
+  bool finished = true;                // it ended with eos or is empty; false if it reached the maximum length
   std::optional<Alignment> alignment;  // with the option alignments; none for an empty sentence
-  Matrix attention;             // of each target id (row) to each source id, with the option attention; rows sum to 1
-  bool looped = false;          // its end repeats a phrase at least three times, over at least twelve tokens
-  std::optional<double> score;  // what a beam search ranked it by: its log-probability by a power of its length
+  Matrix attention;             // of each target id (row) over the source ids, with the option attention; rows sum to 1
+  bool looped = false;          // it ends with at least three repetitions of one phrase, at least twelve tokens
+  std::optional<double> score;  // beam search: log-probability divided by a power of the length
   std::vector<Translation>
-      hypotheses;  // all that n_best or alternatives asked for, this one first; empty for one alone
+      hypotheses;  // all that n_best or alternatives requested, this one first; empty for a single one
 };
 
 // A sentence of a document, or a part of one.
 struct Part {
-  Span source{};            // its bytes in the document
-  Span target{};            // those of its translation in the translated document
-  bool cut = false;         // it is a part of a sentence that is longer than the model takes
-  Translation translation;  // of its text, in which line breaks are spaces
+  Span source{};            // byte range in the document
+  Span target{};            // byte range of the translation in the translated document
+  bool cut = false;         // it is a part of a sentence that is longer than the model supports
+  Translation translation;  // of its text, with line breaks replaced by spaces
 };
 
-// A translated document: the whole with the layout of the source, and its sentences in order.
+// A translated document with the layout of the source, and its sentences in order.
 struct Document {
   std::string text;
   std::vector<Part> parts;
@@ -214,8 +215,8 @@ struct Document {
 // One token of a stream.
 struct Piece {
   std::int64_t id = 0;
-  std::string text;  // what became certain by this token, perhaps nothing
-  double score = 0;  // its log-probability, with the option scores
+  std::string text;  // text that this token completes, often empty
+  double score = 0;  // log-probability, with the option scores
 };
 
 namespace detail {
@@ -251,7 +252,7 @@ inline void check(txport_code code) {
 
 inline const char* null_if_empty(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
 
-// Fields of txport_options, from those of Options; these must live as long as the result.
+// Copy fields of Options to fields of txport_options. The result points into Options, which must outlive it.
 inline void set(const char*& field, const std::string& value) { field = null_if_empty(value); }
 inline void set(std::int32_t& field, std::int32_t value) { field = value; }
 
@@ -264,7 +265,7 @@ void set(const T*& field, const std::optional<T>& value) {
 }
 inline void set(txport_ids& field, const Options::Ids& value) { field = {value.data(), value.size()}; }
 
-// Bad words as the C ABI takes them.
+// Bad words in the form of the C ABI. They point into the options.
 struct Words {
   std::vector<const char*> texts;
   std::vector<txport_ids> sequences;
@@ -275,10 +276,10 @@ struct Words {
       if (const auto* ids = std::get_if<Options::Ids>(&word)) sequences.push_back({ids->data(), ids->size()});
     }
   }
-  txport_words listed() const { return {texts.data(), texts.size(), sequences.data(), sequences.size()}; }
+  txport_words view() const { return {texts.data(), texts.size(), sequences.data(), sequences.size()}; }
 };
 
-// How to search; `words` are of these options.
+// Copy the search options. `words` must be built from the same options.
 inline void set_search(txport_options& result, const Options& options, const Words& words) {
   set(result.generation, options.generation);
   set(result.beam, options.beam);
@@ -288,7 +289,7 @@ inline void set_search(txport_options& result, const Options& options, const Wor
   set(result.patience, options.patience);
   set(result.repetition_penalty, options.repetition_penalty);
   set(result.no_repeat_ngram, options.no_repeat_ngram);
-  result.bad_words = words.listed();
+  result.bad_words = words.view();
   set(result.suppress, options.suppress);
   set(result.begin_suppress, options.begin_suppress);
   set(result.end_ids, options.end_ids);
@@ -341,32 +342,32 @@ using Result = std::unique_ptr<txport_result, FreeResult>;
 
 inline std::vector<Span> spans(const txport_result* result, std::size_t index, txport_spans which) {
   std::size_t length = 0;
-  const Span* found = txport_result_spans(result, index, which, &length);
-  return {found, found + length};
+  const Span* first = txport_result_spans(result, index, which, &length);
+  return {first, first + length};
 }
 
 inline std::optional<Alignment> alignment(const txport_result* result, std::size_t index) {
   std::size_t length = 0;
   const std::int64_t* tokens = txport_result_alignment(result, index, &length);
   if (tokens == nullptr) return std::nullopt;
-  Alignment made;
-  made.tokens.assign(tokens, tokens + length);
-  made.source_tokens = spans(result, index, TXPORT_SOURCE_TOKENS);
-  made.target_tokens = spans(result, index, TXPORT_TARGET_TOKENS);
-  made.source_words = spans(result, index, TXPORT_SOURCE_WORDS);
-  made.target_words = spans(result, index, TXPORT_TARGET_WORDS);
+  Alignment output;
+  output.tokens.assign(tokens, tokens + length);
+  output.source_tokens = spans(result, index, TXPORT_SOURCE_TOKENS);
+  output.target_tokens = spans(result, index, TXPORT_TARGET_TOKENS);
+  output.source_words = spans(result, index, TXPORT_SOURCE_WORDS);
+  output.target_words = spans(result, index, TXPORT_TARGET_WORDS);
   const WordPair* words = txport_result_word_pairs(result, index, &length);
-  made.words.assign(words, words + length);
+  output.words.assign(words, words + length);
   const char* pharaoh = txport_result_pharaoh(result, index, &length);
-  made.pharaoh.assign(pharaoh, length);
-  return made;
+  output.pharaoh.assign(pharaoh, length);
+  return output;
 }
 
 inline Matrix matrix(decltype(&txport_result_attention) read, const txport_result* result, std::size_t index) {
-  Matrix made;
-  const float* values = read(result, index, &made.rows, &made.columns);
-  made.values.assign(values, values + made.rows * made.columns);
-  return made;
+  Matrix output;
+  const float* values = read(result, index, &output.rows, &output.columns);
+  output.values.assign(values, values + output.rows * output.columns);
+  return output;
 }
 
 inline std::vector<Translation> collect(const txport_result* result) {
@@ -393,19 +394,19 @@ inline std::vector<Translation> collect(const txport_result* result) {
 inline Document collect_document(const txport_result* result) {
   std::size_t length = 0;
   const char* text = txport_result_document(result, &length);
-  Document made{std::string(text, length), {}};
+  Document output{std::string(text, length), {}};
   for (Translation& each : collect(result)) {
-    const txport_part* part = txport_result_part(result, made.parts.size());
-    made.parts.push_back({part->source, part->target, part->cut != 0, std::move(each)});
+    const txport_part* part = txport_result_part(result, output.parts.size());
+    output.parts.push_back({part->source, part->target, part->cut != 0, std::move(each)});
   }
-  return made;
+  return output;
 }
 
 inline std::vector<Score> collect_scores(txport_result* handle) {
   const Result result(handle);
-  std::vector<Score> made;
-  for (Translation& each : collect(handle)) made.push_back({std::move(each.ids), std::move(each.scores)});
-  return made;
+  std::vector<Score> output;
+  for (Translation& each : collect(handle)) output.push_back({std::move(each.ids), std::move(each.scores)});
+  return output;
 }
 
 inline void check_pairs(std::size_t sentences, std::size_t translations) {
@@ -414,17 +415,17 @@ inline void check_pairs(std::size_t sentences, std::size_t translations) {
                    " translations: give one for each");
 }
 
-// State of the callbacks of a request.
+// The state of a request, for its callbacks.
 struct Request {
   std::promise<Translation> answer;
-  std::function<bool(const Piece&)> take;
-  std::exception_ptr thrown;  // by `take`
+  std::function<bool(const Piece&)> on_piece;
+  std::exception_ptr thrown;  // exception thrown by `on_piece`
 
-  // Passes a token to `take`; not 0 to stop.
+  // Pass a token to `on_piece`. Return 0 to continue.
   static int token(void* user, std::int64_t id, const char* text, std::size_t length, double score) noexcept {
     auto* request = static_cast<Request*>(user);
     try {
-      return request->take({id, std::string(text, length), score}) ? 0 : 1;
+      return request->on_piece({id, std::string(text, length), score}) ? 0 : 1;
     } catch (...) {
       request->thrown = std::current_exception();
       return 1;
@@ -444,15 +445,15 @@ struct Request {
   }
 };
 
-// Items as the C ABI takes them: the address and the length of each.
+// Texts or id sequences in the form of the C ABI: the address and the length of each.
 template <typename T>
-struct Listed {
+struct Views {
   std::vector<const T*> items;
   std::vector<std::size_t> lengths;
 
   template <typename Items>
-  explicit Listed(const Items& all) {
-    static constexpr T nothing = 0;  // an empty vector may have no address
+  explicit Views(const Items& all) {
+    static constexpr T nothing = 0;  // the address of an empty vector may be NULL
     for (const auto& item : all) {
       items.push_back(item.empty() ? &nothing : item.data());
       lengths.push_back(item.size());
@@ -462,13 +463,13 @@ struct Listed {
 
 }  // namespace detail
 
-// The version of the library, as "0.1.0".
+// Return the version of the library, such as "0.1.0".
 inline std::string version() { return txport_version(); }
 
-// A sentence that is being translated, token by token. It may outlive its translator.
+// A translation that is fetched token by token. It may outlive its translator.
 class Stream {
  public:
-  // The next token, or nothing after the last.
+  // Return the next token, or nothing after the last one.
   std::optional<Piece> next() {
     Piece piece;
     const char* text = nullptr;
@@ -486,11 +487,12 @@ class Stream {
   std::unique_ptr<txport_stream, detail::CloseStream> handle_;
 };
 
-// An answer to come: a std::future that can be cancelled. It may outlive its translator, and be dropped before the
-// answer has come, which cancels nothing.
+// A std::future of a translation that can be cancelled. It may outlive its translator. Destroying it does not cancel
+// the request.
 class Pending : public std::future<Translation> {
  public:
-  // As of std::future. In a forked process they throw EngineError: an unanswered request belongs to the parent.
+  // These four work as in std::future. In a forked process they throw EngineError for an unfinished request of the
+  // parent.
   Translation get() {
     check_process();
     return std::future<Translation>::get();
@@ -510,13 +512,13 @@ class Pending : public std::future<Translation> {
     return std::future<Translation>::wait_until(time);
   }
 
-  // Give up the request, in any thread: `get` throws Cancelled then, unless it has been answered.
+  // Cancel the request; any thread may call this. `get` then throws Cancelled, unless the request is already finished.
   void cancel() const noexcept { txport_pending_cancel(handle_.get()); }
 
  private:
   void check_process() const {
     if (!valid() || std::future<Translation>::wait_for(std::chrono::seconds(0)) == std::future_status::ready) return;
-    txport_result* none = nullptr;  // the answer goes to `done`
+    txport_result* none = nullptr;  // the result goes to `done`
     const txport_code code = txport_pending_wait(handle_.get(), 0, &none);
     if (code == TXPORT_ENGINE_ERROR) detail::check(code);
   }
@@ -526,34 +528,35 @@ class Pending : public std::future<Translation> {
   std::unique_ptr<txport_pending, detail::FreePending> handle_;
 };
 
-// The bytes of a file that tx-pack wrote.
+// The bytes of a tx-pack file.
 struct BundleBytes {
   const void* data = nullptr;
   std::size_t size = 0;
 };
 
-// A bundle, ready to translate. Threads may share one. Its end cancels what was submitted and has no answer.
+// A bundle, ready to translate. Threads may share one. Its destructor cancels unfinished requests.
 class Translator {
  public:
-  // Open the directory that tx-export wrote, or the file that tx-pack wrote. Throws BundleError, InputError.
+  // Open a directory of tx-export or a file of tx-pack. Throws BundleError, InputError.
   explicit Translator(const std::string& bundle, const TranslatorOptions& options = {})
-      : Translator(options, [&](const txport_translator_options* asked, txport_translator** handle) {
-          return txport_open(bundle.c_str(), asked, handle);
+      : Translator(options, [&](const txport_translator_options* fields, txport_translator** handle) {
+          return txport_open(bundle.c_str(), fields, handle);
         }) {}
 
-  // Open the bytes of such a file, which begin at a multiple of 8 and must outlive this and what it gives.
+  // Open the bytes of a tx-pack file. Their address must be a multiple of 8. They must outlive the translator, its
+  // streams and its pending requests.
   explicit Translator(BundleBytes bundle, const TranslatorOptions& options = {})
-      : Translator(options, [&](const txport_translator_options* asked, txport_translator** handle) {
-          return txport_open_memory(bundle.data, bundle.size, asked, handle);
+      : Translator(options, [&](const txport_translator_options* fields, txport_translator** handle) {
+          return txport_open_memory(bundle.data, bundle.size, fields, handle);
         }) {}
-  // Translate sentences; the results are in their order. Throws InputError, BundleError.
+  // Translate sentences and return the results in the same order. Throws InputError, BundleError.
   std::vector<Translation> translate(const std::vector<std::string>& sentences, const Options& options = {}) const {
-    const detail::Listed<char> texts(sentences);
+    const detail::Views<char> texts(sentences);
     const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
+    const txport_options fields = detail::to_c(options, words);
     txport_result* result = nullptr;
-    detail::check(
-        txport_translate(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(), &asked, &result));
+    detail::check(txport_translate(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(), &fields,
+                                   &result));
     return detail::collect(detail::Result(result).get());
   }
 
@@ -562,126 +565,127 @@ class Translator {
     return std::move(translate(std::vector<std::string>{sentence}, options).front());
   }
 
-  // Translate a text of any length and keep its layout: paragraphs, white space, marks of lists and headings. A
-  // sentence that is longer than the model takes is cut into parts, with a warning, or refused if `strict` is set.
+  // Translate a text of any length and keep its layout: paragraphs, white space, bullets and headings. A sentence that
+  // is longer than the model supports is split into parts, with a warning, or refused if `strict` is set.
   Document translate_document(const std::string& text, const Options& options = {}) const {
     const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
+    const txport_options fields = detail::to_c(options, words);
     txport_result* result = nullptr;
-    detail::check(txport_translate_document(handle_.get(), text.data(), text.size(), &asked, &result));
+    detail::check(txport_translate_document(handle_.get(), text.data(), text.size(), &fields, &result));
     return detail::collect_document(detail::Result(result).get());
   }
 
-  // From source ids (end of sequence included), without a tokenizer.
+  // Translate source ids, including eos, without a tokenizer.
   std::vector<Translation> translate_ids(const std::vector<std::vector<std::int64_t>>& sources,
                                          const Options& options = {}) const {
-    const detail::Listed<std::int64_t> ids(sources);
+    const detail::Views<std::int64_t> ids(sources);
     const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
+    const txport_options fields = detail::to_c(options, words);
     txport_result* result = nullptr;
     detail::check(
-        txport_translate_ids(handle_.get(), ids.items.data(), ids.lengths.data(), ids.items.size(), &asked, &result));
+        txport_translate_ids(handle_.get(), ids.items.data(), ids.lengths.data(), ids.items.size(), &fields, &result));
     return detail::collect(detail::Result(result).get());
   }
 
-  // How likely the model takes a given translation of each sentence for: to rank some, or to filter a corpus. Of the
-  // options the languages and `strict` have a meaning here. For bundles of tx-export --with-attention.
+  // Score a given translation of each sentence, for example to rank translations or to filter a corpus. Only the
+  // options for languages and `strict` have an effect. Requires a bundle exported with tx-export --with-attention.
   std::vector<Score> score(const std::vector<std::string>& sentences, const std::vector<std::string>& translations,
                            const Options& options = {}) const {
     detail::check_pairs(sentences.size(), translations.size());
-    const detail::Listed<char> texts(sentences);
-    const detail::Listed<char> targets(translations);
+    const detail::Views<char> texts(sentences);
+    const detail::Views<char> targets(translations);
     const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
+    const txport_options fields = detail::to_c(options, words);
     txport_result* result = nullptr;
     detail::check(txport_score(handle_.get(), texts.items.data(), texts.lengths.data(), targets.items.data(),
-                               targets.lengths.data(), texts.items.size(), &asked, &result));
+                               targets.lengths.data(), texts.items.size(), &fields, &result));
     return detail::collect_scores(result);
   }
 
-  // The same of source ids and target ids, as `translate_ids` takes and gives them.
+  // Score source ids and target ids in the form that `translate_ids` reads and returns.
   std::vector<Score> score_ids(const std::vector<std::vector<std::int64_t>>& sources,
                                const std::vector<std::vector<std::int64_t>>& translations) const {
     detail::check_pairs(sources.size(), translations.size());
-    const detail::Listed<std::int64_t> ids(sources);
-    const detail::Listed<std::int64_t> targets(translations);
+    const detail::Views<std::int64_t> ids(sources);
+    const detail::Views<std::int64_t> targets(translations);
     txport_result* result = nullptr;
     detail::check(txport_score_ids(handle_.get(), ids.items.data(), ids.lengths.data(), targets.items.data(),
                                    targets.lengths.data(), ids.items.size(), &result));
     return detail::collect_scores(result);
   }
 
-  // What the encoder makes of sentences, none of them empty: the mean over all ids in one row or, if not `pooled`, a
-  // row for each id. Otherwise as `score`.
+  // Compute the encoder output of sentences that are not empty: one row, the mean over all ids, or one row per id if
+  // `pooled` is false. Options and bundles as in `score`.
   std::vector<Matrix> embed(const std::vector<std::string>& sentences, bool pooled = true,
                             const Options& options = {}) const {
-    const detail::Listed<char> texts(sentences);
+    const detail::Views<char> texts(sentences);
     const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
+    const txport_options fields = detail::to_c(options, words);
     txport_result* handle = nullptr;
     detail::check(txport_embed(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(),
-                               pooled ? 1 : 0, &asked, &handle));
+                               pooled ? 1 : 0, &fields, &handle));
     const detail::Result result(handle);
-    std::vector<Matrix> made(txport_result_count(handle));
-    for (std::size_t i = 0; i < made.size(); ++i) made[i] = detail::matrix(txport_result_embedding, handle, i);
-    return made;
+    std::vector<Matrix> output(txport_result_count(handle));
+    for (std::size_t i = 0; i < output.size(); ++i) output[i] = detail::matrix(txport_result_embedding, handle, i);
+    return output;
   }
 
-  // Translate one sentence and give each token to `take` as it is made, until that returns false. What `take` throws
-  // comes out of this call.
-  void stream(const std::string& sentence, const std::function<bool(const Piece&)>& take,
+  // Translate one sentence and call `on_piece` with each token as soon as it is generated, until it returns false.
+  // Exceptions of `on_piece` propagate to the caller.
+  void stream(const std::string& sentence, const std::function<bool(const Piece&)>& on_piece,
               const Options& options = {}) const {
     Stream tokens = stream(sentence, options);
     while (const auto piece = tokens.next()) {
-      if (!take(*piece)) return;
+      if (!on_piece(*piece)) return;
     }
   }
 
-  // The same, with the caller fetching each token.
+  // Return a stream from which the caller fetches each token.
   Stream stream(const std::string& sentence, const Options& options = {}) const {
     const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
+    const txport_options fields = detail::to_c(options, words);
     txport_stream* handle = nullptr;
-    detail::check(txport_stream_open(handle_.get(), sentence.data(), sentence.size(), &asked, &handle));
+    detail::check(txport_stream_open(handle_.get(), sentence.data(), sentence.size(), &fields, &handle));
     return Stream(handle);
   }
 
-  // Translate one sentence in the batch that runs, with those of other threads; returns at once. `get` of the answer
-  // throws as `translate`; DeadlineExceeded if there is none after this number of seconds (0: unlimited); Cancelled.
-  // `take` gets each token as it is made, in the thread that decodes, so it must return at once; false, or what it
-  // throws, ends the request. Throws InputError; ResourceError: 1024 requests are waiting.
+  // Submit one sentence to the running batch, which it shares with requests of other threads; returns immediately.
+  // `get` of the result throws the errors of `translate`, DeadlineExceeded after `seconds` (0: no limit), or Cancelled.
+  // `on_piece` is called with each token as soon as it is generated, on the decoding thread, so it must return quickly.
+  // It ends the request by returning false or by throwing. Throws InputError, and ResourceError if 1024 requests are
+  // already waiting.
   Pending submit(const std::string& sentence, const Options& options = {}, double seconds = 0,
-                 std::function<bool(const Piece&)> take = nullptr) const {
+                 std::function<bool(const Piece&)> on_piece = nullptr) const {
     const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
+    const txport_options fields = detail::to_c(options, words);
     auto listener = std::make_unique<detail::Request>();
-    listener->take = std::move(take);
+    listener->on_piece = std::move(on_piece);
     txport_request request = TXPORT_REQUEST_INIT;
     request.seconds = seconds;
     request.done = detail::Request::done;
-    request.token = listener->take ? detail::Request::token : nullptr;
+    request.token = listener->on_piece ? detail::Request::token : nullptr;
     request.user = listener.get();
     std::future<Translation> answer = listener->answer.get_future();
     txport_pending* handle = nullptr;
-    detail::check(txport_submit(handle_.get(), sentence.data(), sentence.size(), &asked, &request, &handle));
-    static_cast<void>(listener.release());  // `done` has it
+    detail::check(txport_submit(handle_.get(), sentence.data(), sentence.size(), &fields, &request, &handle));
+    static_cast<void>(listener.release());  // now owned by `done`
     return Pending(std::move(answer), handle);
   }
 
-  // Submit no more, and return when what was submitted has its answers.
+  // Refuse further requests, and return when all submitted requests are finished.
   void drain() const { detail::check(txport_drain(handle_.get())); }
 
-  // Translate the bundle's golden cases. Throws CheckFailed if what comes out differs from what did when it was made.
+  // Translate the bundle's golden cases. Throws CheckFailed if a translation differs from the one at export.
   void self_check() const { detail::check(txport_self_check(handle_.get())); }
 
-  // The bundle's manifest.json as it was read.
+  // Return the bundle's manifest.json, unchanged.
   std::string manifest() const {
     const char* json = nullptr;
     detail::check(txport_manifest(handle_.get(), &json));
     return json;
   }
 
-  // What runs the bundle.
+  // Return a description of the engine that runs the bundle.
   std::string engine() const {
     const char* name = nullptr;
     detail::check(txport_engine(handle_.get(), &name));
@@ -694,26 +698,26 @@ class Translator {
   template <typename Open>
   Translator(const TranslatorOptions& options, const Open& open)
       : warning_(std::make_unique<Warning>(options.warning)) {
-    txport_translator_options asked = TXPORT_TRANSLATOR_OPTIONS_INIT;
-    asked.device = options.device.c_str();
-    asked.engine = options.engine.c_str();
-    asked.lowering = detail::null_if_empty(options.lowering);
-    asked.threads = options.threads;
-    asked.batch = options.batch;
-    asked.batch_tokens = options.batch_tokens;
-    asked.workers = options.workers == 0 ? -1 : options.workers;
-    asked.trust_engines = options.trust_engines ? 1 : 0;
-    asked.verify = options.verify ? 1 : 0;
+    txport_translator_options fields = TXPORT_TRANSLATOR_OPTIONS_INIT;
+    fields.device = options.device.c_str();
+    fields.engine = options.engine.c_str();
+    fields.lowering = detail::null_if_empty(options.lowering);
+    fields.threads = options.threads;
+    fields.batch = options.batch;
+    fields.batch_tokens = options.batch_tokens;
+    fields.workers = options.workers == 0 ? -1 : options.workers;
+    fields.trust_engines = options.trust_engines ? 1 : 0;
+    fields.verify = options.verify ? 1 : 0;
     if (options.warning) {
-      asked.warning = [](void* user, const char* message) { (*static_cast<Warning*>(user))(message); };
-      asked.warning_user = warning_.get();
+      fields.warning = [](void* user, const char* message) { (*static_cast<Warning*>(user))(message); };
+      fields.warning_user = warning_.get();
     }
     txport_translator* handle = nullptr;
-    detail::check(open(&asked, &handle));
+    detail::check(open(&fields, &handle));
     handle_.reset(handle);
   }
 
-  std::unique_ptr<Warning> warning_;  // at an address that does not move with this object
+  std::unique_ptr<Warning> warning_;  // its address must not change when this object is moved
   std::unique_ptr<txport_translator, detail::CloseTranslator> handle_;
 };
 

@@ -1,4 +1,4 @@
-// Beam search behind the C ABI of engines: search/beam.hpp over a state. What a caller gives is checked here.
+// Beam search in the C ABI of engines: search/beam.hpp on a state. Arguments are checked here.
 
 #include <algorithm>
 #include <cmath>
@@ -41,25 +41,25 @@ struct txport_hypotheses {
 namespace {
 
 using namespace txport::core;
-using txport::abi::given;
 using txport::abi::guarded;
 using txport::abi::read_options;
+using txport::abi::required;
 using txport::abi::within;
 
-Ids ids_of(const txport_ids& from, std::int64_t vocabulary, const char* name) {
-  if (from.count > 0) given(from.values, name);
-  Ids ids(from.values, from.values + from.count);
+Ids ids_of(const txport_ids& field, std::int64_t vocabulary, const char* name) {
+  if (field.count > 0) required(field.values, name);
+  Ids ids(field.values, field.values + field.count);
   for (const std::int64_t id : ids) within(id, 0, vocabulary - 1, name);
   return ids;
 }
 
 std::vector<Ids> words_of(const txport_beam_settings& settings, std::int64_t vocabulary) {
   constexpr const char* kName = "txport_beam_settings.bad_words";
-  if (settings.bad_word_count > 0) given(settings.bad_words, kName);
+  if (settings.bad_word_count > 0) required(settings.bad_words, kName);
   std::vector<Ids> words;
   for (std::size_t i = 0; i < settings.bad_word_count; ++i) {
     words.push_back(ids_of(settings.bad_words[i], vocabulary, kName));
-    if (words.back().empty()) throw InputError(std::string(kName) + " has one without ids: leave it out");
+    if (words.back().empty()) throw InputError(std::string(kName) + " contains an entry without ids: leave it out");
   }
   return words;
 }
@@ -90,14 +90,14 @@ Search search_of(const txport_beam_settings& settings, std::int64_t vocabulary, 
   return search;
 }
 
-// The slots of a state's sentences, whose outputs the search can read.
+// Return the slots of the sentences of a state. Checks that the search can read the state's outputs.
 Slots slots_of(const txport_engine_state& state, const std::shared_ptr<const Settings>& settings, std::int64_t count,
                txport_hypotheses* const* sentences) {
   const std::int64_t beam = settings->search.beam;
-  given(sentences, "sentences");
+  required(sentences, "sentences");
   if (state.rows() % beam != 0 || count != state.rows() / beam) {
-    throw InputError("count is " + std::to_string(count) + ", and the state has " + std::to_string(state.rows()) +
-                     " rows for sentences of " + std::to_string(beam));
+    throw InputError("count is " + std::to_string(count) + ", but the state has " + std::to_string(state.rows()) +
+                     " rows, " + std::to_string(beam) + " per sentence");
   }
   if (state.outputs.top < settings->policy.top()) {
     throw InputError("the state was allocated with the best " + std::to_string(state.outputs.top) +
@@ -109,8 +109,8 @@ Slots slots_of(const txport_engine_state& state, const std::shared_ptr<const Set
       slots.push_back(nullptr);
       continue;
     }
-    const auto& [of, slot] = *sentences[i];
-    if (of != settings) throw InputError("a sentence is of another search: create it with this one");
+    const auto& [owner, slot] = *sentences[i];
+    if (owner != settings) throw InputError("a sentence belongs to another search: create it with this one");
     if (slot->done) throw InputError("a sentence is done: free its rows");
     if (slot->ruled && !state.outputs.logits && !state.handle.engine->recomputes_logits())
       throw InputError("the state was allocated without logits: rules need them");
@@ -125,9 +125,10 @@ Slots slots_of(const txport_engine_state& state, const std::shared_ptr<const Set
 txport_code txport_beam_search_create(const txport_engine_handle* engine, const txport_beam_settings* settings,
                                       txport_beam_search** search) noexcept {
   return guarded([&] {
-    given(search, "search") = nullptr;
-    const Engine& opened = *given(engine, "engine").engine;
-    const auto read = read_options(&given(settings, "settings"), sizeof(txport_beam_settings), "txport_beam_settings");
+    required(search, "search") = nullptr;
+    const Engine& opened = *required(engine, "engine").engine;
+    const auto read =
+        read_options(&required(settings, "settings"), sizeof(txport_beam_settings), "txport_beam_settings");
     const std::int64_t vocabulary = engine->sizes.target_vocabulary;
     Search chosen = search_of(read, vocabulary, opened.limits().batch);
     *search = new txport_beam_search{std::make_shared<Settings>(opened, std::move(chosen), vocabulary)};
@@ -140,9 +141,10 @@ void txport_beam_search_free(txport_beam_search* search) noexcept { delete searc
 txport_code txport_hypotheses_create(const txport_beam_search* search, const txport_beam_sentence* sentence,
                                      txport_hypotheses** hypotheses) noexcept {
   return guarded([&] {
-    given(hypotheses, "hypotheses") = nullptr;
-    const auto read = read_options(&given(sentence, "sentence"), sizeof(txport_beam_sentence), "txport_beam_sentence");
-    const auto& settings = given(search, "search").settings;
+    required(hypotheses, "hypotheses") = nullptr;
+    const auto read =
+        read_options(&required(sentence, "sentence"), sizeof(txport_beam_sentence), "txport_beam_sentence");
+    const auto& settings = required(search, "search").settings;
     Request request;
     request.search = settings->search;
     request.min_length = within(read.min_length, 0, INT32_MAX, "txport_beam_sentence.min_length");
@@ -162,12 +164,12 @@ txport_code txport_state_search(txport_engine_state* state, const txport_beam_se
                                 txport_hypotheses* const* sentences, std::int64_t more, std::int64_t* steps,
                                 std::uint8_t* done) noexcept {
   return guarded([&] {
-    const txport_engine_state& changed = txport::abi::read_out(state);
-    const auto& settings = given(search, "search").settings;
-    const Slots slots = slots_of(changed, settings, count, sentences);
+    const txport_engine_state& searched = txport::abi::idle(state);
+    const auto& settings = required(search, "search").settings;
+    const Slots slots = slots_of(searched, settings, count, sentences);
     within(more, 0, kMaxSteps, "more");
-    given(done, "done");
-    given(steps, "steps") = settings->policy.go_on(*changed.state, slots, more);
+    required(done, "done");
+    required(steps, "steps") = settings->policy.choose_and_step(*searched.state, slots, more);
     std::transform(slots.begin(), slots.end(), done,
                    [](const auto& slot) { return static_cast<std::uint8_t>(slot && slot->done); });
     return TXPORT_OK;
@@ -177,15 +179,15 @@ txport_code txport_state_search(txport_engine_state* state, const txport_beam_se
 txport_code txport_hypotheses_answer(const txport_hypotheses* hypotheses, std::int64_t index, const std::int64_t** ids,
                                      const double** scores, std::int64_t* count, double* score) noexcept {
   return guarded([&] {
-    const BeamSlot& slot = *given(hypotheses, "hypotheses").slot;
-    if (!slot.done) throw InputError("the sentence is not done: search on");
-    const auto most = static_cast<std::int64_t>(slot.ended.size());
-    given(count, "count") = 0;
-    if (within(index, 0, INT64_MAX, "index") >= std::min(most, slot.request.search.n_best)) return TXPORT_OK;
-    const Hypothesis& answer = slot.ended[static_cast<std::size_t>(index)];
-    given(ids, "ids") = answer.ids.data();
-    given(scores, "scores") = answer.scores->data();
-    given(score, "score") = *answer.score;
+    const BeamSlot& slot = *required(hypotheses, "hypotheses").slot;
+    if (!slot.done) throw InputError("the sentence is not done: continue the search");
+    const auto found = static_cast<std::int64_t>(slot.finished.size());
+    required(count, "count") = 0;
+    if (within(index, 0, INT64_MAX, "index") >= std::min(found, slot.request.search.n_best)) return TXPORT_OK;
+    const Hypothesis& answer = slot.finished[static_cast<std::size_t>(index)];
+    required(ids, "ids") = answer.ids.data();
+    required(scores, "scores") = answer.scores->data();
+    required(score, "score") = *answer.score;
     *count = static_cast<std::int64_t>(answer.ids.size());
     return TXPORT_OK;
   });

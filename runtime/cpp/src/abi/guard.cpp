@@ -10,9 +10,9 @@ namespace txport::abi {
 
 namespace {
 
-// Of a fixed size, so that saying "out of memory" allocates nothing.
+// The message has a fixed size, so that reporting "out of memory" does not allocate.
 constexpr std::size_t kMessageBytes = 4096;
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): of each thread, as errno is
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): one per thread, like errno
 thread_local std::array<char, kMessageBytes> message{};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What every function of the C ABI needs: exceptions become codes and a message of the thread.
+// Helpers of all functions of the C ABI. Exceptions become result codes and a message per thread.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace txport::abi {
 
-// Keep a message for txport_message().
+// Store a message for txport_message() and return the code.
 txport_code fail(txport_code code, const char* words) noexcept;
 
-// The code and the message of the exception that is being handled.
+// Store the message of the exception being handled and return its code.
 txport_code fail_with_current_exception() noexcept;
 
-// Run a body that may throw.
+// Run `body`, which may throw, and return its result code.
 template <typename Body>
 txport_code guarded(const Body& body) noexcept {
   try {
@@ -25,14 +25,14 @@ txport_code guarded(const Body& body) noexcept {
   }
 }
 
-// What an argument points to.
+// Return the object that an argument points to. Throws InputError if it is NULL.
 template <typename T>
-T& given(T* pointer, const char* name) {
+T& required(T* pointer, const char* name) {
   if (pointer == nullptr) throw core::InputError(std::string("the argument ") + name + " is NULL: give one");
   return *pointer;
 }
 
-// A number that must lie in a range, both ends included.
+// Return a number that must be in the range [low, high]. Throws InputError if it is not.
 inline std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high, const char* name) {
   if (value < low || value > high) {
     throw core::InputError(std::string(name) + " is " + std::to_string(value) + ", which is not between " +

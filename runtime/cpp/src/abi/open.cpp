@@ -1,4 +1,4 @@
-// Engines of a bundle: libtxport's part of txport/engine.h.
+// txport_engine_open, which only libtxport contains.
 
 #include <memory>
 #include <utility>
@@ -10,14 +10,14 @@
 #include "engines/choice.hpp"
 #include "txport/engine.h"
 
-using txport::abi::given;
+using txport::abi::required;
 using txport::abi::unless_null;
 
 txport_code txport_engine_open(const char* bundle, const txport_engine_options* options,
                                txport_engine_handle** engine) noexcept {
   return txport::abi::guarded([&] {
-    given(engine, "engine") = nullptr;
-    const txport::core::Bundle files(&given(bundle, "bundle"));
+    required(engine, "engine") = nullptr;
+    const txport::core::Bundle files(&required(bundle, "bundle"));
     const auto fields = txport::abi::read_options(options, sizeof(txport_engine_options), "txport_engine_options");
     txport::abi::within(fields.threads, 0, 4096, "threads");
     const auto manifest = txport::core::Manifest::load(files);

@@ -1,4 +1,4 @@
-// The C ABI over core::Translator: exceptions become codes and a message of the thread.
+// The C ABI of core::Translator.
 
 #include "txport/txport.h"
 
@@ -22,19 +22,19 @@
 #include "system/system.hpp"
 #include "translator.hpp"
 
-// A stream shares its translator, so that either may be closed first.
+// A stream shares ownership of its translator, so either may be closed first.
 struct txport_translator {
   std::shared_ptr<const txport::core::Translator> translator;
 };
 
 struct txport_result {
-  // Spans and pairs are the alignment's, in the structs of the C ABI.
+  // One translation. Spans and word pairs are copies of the alignment in the structs of the C ABI.
   struct Sentence {
     txport::core::Translation translation;
-    std::array<std::vector<txport_span>, 4> spans;  // by txport_spans
+    std::array<std::vector<txport_span>, 4> spans;  // indexed by txport_spans
     std::vector<txport_word_pair> words;
     std::optional<txport::core::FloatMatrix> embedding;
-    std::unique_ptr<txport_result> hypotheses;  // null for one alone
+    std::unique_ptr<txport_result> hypotheses;  // null for a single translation
   };
   std::vector<Sentence> sentences;
   std::optional<std::string> document{};
@@ -44,27 +44,27 @@ struct txport_result {
 struct txport_stream {
   std::shared_ptr<const txport::core::Translator> translator;
   txport::core::PieceStream pieces;
-  txport::core::Piece last{};  // pointers of the last token refer to it
+  txport::core::Piece last{};  // owner of the text of the last token
 };
 
 struct txport_pending {
-  // Words, and not an exception: who waits has another thread than who decodes.
-  struct Answer {
+  // A code and a message instead of an exception, since the waiting thread is not the decoding thread.
+  struct Outcome {
     txport_code code = TXPORT_OK;
     std::string message;
     txport::core::Translation translation;
   };
   std::shared_ptr<txport::core::Ticket> ticket;
-  std::future<Answer> answer;                     // of a request without `done`
-  const unsigned forked = txport::core::forks();  // by then
+  std::future<Outcome> answer;                    // for requests without `done`
+  const unsigned forked = txport::core::forks();  // value of forks() at construction
 };
 
 namespace {
 
 using txport::abi::fail;
-using txport::abi::given;
 using txport::abi::guarded;
 using txport::abi::read_options;
+using txport::abi::required;
 using txport::abi::unless_null;
 using txport::core::CheckFailed;
 using txport::core::Ids;
@@ -74,7 +74,9 @@ using Sentence = txport_result::Sentence;
 using txport::core::Translation;
 using txport::core::Translator;
 
-const Translator& given(const txport_translator* translator) { return *given(translator, "translator").translator; }
+const Translator& required(const txport_translator* translator) {
+  return *required(translator, "translator").translator;
+}
 
 std::optional<std::int64_t> unless_zero(std::int32_t value) {
   return value == 0 ? std::nullopt : std::optional<std::int64_t>(value);
@@ -84,10 +86,10 @@ std::string_view view_of(const char* text, std::size_t length) {
   return {text, length == SIZE_MAX ? std::strlen(text) : length};
 }
 
-// Texts that an application gives; `name` is the argument's.
+// Return views of texts of the application. `name` is the name of the argument.
 std::vector<std::string_view> views_of(const char* const* texts, const std::size_t* lengths, std::size_t count,
                                        const char* name) {
-  if (count > 0) given(texts, name);
+  if (count > 0) required(texts, name);
   std::vector<std::string_view> views;
   for (std::size_t i = 0; i < count; ++i) {
     if (texts[i] == nullptr) throw InputError(name + ("[" + std::to_string(i) + "] is NULL: give a text"));
@@ -96,8 +98,8 @@ std::vector<std::string_view> views_of(const char* const* texts, const std::size
   return views;
 }
 
-// One field of txport_options, by the kind of its option. Kinds that may be without a value have one unless the field
-// is 0 or null.
+// Copy a field of txport_options to an option, according to its kind. Optional kinds get no value if the field is 0 or
+// NULL.
 template <typename T, int kind, typename Field>
 void set(Options::Maybe<T, kind>& option, Field field, const txport_options& /*all*/) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -113,7 +115,7 @@ void set(Options::Flag& option, std::int32_t field, const txport_options& /*all*
 void set(Options::Text& option, const char* field, const txport_options& /*all*/) { option = unless_null(field); }
 Ids ids_of(const txport_ids& field) {
   if (field.count == 0) return {};
-  given(field.values, "txport_ids.values");
+  required(field.values, "txport_ids.values");
   return {field.values, field.values + field.count};
 }
 
@@ -122,12 +124,12 @@ void set(Options::Words& option, const txport_words& field, const txport_options
   for (const std::string_view word : views_of(field.texts, nullptr, field.text_count, "bad_words.texts")) {
     option.emplace_back(std::string(word));
   }
-  if (field.sequence_count > 0) given(field.sequences, "bad_words.sequences");
+  if (field.sequence_count > 0) required(field.sequences, "bad_words.sequences");
   for (std::size_t i = 0; i < field.sequence_count; ++i) option.emplace_back(ids_of(field.sequences[i]));
 }
 void set(Options::Prefix& option, const char* field, const txport_options& all) {
   if (all.prefix_count > 0) {
-    given(all.prefix_ids, "prefix_ids");
+    required(all.prefix_ids, "prefix_ids");
     if (field != nullptr) throw InputError("prefix and prefix_ids are both set: give one of them");
     option = txport::core::Ids(all.prefix_ids, all.prefix_ids + all.prefix_count);
   } else {
@@ -136,10 +138,10 @@ void set(Options::Prefix& option, const char* field, const txport_options& all) 
 }
 
 Options options_of(const txport_options* options) {
-  constexpr std::size_t kFirst = offsetof(txport_options, alignments);  // the size of the first version of the struct
+  constexpr std::size_t kFirst = offsetof(txport_options, alignments);  // size of the first version of the struct
   const txport_options fields = read_options(options, kFirst, "txport_options");
   Options result;
-// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a field and a member of one name
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a field and a member with the same name
 #define TXPORT_OPTION(kind, name, help) set(result.name, fields.name, fields);
 #include "options.inc"
 #undef TXPORT_OPTION
@@ -147,7 +149,7 @@ Options options_of(const txport_options* options) {
 }
 
 txport::core::TranslatorOptions options_of(const txport_translator_options* options) {
-  constexpr std::size_t kFirst = offsetof(txport_translator_options, engine);  // the first version of the struct
+  constexpr std::size_t kFirst = offsetof(txport_translator_options, engine);  // size of the first version
   const auto fields = read_options(options, kFirst, "txport_translator_options");
   txport::core::TranslatorOptions result;
   result.where.device = unless_null(fields.device).value_or("auto");
@@ -165,17 +167,17 @@ txport::core::TranslatorOptions options_of(const txport_translator_options* opti
 
 std::unique_ptr<txport_stream> open_stream(const txport_translator* translator, const char* text, std::size_t length,
                                            const txport_options* options) {
-  const std::shared_ptr<const Translator> shared = given(translator, "translator").translator;
-  const std::string_view view = view_of(&given(text, "text"), length);
+  const std::shared_ptr<const Translator> shared = required(translator, "translator").translator;
+  const std::string_view view = view_of(&required(text, "text"), length);
   txport::core::PieceStream pieces(*shared, view, options_of(options));
   return std::make_unique<txport_stream>(txport_stream{shared, std::move(pieces)});
 }
 
-// Ids that an application gives; `name` is the argument's.
+// Return copies of id sequences of the application. `name` is the name of the argument.
 std::vector<Ids> ids_of(const std::int64_t* const* all, const std::size_t* lengths, std::size_t count, const char* name,
                         const char* lengths_name) {
-  if (count > 0) given(all, name);
-  if (count > 0) given(lengths, lengths_name);
+  if (count > 0) required(all, name);
+  if (count > 0) required(lengths, lengths_name);
   std::vector<Ids> ids;
   for (std::size_t i = 0; i < count; ++i) {
     if (all[i] == nullptr) throw InputError(name + ("[" + std::to_string(i) + "] is NULL: give ids"));
@@ -185,64 +187,64 @@ std::vector<Ids> ids_of(const std::int64_t* const* all, const std::size_t* lengt
 }
 
 Sentence sentence_of(Translation translation) {
-  Sentence made;
+  Sentence output;
   if (translation.alignment) {
     const txport::core::Alignment& from = *translation.alignment;
     const std::array all{&from.source_spans, &from.target_spans, &from.source_words, &from.target_words};
     for (std::size_t which = 0; which < all.size(); ++which) {
-      for (const txport::core::Span& span : *all[which]) made.spans[which].push_back({span.start, span.end});
+      for (const txport::core::Span& span : *all[which]) output.spans[which].push_back({span.start, span.end});
     }
-    for (const txport::core::WordPair& pair : from.words) made.words.push_back({pair.source, pair.target});
+    for (const txport::core::WordPair& pair : from.words) output.words.push_back({pair.source, pair.target});
   }
   if (!translation.hypotheses.empty()) {
-    made.hypotheses = std::make_unique<txport_result>();
+    output.hypotheses = std::make_unique<txport_result>();
     for (Translation& each : std::exchange(translation.hypotheses, {})) {
-      made.hypotheses->sentences.push_back(sentence_of(std::move(each)));
+      output.hypotheses->sentences.push_back(sentence_of(std::move(each)));
     }
   }
-  made.translation = std::move(translation);
-  return made;
+  output.translation = std::move(translation);
+  return output;
 }
 
-// Hand out a new result.
-void give(txport_result** result, std::vector<Sentence> sentences) {
+// Store a new result in *result, which the application owns.
+void return_result(txport_result** result, std::vector<Sentence> sentences) {
   *result = std::make_unique<txport_result>(txport_result{std::move(sentences)}).release();
 }
 
-void give(txport_result** result, std::vector<Translation> translations) {
+void return_result(txport_result** result, std::vector<Translation> translations) {
   std::vector<Sentence> sentences;
   sentences.reserve(translations.size());
   for (Translation& translation : translations) sentences.push_back(sentence_of(std::move(translation)));
-  give(result, std::move(sentences));
+  return_result(result, std::move(sentences));
 }
 
-void give(txport_result** result, txport::core::Document document) {
-  auto made = std::make_unique<txport_result>();
+void return_result(txport_result** result, txport::core::Document document) {
+  auto output = std::make_unique<txport_result>();
   for (txport::core::Part& part : document.parts) {
-    made->parts.push_back(
+    output->parts.push_back(
         {{part.source.start, part.source.end}, {part.target.start, part.target.end}, part.cut ? 1 : 0});
-    made->sentences.push_back(sentence_of(std::move(part.translation)));
+    output->sentences.push_back(sentence_of(std::move(part.translation)));
   }
-  made->document = std::move(document.text);
-  *result = made.release();
+  output->document = std::move(document.text);
+  *result = output.release();
 }
 
-void give(txport_result** result, std::vector<txport::core::Score> scores) {
+void return_result(txport_result** result, std::vector<txport::core::Score> scores) {
   std::vector<Sentence> sentences(scores.size());
   for (std::size_t i = 0; i < scores.size(); ++i) {
     sentences[i].translation.ids = std::move(scores[i].ids);
     sentences[i].translation.scores = std::move(scores[i].scores);
   }
-  give(result, std::move(sentences));
+  return_result(result, std::move(sentences));
 }
 
-void give(txport_result** result, std::vector<txport::core::FloatMatrix> embeddings) {
+void return_result(txport_result** result, std::vector<txport::core::FloatMatrix> embeddings) {
   std::vector<Sentence> sentences(embeddings.size());
   for (std::size_t i = 0; i < embeddings.size(); ++i) sentences[i].embedding = std::move(embeddings[i]);
-  give(result, std::move(sentences));
+  return_result(result, std::move(sentences));
 }
 
-// One sentence of a result, or a null pointer.
+// Return a sentence of a result, or null.
 const Sentence* entry(const txport_result* result, std::size_t index) noexcept {
   return result == nullptr || index >= result->sentences.size() ? nullptr : &result->sentences[index];
 }
@@ -252,7 +254,7 @@ const Translation* sentence(const txport_result* result, std::size_t index) noex
   return found == nullptr ? nullptr : &found->translation;
 }
 
-// Its alignment, or a null pointer.
+// Return the alignment of a sentence, or null.
 const txport::core::Alignment* alignment(const txport_result* result, std::size_t index) noexcept {
   const Translation* translation = sentence(result, index);
   return translation == nullptr || !translation->alignment ? nullptr : &*translation->alignment;
@@ -270,18 +272,20 @@ const T* array_of(const std::vector<T>* values, std::size_t* length) noexcept {
   return values == nullptr ? nullptr : values->data();
 }
 
-// Whether the callback wants more. One that throws breaks its contract, which must not end the process.
-bool take(txport_token token, void* user, const txport::core::Piece& piece) {
+// Call the callback with a token, and return whether to continue. Exceptions are caught, so that they do not end the
+// process.
+bool send_token(txport_token token, void* user, const txport::core::Piece& piece) {
   try {
     if (token(user, piece.id, piece.text.c_str(), piece.text.size(), piece.score.value_or(0)) == 0) return true;
-    fail(TXPORT_CANCELLED, "the callback asked to stop");
+    fail(TXPORT_CANCELLED, "the callback stopped the translation");
   } catch (...) {
     fail(TXPORT_CANCELLED, "the callback threw an exception");
   }
   return false;
 }
 
-// Who has the last of a translator may be a callback of its queue, in the very thread that must end before it can.
+// Delete a translator. The last owner may be a callback in the thread of its queue, which must end before the
+// translator can be deleted; then a new thread deletes it.
 void close(const Translator* translator) {
   if (translator->queue().is_own_thread()) {
     std::thread([translator] { delete translator; }).detach();
@@ -292,17 +296,18 @@ void close(const Translator* translator) {
 
 using Listener = txport::core::Listener<Translation, txport::core::Piece>;
 
-// The code of an error, whose message is this thread's then.
+// Return the code of an error and store its message for this thread.
 txport_code code_of(const std::exception_ptr& error) {
   return guarded([&]() -> txport_code { std::rethrow_exception(error); });
 }
 
-// The application's callbacks. What comes from them ends here: they must not throw.
+// Return a listener that calls the callbacks of the application. Their exceptions are ignored, since they must not
+// throw.
 Listener listener_of(const txport_request& request) {
   Listener listener;
   if (request.token != nullptr) {
     listener.part = [token = request.token, user = request.user](const txport::core::Piece& piece) {
-      if (!take(token, user, piece)) throw txport::core::Cancelled(txport_message());
+      if (!send_token(token, user, piece)) throw txport::core::Cancelled(txport_message());
     };
   }
   const auto tell = [done = request.done, user = request.user](txport_code code, txport_result* result) {
@@ -315,18 +320,18 @@ Listener listener_of(const txport_request& request) {
     std::vector<Translation> one;
     one.push_back(std::move(translation));
     txport_result* result = nullptr;
-    give(&result, std::move(one));
+    return_result(&result, std::move(one));
     tell(TXPORT_OK, result);
   };
   listener.failure = [tell](const std::exception_ptr& error) { tell(code_of(error), nullptr); };
   return listener;
 }
 
-using Answer = txport_pending::Answer;
+using Outcome = txport_pending::Outcome;
 
-// Keeps the answer for who will wait for it.
-std::future<Answer> promised(Listener& listener) {
-  const auto promise = std::make_shared<std::promise<Answer>>();
+// Let the listener store its outcome in a future, and return the future.
+std::future<Outcome> future_of(Listener& listener) {
+  const auto promise = std::make_shared<std::promise<Outcome>>();
   listener.answer = [promise](Translation translation) { promise->set_value({TXPORT_OK, "", std::move(translation)}); };
   listener.failure = [promise](const std::exception_ptr& error) {
     const txport_code code = code_of(error);
@@ -335,10 +340,10 @@ std::future<Answer> promised(Listener& listener) {
   return promise->get_future();
 }
 
-// Whether a future is ready within this number of seconds; below 0: unlimited.
-bool wait(const std::future<Answer>& answer, double seconds) {
-  constexpr double kMost = 1e9;  // more than any clock counts is for ever
-  if (seconds >= 0 && seconds < kMost) {
+// Wait up to `seconds` (negative: without limit), and return whether the future is ready.
+bool wait(const std::future<Outcome>& answer, double seconds) {
+  constexpr double kMaxSeconds = 1e9;  // longer times exceed the range of clocks and are unlimited
+  if (seconds >= 0 && seconds < kMaxSeconds) {
     return answer.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
   }
   answer.wait();
@@ -355,8 +360,8 @@ txport_translator* opened(const txport::core::Bundle& bundle, const txport_trans
 txport_code txport_open(const char* bundle, const txport_translator_options* options,
                         txport_translator** translator) noexcept {
   return guarded([&] {
-    given(translator, "translator") = nullptr;
-    *translator = opened(txport::core::Bundle(&given(bundle, "bundle")), options);
+    required(translator, "translator") = nullptr;
+    *translator = opened(txport::core::Bundle(&required(bundle, "bundle")), options);
     return TXPORT_OK;
   });
 }
@@ -364,36 +369,36 @@ txport_code txport_open(const char* bundle, const txport_translator_options* opt
 txport_code txport_open_memory(const void* bundle, size_t size, const txport_translator_options* options,
                                txport_translator** translator) noexcept {
   return guarded([&] {
-    given(translator, "translator") = nullptr;
-    const auto* bytes = &given(static_cast<const char*>(bundle), "bundle");
+    required(translator, "translator") = nullptr;
+    const auto* bytes = &required(static_cast<const char*>(bundle), "bundle");
     *translator = opened(txport::core::Bundle::of_memory({bytes, size}), options);
     return TXPORT_OK;
   });
 }
 
 void txport_close(txport_translator* translator) noexcept {
-  // Streams may keep the rest of it.
+  // Streams may still use the translator.
   if (translator != nullptr) translator->translator->queue().close(false);
   delete translator;
 }
 
 txport_code txport_manifest(const txport_translator* translator, const char** json) noexcept {
   return guarded([&] {
-    given(json, "json") = given(translator).manifest().text.c_str();
+    required(json, "json") = required(translator).manifest().text.c_str();
     return TXPORT_OK;
   });
 }
 
 txport_code txport_engine(const txport_translator* translator, const char** name) noexcept {
   return guarded([&] {
-    given(name, "name") = given(translator).engine().name().c_str();
+    required(name, "name") = required(translator).engine().name().c_str();
     return TXPORT_OK;
   });
 }
 
 txport_code txport_self_check(const txport_translator* translator) noexcept {
   return guarded([&] {
-    const std::string difference = given(translator).self_check();
+    const std::string difference = required(translator).self_check();
     if (!difference.empty()) throw CheckFailed(difference);
     return TXPORT_OK;
   });
@@ -402,10 +407,10 @@ txport_code txport_self_check(const txport_translator* translator) noexcept {
 txport_code txport_translate(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
                              std::size_t count, const txport_options* options, txport_result** result) noexcept {
   return guarded([&] {
-    given(result, "result") = nullptr;
-    const Translator& opened = given(translator);
+    required(result, "result") = nullptr;
+    const Translator& opened = required(translator);
     const auto sentences = views_of(texts, lengths, count, "texts");
-    give(result, opened.translate(sentences, options_of(options)));
+    return_result(result, opened.translate(sentences, options_of(options)));
     return TXPORT_OK;
   });
 }
@@ -413,9 +418,9 @@ txport_code txport_translate(const txport_translator* translator, const char* co
 txport_code txport_translate_document(const txport_translator* translator, const char* text, std::size_t length,
                                       const txport_options* options, txport_result** result) noexcept {
   return guarded([&] {
-    given(result, "result") = nullptr;
-    const Translator& opened = given(translator);
-    give(result, opened.translate_document(view_of(&given(text, "text"), length), options_of(options)));
+    required(result, "result") = nullptr;
+    const Translator& opened = required(translator);
+    return_result(result, opened.translate_document(view_of(&required(text, "text"), length), options_of(options)));
     return TXPORT_OK;
   });
 }
@@ -424,10 +429,10 @@ txport_code txport_translate_ids(const txport_translator* translator, const std:
                                  const std::size_t* lengths, std::size_t count, const txport_options* options,
                                  txport_result** result) noexcept {
   return guarded([&] {
-    given(result, "result") = nullptr;
-    const Translator& opened = given(translator);
+    required(result, "result") = nullptr;
+    const Translator& opened = required(translator);
     const std::vector<Ids> ids = ids_of(sources, lengths, count, "sources", "lengths");
-    give(result, opened.translate_ids(ids, options_of(options)));
+    return_result(result, opened.translate_ids(ids, options_of(options)));
     return TXPORT_OK;
   });
 }
@@ -436,11 +441,11 @@ txport_code txport_score(const txport_translator* translator, const char* const*
                          const char* const* targets, const std::size_t* target_lengths, std::size_t count,
                          const txport_options* options, txport_result** result) noexcept {
   return guarded([&] {
-    given(result, "result") = nullptr;
-    const Translator& opened = given(translator);
-    const auto answers = views_of(targets, target_lengths, count, "targets");
-    give(result,
-         opened.score(views_of(texts, lengths, count, "texts"), {answers.begin(), answers.end()}, options_of(options)));
+    required(result, "result") = nullptr;
+    const Translator& opened = required(translator);
+    const auto translations = views_of(targets, target_lengths, count, "targets");
+    return_result(result, opened.score(views_of(texts, lengths, count, "texts"),
+                                       {translations.begin(), translations.end()}, options_of(options)));
     return TXPORT_OK;
   });
 }
@@ -449,10 +454,10 @@ txport_code txport_score_ids(const txport_translator* translator, const std::int
                              const std::size_t* lengths, const std::int64_t* const* targets,
                              const std::size_t* target_lengths, std::size_t count, txport_result** result) noexcept {
   return guarded([&] {
-    given(result, "result") = nullptr;
-    const Translator& opened = given(translator);
-    const std::vector<Ids> answers = ids_of(targets, target_lengths, count, "targets", "target_lengths");
-    give(result, opened.score_ids(ids_of(sources, lengths, count, "sources", "lengths"), answers));
+    required(result, "result") = nullptr;
+    const Translator& opened = required(translator);
+    const std::vector<Ids> translations = ids_of(targets, target_lengths, count, "targets", "target_lengths");
+    return_result(result, opened.score_ids(ids_of(sources, lengths, count, "sources", "lengths"), translations));
     return TXPORT_OK;
   });
 }
@@ -461,9 +466,9 @@ txport_code txport_embed(const txport_translator* translator, const char* const*
                          std::size_t count, std::int32_t pooled, const txport_options* options,
                          txport_result** result) noexcept {
   return guarded([&] {
-    given(result, "result") = nullptr;
-    const Translator& opened = given(translator);
-    give(result, opened.embed(views_of(texts, lengths, count, "texts"), options_of(options), pooled != 0));
+    required(result, "result") = nullptr;
+    const Translator& opened = required(translator);
+    return_result(result, opened.embed(views_of(texts, lengths, count, "texts"), options_of(options), pooled != 0));
     return TXPORT_OK;
   });
 }
@@ -568,7 +573,7 @@ txport_code txport_translate_stream(const txport_translator* translator, const c
     if (token == nullptr) throw InputError("the argument token is NULL: give a function");
     const auto stream = open_stream(translator, text, length, options);
     while (const auto piece = stream->pieces.next()) {
-      if (!take(token, user, *piece)) return TXPORT_CANCELLED;
+      if (!send_token(token, user, *piece)) return TXPORT_CANCELLED;
     }
     return TXPORT_OK;
   });
@@ -577,7 +582,7 @@ txport_code txport_translate_stream(const txport_translator* translator, const c
 txport_code txport_stream_open(const txport_translator* translator, const char* text, std::size_t length,
                                const txport_options* options, txport_stream** stream) noexcept {
   return guarded([&] {
-    given(stream, "stream") = nullptr;
+    required(stream, "stream") = nullptr;
     *stream = open_stream(translator, text, length, options).release();
     return TXPORT_OK;
   });
@@ -586,8 +591,8 @@ txport_code txport_stream_open(const txport_translator* translator, const char* 
 txport_code txport_stream_next(txport_stream* stream, std::int64_t* id, const char** text, std::size_t* length,
                                double* score) noexcept {
   return guarded([&] {
-    txport_stream& opened = given(stream, "stream");
-    given(id, "id");
+    txport_stream& opened = required(stream, "stream");
+    required(id, "id");
     auto piece = opened.pieces.next();
     if (!piece) return TXPORT_END;
     opened.last = std::move(*piece);
@@ -607,34 +612,35 @@ txport_code txport_submit(const txport_translator* translator, const char* text,
   return guarded([&] {
     const auto fields = read_options(request, sizeof(txport_request), "txport_request");
     if (pending != nullptr) *pending = nullptr;
-    if (fields.done == nullptr) given(pending, "pending");
-    const Translator& opened = given(translator);
-    const std::string_view view = view_of(&given(text, "text"), length);
-    auto made = std::make_unique<txport_pending>();
+    if (fields.done == nullptr) required(pending, "pending");
+    const Translator& opened = required(translator);
+    const std::string_view view = view_of(&required(text, "text"), length);
+    auto output = std::make_unique<txport_pending>();
     Listener listener = listener_of(fields);
-    if (fields.done == nullptr) made->answer = promised(listener);
+    if (fields.done == nullptr) output->answer = future_of(listener);
     const auto seconds = fields.seconds == 0 ? std::nullopt : std::optional(fields.seconds);
-    made->ticket = opened.submit(view, options_of(options), std::move(listener), seconds);
-    if (pending != nullptr) *pending = made.release();
+    output->ticket = opened.submit(view, options_of(options), std::move(listener), seconds);
+    if (pending != nullptr) *pending = output.release();
     return TXPORT_OK;
   });
 }
 
 txport_code txport_pending_wait(txport_pending* pending, double seconds, txport_result** result) noexcept {
   return guarded([&] {
-    given(result, "result") = nullptr;
-    std::future<Answer>& answer = given(pending, "pending").answer;
-    // The thread that would answer is the parent's.
+    required(result, "result") = nullptr;
+    std::future<Outcome>& answer = required(pending, "pending").answer;
+    // A forked process does not have the decoding thread of its parent.
     if (pending->forked != txport::core::forks() && !(answer.valid() && wait(answer, 0))) {
       throw txport::core::EngineError("the request belongs to the parent process: submit it again in this one");
     }
-    if (!answer.valid()) throw InputError("the answer was taken already, or goes to `done`: wait for it once");
+    if (!answer.valid())
+      throw InputError("the result was already returned, or it goes to `done`: wait for it only once");
     if (!wait(answer, seconds)) return TXPORT_WAITING;
-    Answer found = answer.get();
-    if (found.code != TXPORT_OK) return fail(found.code, found.message.c_str());
+    Outcome outcome = answer.get();
+    if (outcome.code != TXPORT_OK) return fail(outcome.code, outcome.message.c_str());
     std::vector<Translation> one;
-    one.push_back(std::move(found.translation));
-    give(result, std::move(one));
+    one.push_back(std::move(outcome.translation));
+    return_result(result, std::move(one));
     return TXPORT_OK;
   });
 }
@@ -647,7 +653,7 @@ void txport_pending_free(txport_pending* pending) noexcept { delete pending; }
 
 txport_code txport_drain(const txport_translator* translator) noexcept {
   return guarded([&] {
-    given(translator).queue().close(true);
+    required(translator).queue().close(true);
     return TXPORT_OK;
   });
 }

@@ -12,28 +12,29 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::uint64_t kPage = 4096;  // members start there: tensors keep the alignment that their own file gives them
-constexpr std::uint64_t kWide = 0xFFFFFFFF;  // stands for a number that is in an extra field of 64 bits
+constexpr std::uint64_t kPage =
+    4096;  // members start at multiples of this, so tensors keep their alignment in the file
+constexpr std::uint64_t kInZip64 = 0xFFFFFFFF;  // marks a number that is in the zip64 extra field
 constexpr std::uint64_t kZip64 = 1;
-constexpr std::uint64_t kAlignment = 0xD935;  // an extra field, as Android's zipalign writes it
+constexpr std::uint64_t kAlignment = 0xD935;  // extra field for padding, as Android's zipalign writes it
 constexpr std::uint64_t kUtf8 = 0x0800;
 constexpr std::uint64_t kFirstDay = 0x21;  // 1980-01-01
 constexpr std::uint64_t kUnix = 3U << 8U;
 constexpr std::uint64_t kUnixFile = std::uint64_t{0100644} << 16U;
-constexpr std::uint64_t kLargestDirectory = std::uint64_t{16} << 20U;
+constexpr std::uint64_t kMaxDirectoryBytes = std::uint64_t{16} << 20U;
 constexpr std::size_t kLocalSize = 30;
 constexpr std::size_t kCentralSize = 46;
 constexpr std::size_t kEndSize = 22;
-constexpr std::size_t kWideEndSize = 76;  // of zip64: the record, and its locator
+constexpr std::size_t kZip64EndSize = 76;  // zip64 end record and its locator
 
-// A member in the directory.
+// A member, as listed in the central directory.
 struct Entry {
   std::string_view name;
   std::uint64_t size = 0;
   std::uint64_t crc = 0;
 };
 
-// A little-endian number of this number of bytes.
+// Return a little-endian number of `bytes` bytes.
 std::uint64_t number(std::string_view data, std::size_t at, std::size_t bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < bytes; ++i) {
@@ -42,7 +43,7 @@ std::uint64_t number(std::string_view data, std::size_t at, std::size_t bytes) {
   return value;
 }
 
-// Bytes that are put together from numbers.
+// Builder of a record of little-endian numbers and bytes.
 struct Record {
   std::string bytes;
 
@@ -56,21 +57,21 @@ struct Record {
   }
 };
 
-// The extra field for those values that need more than 32 bits, if there are any.
-std::string wide_field(const std::vector<std::uint64_t>& values) {
+// Return the zip64 extra field with the values that need more than 32 bits; empty if there are none.
+std::string zip64_field(const std::vector<std::uint64_t>& values) {
   Record numbers;
   for (const std::uint64_t value : values) {
-    if (value >= kWide) numbers.add(8, value);
+    if (value >= kInZip64) numbers.add(8, value);
   }
   if (numbers.bytes.empty()) return "";
   return Record().add(2, kZip64).add(2, numbers.bytes.size()).add(numbers.bytes).bytes;
 }
 
-std::uint64_t version_of(const std::string& wide) { return wide.empty() ? 20 : 45; }
+std::uint64_t version_of(const std::string& zip64) { return zip64.empty() ? 20 : 45; }
 
-// What a member's two headers have in common; `extra` is the size of the extra fields.
+// Return the part that both headers of a member have in common. `extra` is the size of the extra fields.
 std::string common(const Entry& entry, std::uint64_t version, std::size_t extra) {
-  const std::uint64_t size = std::min(entry.size, kWide);
+  const std::uint64_t size = std::min(entry.size, kInZip64);
   return Record()
       .add(2, version)
       .add(2, kUtf8)
@@ -85,19 +86,19 @@ std::string common(const Entry& entry, std::uint64_t version, std::size_t extra)
       .bytes;
 }
 
-// The header before the data, from byte `start` of the archive to the next page.
+// Return the local header of a member at byte `start` of the archive, padded so that the data starts at a page.
 std::string local_header(const Entry& entry, std::uint64_t start) {
-  const std::string wide = wide_field({entry.size, entry.size});
-  const std::uint64_t unpadded = start + kLocalSize + entry.name.size() + wide.size() + 6;
+  const std::string zip64 = zip64_field({entry.size, entry.size});
+  const std::uint64_t unpadded = start + kLocalSize + entry.name.size() + zip64.size() + 6;
   const std::size_t padding = (kPage - unpadded % kPage) % kPage;
   const std::string extra =
-      Record().add(wide).add(2, kAlignment).add(2, 2 + padding).add(2, kPage).add(std::string(padding, '\0')).bytes;
-  return Record().add("PK\3\4").add(common(entry, version_of(wide), extra.size())).add(entry.name).add(extra).bytes;
+      Record().add(zip64).add(2, kAlignment).add(2, 2 + padding).add(2, kPage).add(std::string(padding, '\0')).bytes;
+  return Record().add("PK\3\4").add(common(entry, version_of(zip64), extra.size())).add(entry.name).add(extra).bytes;
 }
 
-// Its place in the directory; `start` is that of the local header.
+// Return the header of a member in the central directory. `start` is the position of its local header.
 std::string central_header(const Entry& entry, std::uint64_t start) {
-  const std::string extra = wide_field({entry.size, entry.size, start});
+  const std::string extra = zip64_field({entry.size, entry.size, start});
   const std::uint64_t version = version_of(extra);
   return Record()
       .add("PK\1\2")
@@ -105,22 +106,22 @@ std::string central_header(const Entry& entry, std::uint64_t start) {
       .add(common(entry, version, extra.size()))
       .add(6, 0)  // no comment, the first disk, no text
       .add(4, kUnixFile)
-      .add(4, std::min(start, kWide))
+      .add(4, std::min(start, kInZip64))
       .add(entry.name)
       .add(extra)
       .bytes;
 }
 
-// All after the last member: the directory, which begins at `start`, and the end.
+// Return all bytes after the last member: the central directory, which begins at `start`, and the end records.
 std::string tail_of(const std::string& central, std::uint64_t count, std::uint64_t start) {
   Record tail;
   tail.add(central);
-  if (start >= kWide) {
-    tail.add("PK\6\6").add(8, kWideEndSize - 20 - 12).add(2, kUnix | 45U).add(2, 45).add(8, 0);
+  if (start >= kInZip64) {
+    tail.add("PK\6\6").add(8, kZip64EndSize - 20 - 12).add(2, kUnix | 45U).add(2, 45).add(8, 0);
     tail.add(8, count).add(8, count).add(8, central.size()).add(8, start);
     tail.add("PK\6\7").add(4, 0).add(8, start + central.size()).add(4, 1);
   }
-  tail.add("PK\5\6").add(4, 0).add(2, count).add(2, count).add(4, central.size()).add(4, std::min(start, kWide));
+  tail.add("PK\5\6").add(4, 0).add(2, count).add(2, count).add(4, central.size()).add(4, std::min(start, kInZip64));
   return tail.add(2, 0).bytes;
 }
 
@@ -153,10 +154,10 @@ class Reader {
   const std::string& file_;
 
   [[noreturn]] void refuse(const std::string& reason) const {
-    throw BundleError(file_ + " is not as tx-pack writes it, " + reason + ": copy it or make it again");
+    throw BundleError(file_ + " is not a valid file of tx-pack, " + reason + ": copy it or pack it again");
   }
 
-  // Names, sizes and checksums at the end of the archive. Other fields are ignored.
+  // Read names, sizes and checksums from the central directory. Other fields are ignored here.
   std::vector<Entry> directory() const {
     if (data_.size() < kEndSize || data_.substr(data_.size() - kEndSize, 4) != "PK\5\6") {
       throw BundleError(file_ + " is not a bundle: give a directory of tx-export or a file of tx-pack");
@@ -165,8 +166,8 @@ class Reader {
     const std::uint64_t count = number(data_, end + 8, 2);
     const std::uint64_t size = number(data_, end + 12, 4);
     std::uint64_t start = number(data_, end + 16, 4);
-    if (start == kWide && end >= kWideEndSize) start = number(data_, end - kWideEndSize + 48, 8);
-    if (size > kLargestDirectory || start > end || size > end - start) refuse("its directory does not lie in it");
+    if (start == kInZip64 && end >= kZip64EndSize) start = number(data_, end - kZip64EndSize + 48, 8);
+    if (size > kMaxDirectoryBytes || start > end || size > end - start) refuse("its directory is outside the file");
     std::string_view rest = data_.substr(start, size);
     std::vector<Entry> entries;
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -185,7 +186,7 @@ class Reader {
     if (name_size + extra_size > rest.size() - kCentralSize) refuse("its directory is too short");
     entry.name = rest.substr(kCentralSize, name_size);
     const std::string_view extra = rest.substr(kCentralSize + name_size, extra_size);
-    if (entry.size == kWide && extra.size() >= 12) entry.size = number(extra, 4, 8);
+    if (entry.size == kInZip64 && extra.size() >= 12) entry.size = number(extra, 4, 8);
     if (utf8_fault(entry.name) || !is_inside(entry.name)) refuse("a name is not a plain path inside the bundle");
     rest.remove_prefix(kCentralSize + name_size + extra_size);
     return entry;

@@ -25,7 +25,7 @@ bool is_relative_to(const fs::path& path, const fs::path& directory) {
   return rest == directory.end();
 }
 
-// The identity of a file, to detect another one at its path.
+// The identity of a file, to detect that it was replaced.
 struct Identity {
   explicit Identity(const fs::path& path) {
     if (::stat(path.c_str(), &status) != 0) status = {};
@@ -38,8 +38,8 @@ struct Identity {
   struct stat status {};
 };
 
-// Give back the pages that lie in a view of a mapping.
-void give_back(std::string_view view) {
+// Release the pages of a mapping that are completely inside a view.
+void release_pages(std::string_view view) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t before = (page - reinterpret_cast<std::uintptr_t>(view.data()) % page) % page;
   if (view.size() <= before) return;
@@ -50,7 +50,7 @@ void give_back(std::string_view view) {
 }  // namespace
 
 struct Bundle::Archive {
-  // A file, mapped.
+  // Map a file.
   explicit Archive(const fs::path& path)
       : file(fs::canonical(path)),
         identity(Identity(file)),
@@ -80,7 +80,7 @@ Bundle::Bundle(const fs::path& path) : name_(path.string()) {
 
 Bundle Bundle::of_memory(std::string_view data) {
   if (reinterpret_cast<std::uintptr_t>(data.data()) % 8 != 0) {
-    throw InputError("the bundle in memory begins at no multiple of 8 bytes: copy it to such a place");
+    throw InputError("the address of the bundle in memory is not a multiple of 8: copy it to an aligned buffer");
   }
   Bundle bundle;
   bundle.name_ = "the bundle in memory";
@@ -88,11 +88,11 @@ Bundle Bundle::of_memory(std::string_view data) {
   return bundle;
 }
 
-std::string Bundle::read(const std::string& file, std::size_t most) const {
-  if (!archive_) return read_bundle_file(directory_ / file, most);
+std::string Bundle::read(const std::string& file, std::size_t max_bytes) const {
+  if (!archive_) return read_bundle_file(directory_ / file, max_bytes);
   const std::string_view bytes = view(file);
-  if (bytes.size() <= most) return std::string(bytes);
-  throw BundleError(name(file) + " is larger than " + std::to_string(most) + " bytes: export the bundle again");
+  if (bytes.size() <= max_bytes) return std::string(bytes);
+  throw BundleError(name(file) + " is larger than " + std::to_string(max_bytes) + " bytes: export the bundle again");
 }
 
 bool Bundle::has(const std::string& file) const { return archive_->members.count(file) == 1; }
@@ -117,7 +117,7 @@ void Bundle::check(const std::string& file, const FileEntry& entry, bool content
     if (contents && (archive_ ? sha256(view(file)) : sha256_of(path)) != entry.sha256) {
       throw BundleError(name(file) + " was changed (its SHA-256 differs): copy or export the bundle again");
     }
-  } catch (const std::system_error&) {  // of the file system, and of reading
+  } catch (const std::system_error&) {  // from file system functions and from reading
     throw BundleError(path.string() + " is missing or cannot be read: copy or export the bundle again");
   }
 }
@@ -127,7 +127,7 @@ std::shared_ptr<const std::byte> Bundle::lent(const std::string& file, std::int6
   const std::string_view bytes = view(file);
   check_size(name(file), bytes.size(), static_cast<std::uintmax_t>(size));
   return {reinterpret_cast<const std::byte*>(bytes.data()), [archive = archive_, bytes](const std::byte*) {
-            if (archive->mapped) give_back(bytes);
+            if (archive->mapped) release_pages(bytes);
           }};
 }
 

@@ -1,4 +1,4 @@
-// The files of a bundle, wherever they are: in a directory, in one file of tx-pack, or in the bytes of such a file.
+// Access to the files of a bundle in a directory, in a file of tx-pack, or in memory.
 #pragma once
 
 #include <cstddef>
@@ -17,42 +17,42 @@ struct FileEntry {
   std::string sha256;
 };
 
-// Copies share what is open. Methods throw BundleError: a file is missing, or cannot be read.
+// Copies share open files. Methods throw BundleError: a file is missing or cannot be read.
 class Bundle {
  public:
-  // A directory, or a mapped file, which must not be shortened meanwhile. Throws BundleError: the file is not as
-  // tx-pack writes it. A path at which nothing is counts as a directory.
+  // Open a directory, or map a file of tx-pack, which must not be shortened while it is open. A path that does not
+  // exist is treated as a directory. Throws BundleError: the file is not a valid file of tx-pack.
   Bundle(const std::filesystem::path& path);  // NOLINT(google-explicit-constructor): a path names a bundle
   Bundle(const char* path) : Bundle(std::filesystem::path(path)) {}         // NOLINT(google-explicit-constructor)
   Bundle(const std::string& path) : Bundle(std::filesystem::path(path)) {}  // NOLINT(google-explicit-constructor)
 
-  // The bytes of a file of tx-pack, from a multiple of 8 on, which must stay as long as anything that was opened of
-  // this. Throws InputError: they are elsewhere. BundleError: as above.
+  // Open the bytes of a file of tx-pack. They must outlive everything that is opened from the bundle. Throws
+  // InputError: their address is not a multiple of 8; BundleError: as above.
   static Bundle of_memory(std::string_view data);
 
-  // The bundle or one of its files, in messages.
+  // Return the name of the bundle or of one of its files, for messages.
   const std::string& name() const { return name_; }
   std::string name(const std::string& file) const { return (std::filesystem::path(name_) / file).string(); }
 
   bool is_directory() const { return archive_ == nullptr; }
   const std::filesystem::path& directory() const { return directory_; }
 
-  // The bytes of a file, up to a maximum size.
-  std::string read(const std::string& file, std::size_t most = kLargestFile) const;
+  // Return the bytes of a file, which may have up to `max_bytes`.
+  std::string read(const std::string& file, std::size_t max_bytes = kLargestFile) const;
 
-  // Check where a listed file is, its size and, if asked, its hash.
+  // Check that a listed file is inside the bundle, its size and, if `contents` is set, its hash.
   void check(const std::string& file, const FileEntry& entry, bool contents) const;
 
-  // For a file instead of a directory: whether it has such a member, and its bytes.
+  // Only for files of tx-pack: return whether the archive has a member, and return its bytes.
   bool has(const std::string& file) const;
   std::string_view view(const std::string& file) const;
 
-  // The bytes, of exactly this size, for a while: pages of a file that were read are then released. Null for a
-  // directory.
+  // Return the bytes of a member of exactly this size for temporary use. Releasing the pointer also releases the pages
+  // of the mapped file from memory. Null for a directory.
   std::shared_ptr<const std::byte> lent(const std::string& file, std::int64_t size) const;
 
-  // A file that is part of another one: the path of that, which is empty if there is none, and the first byte in it.
-  // Throws BundleError: another file has taken its place.
+  // The location of a member inside the file of tx-pack: the path of that file (empty for a bundle in memory) and the
+  // offset of the member's first byte. Throws BundleError: the file was replaced since it was opened.
   struct Place {
     std::filesystem::path path;
     std::size_t start = 0;

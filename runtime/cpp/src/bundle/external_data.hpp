@@ -1,4 +1,4 @@
-// External data of an ONNX graph: which file has it, and from which byte on (onnx.proto).
+// External data of ONNX models: the file and the offset of weights (onnx.proto).
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace txport::core {
 
-// The bytes of a model whose external data is `start` bytes further back, in the file `location` beside the model.
-// Throws BundleError: it is not an ONNX model.
+// Return a copy of a model with its external data moved to the file `location` in the same folder, `start` bytes
+// further back. Throws BundleError: it is not an ONNX model.
 std::string moved_external_data(std::string_view model, const std::string& location, std::size_t start);
 
 }  // namespace txport::core

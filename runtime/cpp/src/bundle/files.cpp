@@ -11,43 +11,43 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::size_t kChunk = 1 << 16;  // larger ones cost page faults
+constexpr std::size_t kChunk = 1 << 16;  // larger buffers cause page faults
 
 }  // namespace
 
-void read_chunks(const std::filesystem::path& path, std::size_t most,
+void read_chunks(const std::filesystem::path& path, std::size_t max_bytes,
                  const std::function<void(std::string_view)>& take) {
   const OpenFile file(path);
   std::vector<char> buffer(kChunk);
-  while (most > 0) {
-    const std::size_t count = file.read(buffer.data(), std::min(buffer.size(), most));
+  while (max_bytes > 0) {
+    const std::size_t count = file.read(buffer.data(), std::min(buffer.size(), max_bytes));
     if (count == 0) break;
     take({buffer.data(), count});
-    most -= count;
+    max_bytes -= count;
   }
 }
 
-std::string read_file(const std::filesystem::path& path, std::size_t most) {
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
   std::string result;
-  read_chunks(path, most, [&](std::string_view chunk) { result += chunk; });
+  read_chunks(path, max_bytes, [&](std::string_view chunk) { result += chunk; });
   return result;
 }
 
-std::string read_bundle_file(const std::filesystem::path& path, std::size_t most) {
+std::string read_bundle_file(const std::filesystem::path& path, std::size_t max_bytes) {
   std::string data;
   try {
-    data = read_file(path, most + 1);
+    data = read_file(path, max_bytes + 1);
   } catch (const std::system_error&) {
     throw BundleError(text_of(path) + " is missing or cannot be read: copy or export the bundle again");
   }
-  if (data.size() <= most) return data;
-  throw BundleError(text_of(path) + " is larger than " + std::to_string(most) + " bytes: export the bundle again");
+  if (data.size() <= max_bytes) return data;
+  throw BundleError(text_of(path) + " is larger than " + std::to_string(max_bytes) + " bytes: export the bundle again");
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path, std::size_t bytes) : bytes_(bytes) {
   try {
     const OpenFile file(path);
-    check_size(path, file.size(), bytes);  // of what is mapped: another file may be at the path by now
+    check_size(path, file.size(), bytes);  // check the open file, since the path may now belong to another file
     data_ = file.map(bytes);
   } catch (const std::system_error&) {
     throw BundleError(text_of(path) + " cannot be mapped into memory: copy or export the bundle again");

@@ -1,4 +1,4 @@
-// Files that are read whole, in pieces, or mapped.
+// Reading and mapping of files.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,21 @@
 
 namespace txport::core {
 
-// The largest manifest, vocabulary or golden file that is read.
+// Maximum size of a manifest, vocabulary or golden file.
 inline constexpr std::size_t kLargestFile = std::size_t{16} << 20;
 
-// Gives the bytes of a file, or of its first `most` ones, in pieces. Throws std::system_error.
-void read_chunks(const std::filesystem::path& path, std::size_t most,
+// Call `take` with chunks of a file, up to `max_bytes` in total. Throws std::system_error.
+void read_chunks(const std::filesystem::path& path, std::size_t max_bytes,
                  const std::function<void(std::string_view)>& take);
 
-// The bytes of a file, or of its first `most` ones. Throws std::system_error.
-std::string read_file(const std::filesystem::path& path, std::size_t most);
+// Return the bytes of a file, up to `max_bytes`. Throws std::system_error.
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes);
 
-// The bytes of a file of a bundle. Throws BundleError: it is missing, cannot be read, or is larger than `most`.
-std::string read_bundle_file(const std::filesystem::path& path, std::size_t most = kLargestFile);
+// Return the bytes of a file of a bundle. Throws BundleError: it is missing, cannot be read, or is larger than
+// `max_bytes`.
+std::string read_bundle_file(const std::filesystem::path& path, std::size_t max_bytes = kLargestFile);
 
-// A file of a bundle in memory, as pages that are read when they are needed. The file must not be shortened meanwhile.
+// A memory-mapped file of a bundle. The file must not be shortened while it is mapped.
 class MappedFile {
  public:
   // Throws BundleError: the file has another size than `bytes`, or cannot be mapped.
@@ -38,7 +39,7 @@ class MappedFile {
   std::size_t bytes_;
 };
 
-// Throws BundleError: the size of a file differs from the manifest.
+// Throw BundleError if the size of a file differs from the manifest.
 void check_size(const std::filesystem::path& path, std::uintmax_t size, std::uintmax_t expected);
 
 }  // namespace txport::core

@@ -1,4 +1,4 @@
-// golden.json: sentences and the ids that must come out, by which a device checks itself.
+// golden.json: sentences and their expected ids, for the self-check on a device.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace txport::core {
 
-// A source text, its ids (with eos), and the expected ids (without bos): complete if they end with eos or have the
-// bundle's maximum length, otherwise the beginning of an answer. Without a tokenizer the text may be empty.
+// A source text, its ids (with eos), and the expected ids (without bos). The expected ids are complete if they end with
+// eos or have the bundle's maximum length; otherwise they are the beginning of the translation. Without a tokenizer,
+// the text may be empty.
 struct Case {
   std::string source;
   Ids source_ids;

@@ -27,7 +27,7 @@ using Tags = std::set<std::uint64_t>;
 constexpr const char* kContrib = "com.microsoft";
 constexpr const char* kFault = "is not an ONNX model";
 
-// Operators that tx-export has written in any version, those of the tests' bundles included.
+// Operators that any version of tx-export has written, including those in bundles of the tests.
 const Names& operators(std::string_view domain) {
   static const Names standard{"Abs",
                               "Add",
@@ -97,7 +97,7 @@ const Names& operators(std::string_view domain) {
   return domain.empty() ? standard : domain == kContrib ? contributed : none;
 }
 
-// Wire types, and a field's tag.
+// Wire types and tags of protobuf fields.
 constexpr std::uint64_t kNumber = 0;
 constexpr std::uint64_t kBytes = 2;
 constexpr std::uint64_t kFixed32 = 5;
@@ -112,7 +112,7 @@ Tags tags(std::initializer_list<int> bytes, std::initializer_list<int> numbers =
   return result;
 }
 
-// The fields of a message, which must be of these.
+// Iterates over the fields of a message and refuses fields other than `tags`.
 class Allowed {
  public:
   Allowed(std::string_view message, const Tags& tags, const char* part)
@@ -136,7 +136,7 @@ class Allowed {
 [[noreturn]] void refuse_weight(const std::string& reason) { throw BundleError("contains a weight that " + reason); }
 
 void check_attribute(std::string_view message) {
-  // No tensor, graph, sparse tensor or type, no list of them, and no reference: numbers and strings only.
+  // Only numbers and strings: no tensors, graphs, sparse tensors, types, lists of these, or references.
   static const Tags allowed = tags({1, 4, 7, 8, 9, 13}, {3, 8, 20}, {2, 7});
   for (Allowed fields(message, allowed, "an attribute"); fields.next();) continue;
 }
@@ -158,7 +158,7 @@ void check_node(std::string_view message) {
   }
 }
 
-// An offset or a length.
+// Parse an offset or a length.
 std::uint64_t number_of(std::string_view text) {
   std::uint64_t value = 0;
   const char* end = text.data() + text.size();
@@ -179,32 +179,32 @@ std::pair<std::string_view, std::string_view> pair_of(std::string_view message) 
   return {parts[0].bytes, parts[1].bytes};
 }
 
-// The external data of a weight of this size must lie in weights.bin.
-void check_place(const std::vector<std::string_view>& entries, std::uint64_t size, std::uint64_t weights) {
+// Check that the external data of a weight of this size is inside weights.bin.
+void check_location(const std::vector<std::string_view>& entries, std::uint64_t size, std::uint64_t weights) {
   const std::string file = fs::path(kWeightsName).filename().string();
-  std::map<std::string_view, std::string_view> place;
+  std::map<std::string_view, std::string_view> fields;
   for (const std::string_view entry : entries) {
     const auto [key, value] = pair_of(entry);
     const bool known = key == "location" || key == "offset" || key == "length";
-    if (!known || !place.emplace(key, value).second) refuse_weight("has more than one location, offset or length");
+    if (!known || !fields.emplace(key, value).second) refuse_weight("has more than one location, offset or length");
   }
-  if (place["location"] != file) {
-    refuse_weight("is in the file " + quote(std::string(place["location"])) + " instead of " + quote(file));
+  if (fields["location"] != file) {
+    refuse_weight("is in the file " + quote(std::string(fields["location"])) + " instead of " + quote(file));
   }
-  const std::uint64_t offset = place.count("offset") == 0 ? 0 : number_of(place["offset"]);
-  const std::uint64_t length = place.count("length") == 0 ? size : number_of(place["length"]);
+  const std::uint64_t offset = fields.count("offset") == 0 ? 0 : number_of(fields["offset"]);
+  const std::uint64_t length = fields.count("length") == 0 ? size : number_of(fields["length"]);
   if (length != size || size > weights || offset > weights - size) {
     refuse_weight("is not a range of " + std::to_string(size) + " bytes inside " + file);
   }
 }
 
-// Bytes of an element of a TensorProto.DataType; 0 for one that tx-export does not write.
+// Return the size of an element of a TensorProto.DataType; 0 for types that tx-export does not write.
 std::uint64_t element_bytes(std::uint64_t type) {
   constexpr std::array<std::uint64_t, 11> kSizes{0, 4, 1, 1, 0, 0, 4, 8, 0, 1, 2};
   return type < kSizes.size() ? kSizes.at(type) : 0;
 }
 
-// Bytes of a tensor; the largest number for more.
+// Return the size of a tensor in bytes; UINT64_MAX if it overflows.
 std::uint64_t bytes_of(const std::vector<std::uint64_t>& dimensions, std::uint64_t element) {
   std::uint64_t size = element;
   for (const std::uint64_t dimension : dimensions) {
@@ -229,9 +229,9 @@ void check_tensor(std::string_view message, std::uint64_t weights) {
     if (field->number == 13) entries.push_back(field->bytes);
     if (field->number == 14) locations.push_back(field->value);
   }
-  const bool outside = locations.size() == 1 && locations[0] == 1;
-  const bool inside = locations.empty() || (locations.size() == 1 && locations[0] == 0);
-  if (!(outside || inside) || outside == entries.empty() || raw.size() + (outside ? 1 : 0) > 1) {
+  const bool is_external = locations.size() == 1 && locations[0] == 1;
+  const bool is_internal = locations.empty() || (locations.size() == 1 && locations[0] == 0);
+  if (!(is_external || is_internal) || is_external == entries.empty() || raw.size() + (is_external ? 1 : 0) > 1) {
     refuse_weight("is neither in the graph nor in a file");
   }
   const std::uint64_t element = types.size() == 1 ? element_bytes(types[0]) : 0;
@@ -241,7 +241,7 @@ void check_tensor(std::string_view message, std::uint64_t weights) {
   if (!raw.empty() && raw[0].size() != size) {
     refuse_weight("has " + std::to_string(raw[0].size()) + " bytes instead of " + std::to_string(size));
   }
-  if (outside) check_place(entries, size, weights);
+  if (is_external) check_location(entries, size, weights);
 }
 
 void check_parts(std::string_view message, std::uint64_t weights) {
@@ -262,7 +262,7 @@ void check_opset(std::string_view message) {
   }
 }
 
-// The size of weights.bin; 0, in which no range lies, if it is not there.
+// Return the size of weights.bin; 0 if it is missing, so that every range is refused.
 std::uint64_t size_of_weights(const Bundle& bundle) {
   if (!bundle.is_directory()) return bundle.has(kWeightsName) ? bundle.view(kWeightsName).size() : 0;
   std::error_code fault;

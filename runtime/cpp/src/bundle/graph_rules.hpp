@@ -1,4 +1,4 @@
-// What a graph of a bundle may contain, checked before a library parses it; the same as runtime/bundle/graph_rules.py.
+// Checks of graphs before a library parses them. The Python twin is runtime/bundle/graph_rules.py.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace txport::core {
 
-// The largest graph that is read, in bytes.
+// Maximum size of a graph in bytes.
 inline constexpr std::size_t kLargestGraph = std::size_t{64} << 20;
 
-// Throws BundleError unless a library may parse this graph of a bundle: it contains more than tx-export writes, or is
-// no ONNX model.
+// Throw BundleError if a graph of a bundle is not an ONNX model, or contains something that tx-export does not write.
 void check_graph(const Bundle& bundle, const std::string& name);
 
-// The same for a serialised ModelProto and the size of weights.bin; the message is the rest of a sentence.
+// Check a serialised ModelProto. `weights` is the size of weights.bin. The message continues a sentence that begins
+// with the name.
 void check_graph(std::string_view model, std::uint64_t weights);
 
 }  // namespace txport::core

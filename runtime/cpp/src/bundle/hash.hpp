@@ -7,10 +7,10 @@
 
 namespace txport::core {
 
-// That of some bytes.
+// Return the SHA-256 of some bytes.
 std::string sha256(std::string_view data);
 
-// That of a file, which is streamed, never held in memory. Throws std::system_error.
+// Return the SHA-256 of a file, which is read in chunks. Throws std::system_error.
 std::string sha256_of(const std::filesystem::path& path);
 
 }  // namespace txport::core

@@ -21,10 +21,10 @@ void add(std::vector<Tensor>& tensors, const std::vector<std::string>& names, co
   }
 }
 
-// The most candidates that a step of beam search gives for each row.
+// Maximum number of candidates per row in a step of beam search.
 constexpr std::int64_t kMaxTop = 16;
 
-// Keys and values of each layer, after `start`.
+// Return the names of keys and values of all layers, with the prefix `start`.
 std::vector<std::string> layers(const std::string& start, std::int64_t count) {
   std::vector<std::string> names;
   for (std::int64_t layer = 0; layer < count; ++layer) {
@@ -93,7 +93,7 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
     add(result.outputs, {kLogits}, floating, {"rows", sizes.target_vocabulary});
     return result;
   }
-  // The state: it comes out advanced, in the same buffers.
+  // The state is an input and, advanced by one step, an output in the same buffers.
   std::vector<Tensor> state;
   add(state, {"token_ids", "positions"}, "int64", {"batch"});
   add(state, {"finished"}, "bool", {"batch"});

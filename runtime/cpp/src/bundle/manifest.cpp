@@ -67,7 +67,7 @@ Precision decode_precision(const Value& value) {
   return precision;
 }
 
-// An integer, or one of some words.
+// Decode an integer or one of the given words.
 std::variant<std::int64_t, std::string> decode_choice(const Value& value, std::initializer_list<const char*> words) {
   if (value.is_integer()) return value.integer();
   if (value.is_text()) return value.literal(words);
@@ -170,7 +170,7 @@ TokenizerDescription decode_tokenizer(const Value& value) {
 
 std::optional<Verification> decode_verification(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  // Bundles of older versions have a flag instead of `engines`.
+  // Bundles of older versions have the flag `fused` instead of `engines`.
   const bool has_flag = value.has("fused") && value["fused"].is_boolean() && !value.has("engines");
   value.fields({"passed", "sentences", "token_identical", "batch_identical", "max_logit_error"},
                {has_flag ? "fused" : "engines"});
@@ -303,7 +303,7 @@ Manifest decode(const Value& value) {
   return manifest;
 }
 
-// Before anything else, since a newer format may differ in everything else.
+// Check the version first, since newer formats may differ in everything else.
 void check_version(const Json& value, const std::string& file) {
   const auto found = value.find("format_version");
   if (found == value.end() || !found->is_number_integer() || found->get<std::int64_t>() < 1) {
@@ -322,18 +322,18 @@ void check_own_hash(std::string_view data, const Json& value, const std::string&
   if (found == value.end() || !found->is_string() || !is_hash(found->get<std::string>())) {
     throw BundleError(file + " lacks the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete");
   }
-  const auto stated = found->get<std::string>();
+  const auto listed_hash = found->get<std::string>();
   std::string zeroed(data);
-  if (const auto start = zeroed.rfind(stated); start != std::string::npos) {
+  if (const auto start = zeroed.rfind(listed_hash); start != std::string::npos) {
     zeroed.replace(start, 64, std::string(64, '0'));
   }
-  if (sha256(zeroed) != stated) {
+  if (sha256(zeroed) != listed_hash) {
     throw BundleError(file + " was changed after it was written (its own sha256 differs): get the bundle again");
   }
 }
 
-// What a directory without a manifest is, and which command takes it, in the words of `tx-translate`.
-std::string described(const fs::path& directory) {
+// Describe a directory without a manifest and the command for it, in the words of `tx-translate`.
+std::string description_of(const fs::path& directory) {
   std::error_code ignored;
   const std::string name = (directory / ".").parent_path().filename().string();
   const bool run = name.size() > 4 && name.compare(name.size() - 4, 4, ".run") == 0;
@@ -355,7 +355,7 @@ std::string described(const fs::path& directory) {
   return " has no manifest.json: it is not a bundle, or an incomplete copy of one";
 }
 
-// The bytes of a manifest, or of the beginning of what is too large for one.
+// Return the bytes of a manifest; at most kLargestFile + 1 bytes of a larger file.
 std::string manifest_of(const Bundle& bundle) {
   if (!bundle.is_directory()) {
     if (!bundle.has(kManifestName)) {
@@ -367,13 +367,13 @@ std::string manifest_of(const Bundle& bundle) {
   if (!fs::is_directory(bundle.directory(), ignored)) {
     const bool exists = fs::exists(bundle.directory(), ignored);
     throw BundleError(bundle.name() + (exists ? " is not a directory" : " does not exist") +
-                      ": give the directory that tx-export wrote, or the file that tx-pack wrote");
+                      ": give a directory of tx-export or a file of tx-pack");
   }
   try {
     return read_file(bundle.directory() / kManifestName, kLargestFile + 1);
   } catch (const std::system_error& error) {
     if (error.code() == std::errc::no_such_file_or_directory) {
-      throw BundleError(bundle.name() + described(bundle.directory()));
+      throw BundleError(bundle.name() + description_of(bundle.directory()));
     }
     throw BundleError(bundle.name(kManifestName) + " cannot be read: " + error.code().message());
   }
@@ -402,7 +402,7 @@ Manifest Manifest::parse(std::string_view data, const std::string& file) {
 
 void Manifest::check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const {
   for (const auto& [name, entry] : files) {
-    const bool for_people = name == "README.md" || name == "verification.json";  // no runtime reads them
+    const bool for_people = name == "README.md" || name == "verification.json";  // not read by runtimes
     if (for_people && bundle.is_directory() && !fs::exists(fs::symlink_status(bundle.directory() / name))) continue;
     bundle.check(name, entry, hashes(name));
   }
@@ -434,17 +434,17 @@ std::vector<std::string> Manifest::lowerings() const {
   return result;
 }
 
-std::vector<std::string> Manifest::usable_lowerings(const std::string& asked) const {
-  std::vector<std::string> here = lowerings();
-  if (asked.empty()) return here;
-  if (std::find(kLowerings.begin(), kLowerings.end(), asked) == kLowerings.end()) {
-    throw InputError("lowering " + quote(asked) + " is unknown: use " + joined(kLowerings));
+std::vector<std::string> Manifest::usable_lowerings(const std::string& requested) const {
+  std::vector<std::string> available = lowerings();
+  if (requested.empty()) return available;
+  if (std::find(kLowerings.begin(), kLowerings.end(), requested) == kLowerings.end()) {
+    throw InputError("lowering " + quote(requested) + " is unknown: use " + joined(kLowerings));
   }
-  if (std::find(here.begin(), here.end(), asked) == here.end()) {
-    throw BundleError("the bundle has no lowering " + quote(asked) + ", only " + joined(here) +
+  if (std::find(available.begin(), available.end(), requested) == available.end()) {
+    throw BundleError("the bundle has no lowering " + quote(requested) + ", only " + joined(available) +
                       ": choose one of these");
   }
-  return {asked};
+  return {requested};
 }
 
 const Graph* Manifest::find(const std::string& role, const std::string& lowering) const {

@@ -1,6 +1,6 @@
-// manifest.json: all facts about a bundle that a runtime may rely on.
+// manifest.json, which describes a bundle for runtimes.
 //
-// The structs mirror the file field by field, as txport.runtime.bundle.manifest does in Python.
+// The structs mirror the file field by field. The Python twin is txport.runtime.bundle.manifest.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kGoldenName = "golden.json";
 inline constexpr const char* kWeightsName = "onnx/weights.bin";
 inline constexpr const char* kNoParameters = "its manifest has no table of parameters (export it again)";
-// Of decoder steps, in the order in which ONNX Runtime should try them.
+// Lowerings of decoder steps, in the order in which ONNX Runtime tries them.
 inline constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 
 struct MadeBy {
@@ -33,28 +33,28 @@ struct MadeBy {
   std::string version;
 };
 
-// The sizes that a named dimension may take, and the one that engines are tuned for.
+// The range of a named dimension, and the size for which engines are tuned.
 struct Range {
   std::int64_t min = 0;
   std::int64_t opt = 0;
   std::int64_t max = 0;
 };
 
-// Rows of a batch, source tokens (eos included), target tokens (eos included: the cache length).
+// Rows of a batch, source tokens including eos, and target tokens including eos (the cache length).
 struct Dimensions {
   Range batch;
   Range source;
   Range target;
 };
 
-// Nodes of one graph that compute in float32 although the graph is float16, and why.
+// Nodes of a float16 graph that compute in float32, with the reason.
 struct Island {
   std::string graph;
   std::vector<std::string> nodes;
   std::string reason;
 };
 
-// What the graphs compute in (inputs, outputs, caches, activations), the type of weights (int8, or the same), and the
+// The type of inputs, outputs, caches and activations of the graphs, the type of weights (int8 or the same), and the
 // nodes that stay in float32.
 struct Precision {
   std::string type;
@@ -62,11 +62,11 @@ struct Precision {
   std::vector<Island> islands;
 };
 
-// A size, or the name of a dimension.
+// A size or the name of a dimension.
 using Size = std::variant<std::int64_t, std::string>;
 
-// An input or output of a graph. An optional output need not be bound, and is not bound if this version does not
-// support it.
+// An input or output of a graph. Optional outputs need not be bound. Outputs that this version does not support are not
+// bound.
 struct Tensor {
   std::string name;
   std::string dtype;
@@ -74,8 +74,8 @@ struct Tensor {
   bool optional = false;
 };
 
-// One ONNX file. Each alias is an (input, output) pair that shares one buffer. An optional graph is left alone by
-// versions that do not support its role.
+// One ONNX file. Each alias is an (input, output) pair that shares one buffer. Versions that do not support the role of
+// an optional graph ignore the graph.
 struct Graph {
   std::string name;
   std::string role;
@@ -88,7 +88,7 @@ struct Graph {
   std::vector<std::pair<std::string, std::string>> aliases;
 };
 
-// A model of SentencePiece, and the pieces in the order of the model's ids where those are not SentencePiece's own.
+// A SentencePiece model, and optionally a vocabulary file, if the Transformer's ids differ from SentencePiece's.
 struct TokenizerSide {
   std::string model;
   std::optional<std::string> vocabulary;
@@ -97,34 +97,35 @@ struct TokenizerSide {
 inline constexpr const char* kSourceLanguage = "source_language";
 inline constexpr const char* kTargetLanguage = "target_language";
 
-// An id, or one of the words above: the id of the language that was chosen.
+// An id, or one of the placeholders above for the id of the chosen language.
 using Affix = std::variant<std::int64_t, std::string>;
 
 inline const std::pair<std::string, std::string> kMariansMarker{">>", "<<"};
 
-// Languages that can be chosen, by name, each with the id that selects it in the model.
+// Languages by name, with the id that selects each in the model.
 struct Languages {
   std::map<std::string, std::int64_t> source;
   std::map<std::string, std::int64_t> target;
   std::optional<std::string> source_default;
   std::optional<std::string> target_default;
-  bool in_text = false;  // a source text may begin with its target language, between the parts of `marker`
-  // Between the default's, Marian's, every name is a language, and unk stands for an unknown one.
+  bool in_text = false;  // a source text may begin with a marker for its target language
+  // Start and end of the marker. With the default, Marian's marker, any name is accepted, and unknown languages become
+  // unk.
   std::pair<std::string, std::string> marker = kMariansMarker;
 };
 
-// A token that was added to a tokenizer, which a text contains as a whole.
+// A token that was added to a tokenizer and is never split.
 struct AddedToken {
   std::string content;
   std::int64_t id = 0;
-  bool special = false;      // answers do not show it
-  bool lstrip = false;       // it takes the white space before it
-  bool rstrip = false;       // it takes the white space after it
-  bool single_word = false;  // it is not a part of a longer word
-  bool normalized = false;   // it is searched for in the normalised text
+  bool special = false;      // not part of decoded text
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
+  bool single_word = false;  // only matches as a whole word
+  bool normalized = false;   // found in the normalised text
 };
 
-// Added tokens, and how Hugging Face's tokenizer of the model treats the text around them; see
+// Added tokens, and how the model's Hugging Face tokenizer treats the text around them; see
 // txport.runtime.bundle.tokenizer_schema.
 struct AddedTokens {
   std::vector<AddedToken> tokens;
@@ -133,19 +134,20 @@ struct AddedTokens {
   std::string prefix = "always";
 };
 
-// The tokenizer and the affixes around the ids of a text. Kind "none" works on ids only; kind "tokenizers" is a
-// tokenizer.json, of which C++ has byte-level BPE; of kind "bytes" an id is that of a byte of UTF-8.
+// The tokenizer and the affixes around the ids of a text. Kind "none" has no tokenizer and accepts only ids. Kind
+// "tokenizers" is a tokenizer.json, of which C++ supports byte-level BPE. In kind "bytes", ids represent bytes of
+// UTF-8.
 struct TokenizerDescription {
-  static constexpr std::int64_t kFirstByte = 3;  // the id of the byte 0 in the kind "bytes"
+  static constexpr std::int64_t kFirstByte = 3;  // id of the byte 0 in kind "bytes"
 
   std::string kind;
   std::optional<TokenizerSide> source;
   std::optional<TokenizerSide> target;
   std::vector<Affix> source_prefix;
   std::vector<Affix> source_suffix;
-  std::vector<Affix> target_prefix;  // the forced beginning of each answer
+  std::vector<Affix> target_prefix;  // forced beginning of each translation
   std::optional<Languages> languages;
-  std::optional<AddedTokens> added;  // of the kinds "sentencepiece" and "bytes"
+  std::optional<AddedTokens> added;  // for kinds "sentencepiece" and "bytes"
 };
 
 // The result of comparing the bundle with PyTorch at export; verification.json has the details.
@@ -155,7 +157,7 @@ struct Verification {
   std::int64_t token_identical = 0;
   std::int64_t batch_identical = 0;
   double max_logit_error = 0;
-  std::vector<std::string> engines;  // what was compared: "ort" in each lowering, and "fused" where that can run it
+  std::vector<std::string> engines;  // engines compared: "ort" in each lowering, and "fused" if it supports the model
 };
 
 // The generation settings of the model (search/settings.hpp), for the option `generation`. Unset fields are
@@ -177,9 +179,9 @@ struct Generation {
   std::optional<std::int64_t> top_k;
   std::optional<double> top_p;
   std::optional<double> min_p;
-  std::optional<std::int64_t> min_length;  // tokens to make before an answer may end
-  std::optional<std::int64_t> max_length;  // the maximum number of tokens to make
-  std::vector<std::string> unsupported;    // settings that this search does not have, as "name = value"
+  std::optional<std::int64_t> min_length;  // minimum number of target tokens
+  std::optional<std::int64_t> max_length;  // maximum number of target tokens
+  std::vector<std::string> unsupported;    // settings that txport does not support, as "name = value"
 };
 
 struct Manifest {
@@ -194,44 +196,44 @@ struct Manifest {
   Generation generation;
   std::map<std::string, FileEntry> files;
   std::optional<Verification> verification;
-  // (layer, head) of cross-attention that point from a target token to its source; empty if none are known.
+  // (layer, head) of cross-attention heads that align target tokens with source tokens; empty if none are known.
   std::vector<std::pair<std::int64_t, std::int64_t>> alignment_heads;
-  std::optional<Parameters> parameters;  // none in bundles of older versions
-  std::optional<std::string> shortlist;  // the file of Shortlist
+  std::optional<Parameters> parameters;  // missing in bundles of older versions
+  std::optional<std::string> shortlist;  // file name of the shortlist
   std::string sha256;
-  std::string text;  // the file as it was read
+  std::string text;  // contents of the file
 
-  // Read and validate manifest.json, and check that each listed file is there, of the listed size.
-  // Throws BundleError: there is no bundle, or it is of a newer format, damaged, incomplete or contradicts itself.
+  // Read and validate manifest.json, and check that each listed file exists and has the listed size. Throws
+  // BundleError: the bundle is missing, newer, damaged, incomplete or contradictory.
   static Manifest load(const Bundle& bundle);
 
-  // Decode and validate the bytes of a manifest; `file` is its name in messages. Throws BundleError, as `load`, but
-  // for faults that only the bundle shows.
+  // Decode and validate the bytes of a manifest. `file` is its name in messages. Throws BundleError as `load` does,
+  // except for faults of other files.
   static Manifest parse(std::string_view data, const std::string& file = kManifestName);
 
-  // Check that every listed file is inside the bundle, of the listed size and, if `hashes` returns true for its name,
-  // of the listed hash. Throws BundleError: the first fault that was found.
+  // Check that every listed file is inside the bundle and has the listed size. If `hashes` returns true for its name,
+  // also compare its hash. Throws BundleError with the first fault.
   void check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const;
 
   Limits limits() const { return {dimensions.batch.max, dimensions.source.max, dimensions.target.max}; }
 
-  // The bundle as the fused engine reads it. Throws EngineError: it has no parameters.
+  // Return the description of the model for the fused engine. Throws EngineError: the manifest has no parameters.
   ModelFile model_file(const Bundle& bundle) const;
-  // Of a directory.
+  // The same, for a bundle in a directory.
   ModelFile model_file(const std::filesystem::path& directory) const;
 
-  // The graph of a loaded manifest, which exists by its rules.
+  // Return the encoder graph, which every valid manifest has.
   const Graph& encoder() const;
-  // Throws BundleError: the bundle does not have this lowering.
+  // Return the decoder step graph of a lowering. Throws BundleError: the bundle does not have this lowering.
   const Graph& step(const std::string& lowering) const;
-  // The graph of kDecoder or kEncoderAttention; null if the bundle has none.
+  // Return the graph of an optional role; null if the bundle does not have it.
   const Graph* optional_graph(const std::string& role) const;
 
-  // Those of the bundle's decoder steps, in the order of kLowerings.
+  // Return the lowerings of the bundle, in the order of kLowerings.
   std::vector<std::string> lowerings() const;
-  // The lowerings to try, in order: all, or `asked` alone unless it is empty.
-  // Throws InputError: the lowering is unknown. BundleError: the bundle does not have it.
-  std::vector<std::string> usable_lowerings(const std::string& asked) const;
+  // Return the lowerings to try, in order: all, or only `requested` if it is not empty. Throws InputError: the lowering
+  // is unknown; BundleError: the bundle does not have it.
+  std::vector<std::string> usable_lowerings(const std::string& requested) const;
 
  private:
   const Graph* find(const std::string& role, const std::string& lowering) const;

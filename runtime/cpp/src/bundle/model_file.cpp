@@ -1,4 +1,4 @@
-// Apart from manifest.cpp: tests of the engine alone have neither JSON nor SHA-256.
+// Not in manifest.cpp, because tests of the engine alone are built without JSON and SHA-256.
 #include "bundle/manifest.hpp"
 #include "errors.hpp"
 

@@ -13,23 +13,23 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::int64_t kLargestSize = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMaxSize = (std::int64_t{1} << 31) - 1;
 constexpr std::int64_t kScaleBytes = 4;
 constexpr const char* kTokens = ".tokens.weight";
 const std::array<std::string, 2> kRotation = {".cosines", ".sines"};
-// Where it is missing, source tokens are rows of the target's table.
+// If this table is missing, source tokens use the target's table.
 constexpr const char* kSourceTokens = "source_embedding.tokens.weight";
 
-// A word stands for a size that the manifest does not contain.
+// A name stands for a size that the manifest does not contain.
 using Shape = std::vector<std::variant<std::int64_t, std::string>>;
 
-// A tensor that a model has: a `matrix`, which may be int8, is weights of a linear layer or a table of tokens.
+// An expected tensor. A `matrix` (weights of a linear layer, or a table of tokens) may be int8.
 struct Expected {
   std::string name;
   Shape shape;
   bool matrix = false;
   bool optional = false;
-  std::int64_t least = 1;  // of the first size
+  std::int64_t min_rows = 1;  // minimum of the first size
 };
 
 std::string show(const Shape& shape) {
@@ -45,34 +45,34 @@ std::string show(const Shape& shape) {
 bool fits(const Ids& shape, const Shape& expected) {
   if (shape.size() != expected.size()) return false;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    const auto* wanted = std::get_if<std::int64_t>(&expected[i]);
-    if (wanted != nullptr ? shape[i] != *wanted : shape[i] < 1 || shape[i] > kLargestSize) return false;
+    const auto* exact = std::get_if<std::int64_t>(&expected[i]);
+    if (exact != nullptr ? shape[i] != *exact : shape[i] < 1 || shape[i] > kMaxSize) return false;
   }
   return true;
 }
 
 std::int64_t element_bytes(const std::string& dtype) { return dtype == "float32" ? 4 : dtype == "float16" ? 2 : 1; }
 
-// Whether the last element of a view is among the first `count` elements; without overflow.
+// Return whether the last element of a view is among the first `count` elements. Does not overflow.
 bool lies_within(const Parameter& tensor, std::int64_t count) {
-  std::int64_t left = count - 1;
-  for (std::size_t i = 0; i < tensor.shape.size() && left >= 0; ++i) {
+  std::int64_t remaining = count - 1;
+  for (std::size_t i = 0; i < tensor.shape.size() && remaining >= 0; ++i) {
     const std::int64_t steps = tensor.shape[i] - 1;
-    if (steps > 0 && tensor.strides[i] > left / steps) return false;
-    left -= steps * tensor.strides[i];
+    if (steps > 0 && tensor.strides[i] > remaining / steps) return false;
+    remaining -= steps * tensor.strides[i];
   }
-  return left >= 0;
+  return remaining >= 0;
 }
 
-// Whether one axis of a view within the file does not step over all of the other. Else the file is as large as the
-// matrix that is made of it.
+// Return whether elements of a view overlap: neither axis steps over the whole other axis. Without overlaps, the file
+// is at least as large as the matrix.
 bool overlaps(const Parameter& tensor) {
   if (tensor.shape.size() != 2) return false;
   const auto span = [&](std::size_t axis) { return (tensor.shape[axis] - 1) * tensor.strides[axis]; };
   return tensor.strides[0] <= span(1) && tensor.strides[1] <= span(0);
 }
 
-// The checks of one table; each throws the fault.
+// Checks of the parameters of one model. Each check throws the first fault.
 class Table {
  public:
   explicit Table(const ModelFile& model)
@@ -165,15 +165,15 @@ class Table {
     if (parameters_.architecture.norm_kind == "layer") check({name + ".bias", {width()}});
   }
 
-  // The table of relative positions: the encoder's has distances to both sides.
+  // Check the table of relative positions. The encoder's table has distances to both sides.
   void check_relative(bool encoder) {
     const std::string name = encoder ? "encoder_positions.weight" : "decoder_positions.weight";
     const std::int64_t heads = encoder ? sizes_.encoder_heads : sizes_.heads;
     const std::int64_t all = heads * (encoder ? sizes_.encoder_layers : sizes_.decoder_layers);  // each below 2^31
     const auto found = tensors_.find(name);
     const bool each = found != tensors_.end() && found->second->shape.size() == 2 && found->second->shape[1] == all;
-    const std::int64_t least = encoder ? 2 * model_.limits.source - 1 : model_.limits.target;
-    check({name, {"distances", each ? all : heads}, false, false, least});
+    const std::int64_t min_rows = encoder ? 2 * model_.limits.source - 1 : model_.limits.target;
+    check({name, {"distances", each ? all : heads}, false, false, min_rows});
   }
 
   void check_rotation(const std::string& stack, std::int64_t head_dim, std::int64_t length) {
@@ -182,11 +182,11 @@ class Table {
     }
   }
 
-  // The width of all heads of the encoder, from its first tensor.
+  // Return the total width of the encoder's heads, taken from its first tensor.
   std::int64_t inner_of_encoder() const {
     const auto first = tensors_.find("encoder.0.attention.query.weight");
-    const bool there = first != tensors_.end() && !first->second->shape.empty();
-    const std::int64_t inner = there ? first->second->shape[0] : 0;
+    const bool exists = first != tensors_.end() && !first->second->shape.empty();
+    const std::int64_t inner = exists ? first->second->shape[0] : 0;
     return inner > 0 && inner % sizes_.encoder_heads == 0 ? inner : sizes_.encoder_heads * sizes_.head_dim;
   }
 
@@ -201,7 +201,7 @@ class Table {
     check_norm(name + "_residual.norm");
   }
 
-  // The inner width, from the first of its tensors.
+  // The inner width is taken from the first tensor of the layer.
   void check_feed_forward(const std::string& name) {
     const Parameter& inner = *check({name + ".inner.weight", {"inner", width()}, true});
     check({name + ".inner.bias", {inner.shape[0]}, false, true});
@@ -210,7 +210,7 @@ class Table {
     check_norm(name + "_residual.norm");
   }
 
-  // The tensor that was expected; null if it is optional and not there.
+  // Return the expected tensor; null if it is optional and missing.
   const Parameter* check(const Expected& expected) {
     known_.insert(expected.name);
     const auto found = tensors_.find(expected.name);
@@ -231,9 +231,9 @@ class Table {
     const std::string beyond = " beyond the " + std::to_string(model_.bytes) + " bytes of " + file_;
     require(fits(tensor.shape, expected.shape), start + " must be of shape " + show(expected.shape) + ", not " +
                                                     show(Shape(tensor.shape.begin(), tensor.shape.end())));
-    require(tensor.shape[0] >= expected.least, start + " has " + std::to_string(tensor.shape[0]) +
-                                                   " rows, but sentences have up to " + std::to_string(expected.least) +
-                                                   " tokens");
+    require(tensor.shape[0] >= expected.min_rows, start + " has " + std::to_string(tensor.shape[0]) +
+                                                      " rows, but sentences have up to " +
+                                                      std::to_string(expected.min_rows) + " tokens");
     const bool int8 = tensor.dtype == "int8";
     require(!int8 || expected.matrix, start + " must not be int8: it is not a matrix of weights");
     require(int8 == tensor.scales.has_value(), start + " must have scales if it is int8, and none otherwise");
@@ -260,10 +260,10 @@ class Table {
   }
 };
 
-// A number of a model between 1 and the largest size, or what is wrong with it.
+// Return a message if a number of a model is not between 1 and kMaxSize.
 std::string range_fault(const std::string& name, std::int64_t size) {
-  if (1 <= size && size <= kLargestSize) return "";
-  return name + " is " + std::to_string(size) + ", which is not between 1 and " + std::to_string(kLargestSize);
+  if (1 <= size && size <= kMaxSize) return "";
+  return name + " is " + std::to_string(size) + ", which is not between 1 and " + std::to_string(kMaxSize);
 }
 
 }  // namespace

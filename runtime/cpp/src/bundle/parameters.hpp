@@ -1,9 +1,9 @@
-// What an engine without graphs runs: a model's sizes, and where each of its tensors lies in the file of weights, in
-// which form; the table is the field `parameters` of a manifest, the same as txport.runtime.bundle.parameters.
+// Description of a model for engines without graphs: its sizes, and the position and layout of each tensor in the
+// weights file (the field `parameters` of a manifest). The Python twin is txport.runtime.bundle.parameters.
 //
-// Names are those of the model's state dict. Relative positions are stored as `RelativePositions.table` has them.
-// Weight and bias of every `query` are stored times head_dim^-0.5. Where source_embedding.tokens.weight or
-// projection.weight is missing, it is target_embedding.tokens.weight.
+// Names are those of the model's state dict. Relative positions have the layout of `RelativePositions.table`. Weight
+// and bias of every `query` are multiplied by head_dim^-0.5. If source_embedding.tokens.weight or projection.weight is
+// missing, target_embedding.tokens.weight is used instead.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace txport::core {
 
-// What a runtime needs to size its buffers.
+// Sizes of a model, which determine sizes of buffers.
 struct ModelSizes {
   std::int64_t encoder_layers = 0;
   std::int64_t decoder_layers = 0;
@@ -27,21 +27,21 @@ struct ModelSizes {
   std::int64_t head_dim = 0;
   std::int64_t source_vocabulary = 0;
   std::int64_t target_vocabulary = 0;
-  bool copies = false;             // a step reads the source's ids as well
-  std::int64_t encoder_heads = 0;  // `heads` and `head_dim` are the decoder's
+  bool copies = false;             // decoder steps also read the source ids
+  std::int64_t encoder_heads = 0;  // `heads` and `head_dim` belong to the decoder
 };
 
-// Arithmetic of the model that does not follow from sizes and tensors.
+// Properties of the model that sizes and tensors do not determine.
 struct Architecture {
   std::string norm;        // post, pre or post_final
-  std::string activation;  // relu, gelu (by erf), gelu_tanh or silu; of gates, if there are some
+  std::string activation;  // relu, gelu (exact), gelu_tanh or silu; gated layers apply it to the gate
   double embedding_scale = 1;
   double layer_norm_epsilon = 0;
-  std::string norm_kind = "layer";  // or rms, which has no bias
+  std::string norm_kind = "layer";  // or rms, without biases
 };
 
-// A view of weights.bin: offset in bytes, strides in elements. An int8 tensor has scales, the offset in bytes of
-// float32 [shape[0]], contiguous.
+// A view of weights.bin, with its offset in bytes and its strides in elements. For int8 tensors, `scales` is the byte
+// offset of the scales, contiguous float32 [shape[0]].
 struct Parameter {
   std::string name;
   std::string dtype;  // float32, float16 or int8
@@ -56,29 +56,29 @@ struct Parameters {
   std::vector<Parameter> tensors;
 };
 
-// All of a model but its graphs.
+// A model without graphs.
 struct ModelFile {
   std::filesystem::path weights;
-  std::int64_t bytes = 0;  // of that file
+  std::int64_t bytes = 0;  // size of the weights file
   ModelSizes sizes;
   SpecialTokens tokens;
   Limits limits;
-  std::string precision;  // of the weights: float32, float16 or int8, with which activations and caches are int8, too
+  std::string precision;  // of the weights: float32, float16 or int8; with int8, activations and caches are also int8
   Parameters parameters;
-  std::shared_ptr<const std::byte> data;  // the bytes; null: those of the file at the path
+  std::shared_ptr<const std::byte> data;  // bytes of the weights file; null: read the file
 };
 
-// The first size of a model that is not one, or an empty text.
+// Return a message about the first invalid size of a model; empty if all are valid.
 std::string size_fault(const ModelSizes& sizes);
 
-// The first id that a model of valid sizes does not have, or an empty text.
+// Return a message about the first special token outside the vocabulary; empty if all are valid. Sizes must be valid.
 std::string token_fault(const ModelSizes& sizes, const SpecialTokens& tokens);
 
-// The first fault of the table of a model of valid sizes, or an empty text: whether it is complete, its shapes are the
-// model's and its views lie in the file. Nothing is read.
+// Return a message about the first fault of the parameters; empty if there is none. Checks that all tensors exist, that
+// their shapes match the model, and that their views are inside the file. The file is not read. Sizes must be valid.
 std::string parameter_fault(const ModelFile& model);
 
-// Throws BundleError: any of these faults, or limits that are not positive.
+// Throw BundleError for any of these faults, or for limits that are not positive.
 void check_model(const ModelFile& model);
 
 }  // namespace txport::core

@@ -6,7 +6,7 @@ namespace txport::core {
 
 namespace {
 
-// How the wire has a field.
+// Wire types.
 constexpr std::uint64_t kVarint = 0;
 constexpr std::uint64_t kFixed64 = 1;
 constexpr std::uint64_t kBytes = 2;

@@ -1,4 +1,4 @@
-// Messages of Protocol Buffers, field by field (protobuf.dev/programming-guides/encoding).
+// Field-by-field reader of Protocol Buffers messages (protobuf.dev/programming-guides/encoding).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Field {
   std::string_view whole;
 };
 
-// The fields of a message, one after the other. Throws BundleError with the text `fault`: they cannot be read.
+// Iterates over the fields of a message. Throws BundleError with the text `fault` if the message is invalid.
 class Fields {
  public:
   Fields(std::string_view message, const char* fault) : rest_(message), fault_(fault) {}
@@ -34,7 +34,7 @@ class Fields {
   std::uint64_t varint();
 };
 
-// A field of bytes.
+// Return an encoded field of bytes.
 std::string field_of(std::uint64_t number, std::string_view bytes);
 
 }  // namespace txport::core

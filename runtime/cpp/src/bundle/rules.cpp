@@ -13,8 +13,8 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::int64_t kLargestSize = (std::int64_t{1} << 31) - 1;
-// Never listed under `files`: the manifest itself, and what tx-build makes on the device.
+constexpr std::int64_t kMaxSize = (std::int64_t{1} << 31) - 1;
+// Never listed under `files`: the manifest itself, and engines that tx-build builds on the device.
 constexpr std::array<const char*, 2> kUnlisted{"manifest.json", "engines"};
 
 using Tensors = std::map<std::string, Tensor>;
@@ -29,7 +29,7 @@ std::string show(const std::vector<Size>& shape) {
   return "[" + result + "]";
 }
 
-// The checks of one manifest; each throws BundleError.
+// Checks of one manifest. Each check throws BundleError.
 class Rules {
  public:
   Rules(const Manifest& manifest, const std::string& file) : manifest_(manifest), file_(file) {}
@@ -93,10 +93,10 @@ class Rules {
     const Dimensions& dimensions = manifest_.dimensions;
     for (const auto& [name, sizes] :
          {std::pair{"batch", dimensions.batch}, {"source", dimensions.source}, {"target", dimensions.target}}) {
-      require(1 <= sizes.min && sizes.min <= sizes.opt && sizes.opt <= sizes.max && sizes.max <= kLargestSize,
-              "dimensions." + std::string(name) + " must rise from min over opt to max, from 1 to " +
-                  std::to_string(kLargestSize) + ", but is " + std::to_string(sizes.min) + ", " +
-                  std::to_string(sizes.opt) + ", " + std::to_string(sizes.max));
+      require(1 <= sizes.min && sizes.min <= sizes.opt && sizes.opt <= sizes.max && sizes.max <= kMaxSize,
+              "dimensions." + std::string(name) +
+                  " must satisfy 1 <= min <= opt <= max <= " + std::to_string(kMaxSize) + ", but is " +
+                  std::to_string(sizes.min) + ", " + std::to_string(sizes.opt) + ", " + std::to_string(sizes.max));
     }
   }
 
@@ -158,9 +158,10 @@ class Rules {
       require(is_required(graph) || graph.optional,
               start + " is not optional, but a runtime can do without its role " + role);
       require((graph.role == kStep) != (graph.lowering == "standard"),
-              start + " has the lowering " + quote(graph.lowering) + ", unfit for its role " + role);
+              start + " has the lowering " + quote(graph.lowering) + ", which does not match its role " + role);
     } else {
-      require(graph.optional, start + " has the role " + role + ", which this txport lacks, and is not optional");
+      require(graph.optional,
+              start + " has the role " + role + ", which this txport does not support, and is not optional");
     }
     require(manifest_.files.count(graph.file) == 1,
             start + " names the file " + quote(graph.file) + ", which is not listed under files");
@@ -169,7 +170,7 @@ class Rules {
   void check_graph(const Graph& graph) const {
     const std::string start = "graph " + quote(graph.name);
     const bool positive = std::all_of(graph.opsets.begin(), graph.opsets.end(),
-                                      [](const auto& item) { return 1 <= item.second && item.second <= kLargestSize; });
+                                      [](const auto& item) { return 1 <= item.second && item.second <= kMaxSize; });
     require(graph.opsets.count("") == 1 && positive,
             start + " has opsets without a positive version of the standard domain ''");
     Tensors inputs;
@@ -180,9 +181,9 @@ class Rules {
         require(names.insert(tensor.name).second, start + " has the tensor " + quote(tensor.name) + " twice");
         for (const Size& size : tensor.shape) {
           const auto* number = std::get_if<std::int64_t>(&size);
-          require(number == nullptr || (1 <= *number && *number <= kLargestSize),
-                  start + ": " + quote(tensor.name) + " has a size that is not between 1 and " +
-                      std::to_string(kLargestSize));
+          require(
+              number == nullptr || (1 <= *number && *number <= kMaxSize),
+              start + ": " + quote(tensor.name) + " has a size that is not between 1 and " + std::to_string(kMaxSize));
         }
         (*by_name)[tensor.name] = tensor;
       }
@@ -192,7 +193,7 @@ class Rules {
 
   void check_aliases(const Graph& graph, const Tensors& inputs, const Tensors& outputs) const {
     const std::string start = "graph " + quote(graph.name) + " aliases ";
-    std::set<std::string> used;  // inputs and outputs have no name in common
+    std::set<std::string> used;  // inputs and outputs have different names
     for (const auto& [input, output] : graph.aliases) {
       require(used.insert(input).second, start + quote(input) + " twice");
       require(used.insert(output).second, start + quote(output) + " twice");
@@ -205,9 +206,9 @@ class Rules {
     }
   }
 
-  // Compare a graph with the interface of its role: runtimes bind raw buffers by these names, types and shapes.
+  // Compare a graph with the interface of its role, since runtimes bind raw buffers with these names, types and shapes.
   void check_interface(const Graph& graph) const {
-    const Interface expected = interface_of(graph.role, believable_sizes(), manifest_.precision.type);
+    const Interface expected = interface_of(graph.role, bounded_sizes(), manifest_.precision.type);
     check_tensors(graph, "input", graph.inputs, expected.inputs);
     check_tensors(graph, "output", graph.outputs, expected.outputs);
     for (const auto& alias : expected.aliases) {
@@ -225,32 +226,33 @@ class Rules {
     Tensors found;
     for (const Tensor& tensor : tensors) {
       found[tensor.name] = tensor;
-      const bool left_alone = kind == "output" && tensor.optional;
-      require(known.count(tensor.name) == 1 || left_alone, start + " has the " + kind + " " + quote(tensor.name) +
+      const bool is_ignored = kind == "output" && tensor.optional;
+      require(known.count(tensor.name) == 1 || is_ignored, start + " has the " + kind + " " + quote(tensor.name) +
                                                                ", which a " + graph.role + " graph does not have");
     }
     for (const Tensor& tensor : expected) {
-      const auto here = found.find(tensor.name);
-      if (here == found.end()) {
+      const auto actual = found.find(tensor.name);
+      if (actual == found.end()) {
         require(tensor.name == kCachePositions || tensor.name == kSlotPositions,
                 start + " misses the " + kind + " " + quote(tensor.name));
         continue;
       }
-      require(here->second.dtype == tensor.dtype && here->second.shape == tensor.shape,
+      require(actual->second.dtype == tensor.dtype && actual->second.shape == tensor.shape,
               start + ": the " + kind + " " + quote(tensor.name) + " must be " + tensor.dtype + " of shape " +
                   show(tensor.shape));
-      require(!here->second.optional || tensor.optional,
+      require(!actual->second.optional || tensor.optional,
               start + ": the " + kind + " " + quote(tensor.name) + " must not be optional");
     }
   }
 
-  // A manifest may claim billions of layers; its graphs' tensors limit how many are believable, and one more is a
-  // fault.
-  ModelSizes believable_sizes() const {
-    std::size_t most = 0;
-    for (const Graph& graph : manifest_.graphs) most = std::max(most, graph.inputs.size() + graph.outputs.size());
+  // Return the model sizes with a bounded number of layers. A manifest may claim billions of layers; one layer more
+  // than its graphs have tensors suffices to detect the fault.
+  ModelSizes bounded_sizes() const {
+    std::size_t max_tensors = 0;
+    for (const Graph& graph : manifest_.graphs)
+      max_tensors = std::max(max_tensors, graph.inputs.size() + graph.outputs.size());
     ModelSizes sizes = manifest_.model;
-    sizes.decoder_layers = std::min(sizes.decoder_layers, static_cast<std::int64_t>(most) + 1);
+    sizes.decoder_layers = std::min(sizes.decoder_layers, static_cast<std::int64_t>(max_tensors) + 1);
     return sizes;
   }
 };

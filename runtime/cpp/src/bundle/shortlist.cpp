@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::int32_t kMagic = 'T' | 'X' << 8 | 'S' << 16 | 'L' << 24;
 constexpr std::int32_t kVersion = 1;
-// The magic number, the version, ids of the source, ids of the target, words of every list, words of all.
+// Magic number, version, source vocabulary, target vocabulary, number of ids in every list, number of candidates.
 constexpr std::size_t kHeader = 6;
-constexpr std::size_t kMost = std::size_t{1} << 30;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 
 using Numbers = std::vector<std::int32_t>;
 
@@ -30,7 +30,7 @@ Numbers numbers_of(std::string_view data) {
   return numbers;
 }
 
-// Ids outside the vocabulary, or ids that do not rise within a list. Empty if there are none.
+// Return a message if an id is outside the vocabulary, or if ids of a list are not ascending; otherwise an empty text.
 std::string fault_of(const Numbers& words, const Numbers& starts, std::int64_t vocabulary) {
   const auto outside = std::find_if(words.begin(), words.end(), [=](auto id) { return id < 0 || id >= vocabulary; });
   if (outside != words.end()) {
@@ -47,7 +47,7 @@ std::string fault_of(const Numbers& words, const Numbers& starts, std::int64_t v
 }  // namespace
 
 Shortlist::Shortlist(const Bundle& bundle, const std::string& file, const ModelSizes& model, std::int64_t eos) {
-  const std::string fault = read(bundle.read(file, kMost), model, eos);
+  const std::string fault = read(bundle.read(file, kMaxBytes), model, eos);
   if (!fault.empty()) throw BundleError(bundle.name(file) + " " + fault + ": make it again with tx-shortlist");
 }
 
@@ -68,8 +68,8 @@ std::string Shortlist::read(std::string_view data, const ModelSizes& model, std:
            std::to_string(model.target_vocabulary);
   }
   if (always > targets) {
-    return "has " + std::to_string(always) + " words in every list, more than the " + std::to_string(targets) +
-           " that there are";
+    return "has " + std::to_string(always) + " words in every list, more than the vocabulary of " +
+           std::to_string(targets);
   }
   const std::int64_t size = 4 * (static_cast<std::int64_t>(kHeader) + always + sources + 1 + count);
   if (std::min(always, count) < 0 || static_cast<std::int64_t>(data.size()) != size) {
@@ -80,7 +80,7 @@ std::string Shortlist::read(std::string_view data, const ModelSizes& model, std:
   starts_.assign(first + always, first + always + sources + 1);
   candidates_.assign(first + always + sources + 1, numbers.end());
   if (starts_.front() != 0 || starts_.back() != count || !std::is_sorted(starts_.begin(), starts_.end())) {
-    return "has words of source ids that do not follow each other";
+    return "has word ranges that are not consecutive";
   }
   for (const auto& [words, starts] : {std::pair(&always_, Numbers()), std::pair(&candidates_, starts_)}) {
     if (std::string fault = fault_of(*words, starts, targets); !fault.empty()) return fault;

@@ -1,5 +1,5 @@
-// Shortlists: the target words that the sentences of a bundle choose among, for large vocabularies. Its format is
-// that of runtime/bundle/shortlist.py.
+// Shortlists: restrictions of the target tokens of a sentence, for large vocabularies. runtime/bundle/shortlist.py
+// defines the format.
 #pragma once
 
 #include <memory>
@@ -11,25 +11,25 @@
 
 namespace txport::core {
 
-// The words that each source word brings.
+// The target tokens that each source token allows.
 class Shortlist {
  public:
-  // Throws BundleError: the file cannot be read, is damaged, or is for another model.
+  // Throws BundleError: the file cannot be read, is damaged, or belongs to another model.
   Shortlist(const Bundle& bundle, const std::string& file, const ModelSizes& model, std::int64_t eos);
 
-  // Ascending: the ids among which the translation of these source ids is chosen; `more` are added.
+  // Return the target ids allowed for a translation of these source ids, ascending, including `more`.
   std::shared_ptr<const Ids> words(const Ids& source_ids, const Ids& more) const;
 
  private:
-  std::vector<std::int32_t> always_;  // ascending: ids that every list has, eos among them
-  std::vector<std::int32_t> starts_;  // [source vocabulary + 1], of each source id's words in candidates_
+  std::vector<std::int32_t> always_;  // ids in every list, ascending, including eos
+  std::vector<std::int32_t> starts_;  // [source vocabulary + 1], start of each source id's ids in candidates_
   std::vector<std::int32_t> candidates_;
 
-  // Returns what is wrong; empty if nothing is.
+  // Parse the file. Return a message if it is invalid, otherwise an empty text.
   std::string read(std::string_view data, const ModelSizes& model, std::int64_t eos);
 };
 
-// The shortlist of a bundle; null if it has none. Throws as the class.
+// Open the shortlist of a bundle; null if it has none. Throws the errors of the class.
 std::unique_ptr<const Shortlist> open_shortlist(const Bundle& bundle, const Manifest& manifest);
 
 }  // namespace txport::core

@@ -11,7 +11,7 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::size_t kDeepest = 64;
+constexpr std::size_t kMaxDepth = 64;
 
 const char* name_of(const Json& value) {
   if (value.is_null()) return "null";
@@ -22,7 +22,7 @@ const char* name_of(const Json& value) {
   return value.is_number_integer() ? "an integer" : "a number";
 }
 
-// Follows the events of a parse for faults that the parser itself accepts.
+// Checks the events of the parser for faults that the parser accepts.
 class Strict : public nlohmann::json_sax<Json> {
  public:
   std::string fault;
@@ -35,7 +35,7 @@ class Strict : public nlohmann::json_sax<Json> {
     return refuse(std::to_string(value) + " does not fit 64 bits");
   }
   bool number_float(number_float_t /*value*/, const string_t& text) override {
-    // The parser makes a floating-point number of an integer that is too long.
+    // The parser converts integers that are too long to floating-point numbers.
     if (text.find_first_of(".eE") != std::string::npos) return true;
     return refuse(text.substr(0, 40) + " does not fit 64 bits");
   }
@@ -51,7 +51,7 @@ class Strict : public nlohmann::json_sax<Json> {
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
-    // Only what comes after "[json.exception...] parse error at line 1, column 2: " is about the text.
+    // Remove the prefix "[json.exception...] parse error at line 1, column 2: ".
     const std::string message = error.what();
     const auto colon = message.find(": ");
     fault =
@@ -68,7 +68,7 @@ class Strict : public nlohmann::json_sax<Json> {
   }
   bool enter() {
     keys_.emplace_back();
-    return keys_.size() <= kDeepest || refuse("it is nested too deeply");
+    return keys_.size() <= kMaxDepth || refuse("it is nested too deeply");
   }
   bool leave() {
     keys_.pop_back();

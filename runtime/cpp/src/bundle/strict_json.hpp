@@ -1,6 +1,6 @@
-// JSON, strictly: every field must be present exactly once and of its declared type, and unknown fields are refused.
+// Strict JSON: every field must be present exactly once and have its declared type, and unknown fields are refused.
 //
-// The Python runtime applies the same rules; tests/data/manifests has files that both must accept or refuse.
+// The Python runtime applies the same rules; tests/data/manifests contains files that both must accept or refuse.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +14,32 @@ namespace txport::core {
 
 using Json = nlohmann::json;
 
-// Parse a file's bytes, which must be one JSON object in UTF-8; `file` is its name in messages.
+// Parse the bytes of a file, which must be one JSON object in UTF-8. `file` is its name in messages.
 //
-// Beyond the parser's own rules this refuses repeated keys, integers beyond 64 bits, a byte order mark and nesting
-// that no file of ours has. Throws BundleError.
+// In addition to the rules of the parser, this refuses repeated keys, integers of more than 64 bits, a byte order mark
+// and deep nesting. Throws BundleError.
 Json parse(std::string_view data, const std::string& file);
 
-// Check that a file of ours other than the manifest is of the one format that we read. Throws BundleError.
+// Check that a JSON file other than the manifest has the supported format version. Throws BundleError.
 void check_format_version(const Json& value, const std::string& file);
 
-// A parsed value and its location ("manifest.json: graphs[0].name"), which messages start with. Each reader throws
-// BundleError if the value is of another type.
+// A parsed value and its location ("manifest.json: graphs[0].name"), with which messages start. Each reader throws
+// BundleError if the value has another type.
 class Value {
  public:
   Value(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
 
-  // Check that this is an object with exactly these fields, and any fields that were `added` after files had been
-  // written.
+  // Check that this is an object with exactly these fields. The fields in `added` are optional, because older files do
+  // not have them.
   const Value& fields(std::initializer_list<const char*> names, std::initializer_list<const char*> added = {}) const;
-  // Whether an object has the field.
+  // Return whether an object has the field.
   bool has(const char* name) const { return json_->contains(name); }
-  // One field of an object that has it.
+  // Return a field, which must exist.
   Value operator[](const char* name) const;
 
-  std::vector<Value> items() const;                            // of an array
-  std::vector<Value> items(std::size_t count) const;           // of an array of exactly this size
-  std::vector<std::pair<std::string, Value>> members() const;  // of an object with free keys
+  std::vector<Value> items() const;                            // elements of an array
+  std::vector<Value> items(std::size_t count) const;           // elements of an array of exactly this size
+  std::vector<std::pair<std::string, Value>> members() const;  // fields of an object with arbitrary names
 
   std::int64_t integer() const;
   double number() const;
@@ -52,7 +52,7 @@ class Value {
   bool is_integer() const { return json_->is_number_integer(); }
   bool is_text() const { return json_->is_string(); }
   const std::string& where() const { return where_; }
-  // Throws BundleError: the value is not `expected`.
+  // Throw BundleError: the value is not `expected`.
   [[noreturn]] void refuse(const char* expected) const;
 
  private:

@@ -40,10 +40,10 @@ std::string file_fault(const Manifest& manifest, const std::string& name, const 
 }
 
 std::string bytes_fault(const Manifest& manifest) {
-  const std::int64_t least = TokenizerDescription::kFirstByte + 256;
+  const std::int64_t required = TokenizerDescription::kFirstByte + 256;
   const std::int64_t smallest = std::min(manifest.model.source_vocabulary, manifest.model.target_vocabulary);
-  if (manifest.tokenizer.kind != "bytes" || smallest >= least) return "";
-  return "tokenizer.kind 'bytes' needs vocabularies of " + std::to_string(least) + " ids";
+  if (manifest.tokenizer.kind != "bytes" || smallest >= required) return "";
+  return "tokenizer.kind 'bytes' needs vocabularies of " + std::to_string(required) + " ids";
 }
 
 std::string list_fault(const Manifest& manifest, const std::string& name, const std::vector<Affix>& items) {
@@ -66,9 +66,10 @@ bool contains(const std::vector<Affix>& items, const std::string& word) {
   return std::find(items.begin(), items.end(), Affix(word)) != items.end();
 }
 
-// An id must be in the vocabulary of every list that uses its placeholder.
+// Language ids must be in the vocabulary of every list that uses the placeholder.
 std::string language_fault(const Manifest& manifest, const std::string& field,
-                           const std::map<std::string, std::int64_t>& table, const std::optional<std::string>& chosen) {
+                           const std::map<std::string, std::int64_t>& table,
+                           const std::optional<std::string>& default_name) {
   const TokenizerDescription& tokenizer = manifest.tokenizer;
   const std::string word = field + "_language";
   std::set<std::string> sides;
@@ -83,9 +84,9 @@ std::string language_fault(const Manifest& manifest, const std::string& field,
              outside(manifest, side);
     }
   }
-  if (!chosen || table.count(*chosen) == 1) return "";
-  return "tokenizer.languages." + field + "_default is " + quote(*chosen) + ", which is not in tokenizer.languages." +
-         field;
+  if (!default_name || table.count(*default_name) == 1) return "";
+  return "tokenizer.languages." + field + "_default is " + quote(*default_name) +
+         ", which is not in tokenizer.languages." + field;
 }
 
 std::string added_fault(const Manifest& manifest) {

@@ -1,4 +1,4 @@
-// Constraints on the field `tokenizer` of a manifest, beyond types; the same as
+// Constraints on the field `tokenizer` of a manifest, beyond types. The Python twin is
 // txport.runtime.bundle.tokenizer_rules.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace txport::core {
 
-// The first contradiction, or an empty text.
+// Return a message about the first contradiction; empty if there is none.
 std::string tokenizer_fault(const Manifest& manifest);
 
 }  // namespace txport::core

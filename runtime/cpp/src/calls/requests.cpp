@@ -23,9 +23,9 @@ Options checked(Options options, const Generation& generation, const Limits& lim
 
 }  // namespace
 
-std::int64_t length_limit(std::size_t source, std::size_t begun, std::int64_t most) {
+std::int64_t length_limit(std::size_t source, std::size_t forced, std::int64_t max_target) {
   const auto tokens = static_cast<std::int64_t>(source);
-  return std::min(most, kLengthRatio * tokens + kLengthOffset + static_cast<std::int64_t>(begun));
+  return std::min(max_target, kLengthRatio * tokens + kLengthOffset + static_cast<std::int64_t>(forced));
 }
 
 Call::Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn,
@@ -57,45 +57,45 @@ std::optional<Sentence> Call::sentence(std::string_view text, const std::string&
   check_utf8(text, what);
   if (is_blank(text)) return std::nullopt;
   std::string_view rest = text;
-  const Affixes around = affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
+  const Affixes affixes = affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
   Sentence result;
   Ids ids = options_.alignments ? tokenizer_.locate(rest, result.spans) : tokenizer_.encode(rest);
   if (ids.empty()) return std::nullopt;
-  const auto most = static_cast<std::size_t>(limits_.source);
-  const std::size_t fixed = around.source_prefix.size() + around.source_suffix.size();
+  const auto max_source = static_cast<std::size_t>(limits_.source);
+  const std::size_t fixed = affixes.source_prefix.size() + affixes.source_suffix.size();
   const std::size_t count = fixed + ids.size();
-  result.truncated = count > most;
+  result.truncated = count > max_source;
   if (result.truncated) {
     const std::string message = what + " has " + std::to_string(count) + " tokens, more than the " +
-                                std::to_string(most) + " that this model takes";
-    if (options_.strict) throw InputError(message + ": shorten it, or leave out the option strict to have it cut");
+                                std::to_string(max_source) + " that this model supports";
+    if (options_.strict) throw InputError(message + ": shorten it, or leave out the option strict to truncate it");
     if (warn) warn(message + ": it was cut");
-    ids.resize(most > fixed ? most - fixed : 0);
+    ids.resize(max_source > fixed ? max_source - fixed : 0);
   }
   result.text = text;
-  result.first = around.source_prefix.size();
+  result.first = affixes.source_prefix.size();
   result.last = result.first + ids.size();
   result.spans.resize(std::min(result.spans.size(), ids.size()));
-  const std::size_t skipped = text.size() - rest.size();  // what chooses a language
+  const std::size_t skipped = text.size() - rest.size();  // language marker
   for (Span& span : result.spans) span = stripped({span.start + skipped, span.end + skipped}, text);
-  result.forced = around.target_prefix.size();
-  result.request = request(around.wrap(ids), around.target_prefix, number);
+  result.forced = affixes.target_prefix.size();
+  result.request = request(affixes.wrap(ids), affixes.target_prefix, number);
   return result;
 }
 
-std::size_t Call::fitting(std::string_view text) const {
+std::size_t Call::fitting_characters(std::string_view text) const {
   std::string_view rest = text;
-  const Affixes around = affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
+  const Affixes affixes = affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
   std::vector<Span> spans;
   const Ids ids = tokenizer_.locate(rest, spans);
-  const auto most = static_cast<std::size_t>(limits_.source);
-  const std::size_t fixed = around.source_prefix.size() + around.source_suffix.size();
-  const std::size_t room = most > fixed ? most - fixed : 0;
+  const auto max_source = static_cast<std::size_t>(limits_.source);
+  const std::size_t fixed = affixes.source_prefix.size() + affixes.source_suffix.size();
+  const std::size_t room = max_source > fixed ? max_source - fixed : 0;
   if (ids.size() <= room) return count_characters(text);
   return count_characters(text.substr(0, text.size() - rest.size() + spans[room].start));
 }
 
-std::size_t Call::marker(std::string_view text) const {
+std::size_t Call::marker_length(std::string_view text) const {
   std::string_view rest = text;
   affixes_of(rest, manifest_.tokenizer, languages_, manifest_.tokens.unk);
   return text.size() - rest.size();
@@ -108,9 +108,9 @@ std::string Call::source_language() const {
 }
 
 Sentence Call::needed(std::string_view text, const std::string& what) const {
-  auto found = sentence(text, what);
-  if (!found) throw InputError(what + " is empty: give text");
-  return std::move(*found);
+  auto result = sentence(text, what);
+  if (!result) throw InputError(what + " is empty: give text");
+  return std::move(*result);
 }
 
 Sentence Call::of_ids(Ids source, std::size_t number) const {
@@ -120,19 +120,19 @@ Sentence Call::of_ids(Ids source, std::size_t number) const {
   return result;
 }
 
-// A sentence may choose a target language, and with it a target prefix, of its own.
+// Return the request of a sentence. Its target prefix depends on its target language, which the text may select.
 Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) const {
   Ids prefix = target_prefix;
   append(prefix, prefix_);
   std::optional<std::int64_t> limit = options_.max_length;
   if (!limit && options_.full_length) limit = limits_.target;
   if (!limit) {
-    const std::size_t begun = std::max(prefix.size(), static_cast<std::size_t>(options_.min_length));
-    limit = length_limit(source.size(), begun, limits_.target);
+    const std::size_t forced = std::max(prefix.size(), static_cast<std::size_t>(options_.min_length));
+    limit = length_limit(source.size(), forced, limits_.target);
   }
   std::shared_ptr<const Ids> words;
   if (options_.shortlist) {
-    Ids more = prefix;  // rules may put these into an answer, or end it with them
+    Ids more = prefix;  // rules may generate these ids
     append(more, search_.rules.end_ids);
     if (search_.rules.forced_end) more.push_back(*search_.rules.forced_end);
     words = shortlist_->words(source, more);

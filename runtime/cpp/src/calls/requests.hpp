@@ -1,4 +1,4 @@
-// From texts and ids to requests for the search: one way for all that translate and measure.
+// Conversion of texts and ids to search requests, shared by translation and measurement.
 #pragma once
 
 #include <functional>
@@ -18,67 +18,67 @@
 
 namespace txport::core {
 
-// Default length limit of an answer: kLengthRatio x source tokens + kLengthOffset. A model that has learnt little does
-// not end its answers, and few real answers are longer.
+// Default maximum length of a translation: kLengthRatio x source tokens + kLengthOffset. Undertrained models do not end
+// their translations, and few real translations are longer.
 inline constexpr std::int64_t kLengthRatio = 2;
 inline constexpr std::int64_t kLengthOffset = 20;
 
-// This limit for `source` tokens, eos and languages included, and an answer that must have `begun` tokens, by a prefix
-// or a minimum; at most what the engine makes.
-std::int64_t length_limit(std::size_t source, std::size_t begun, std::int64_t most);
+// Return this limit for `source` tokens, including eos and language tokens. `forced` is the length of the prefix or the
+// minimum length, which is added. The limit is at most `max_target`, the engine's limit.
+std::int64_t length_limit(std::size_t source, std::size_t forced, std::int64_t max_target);
 
-// Takes one sentence of warning; may be empty.
+// Callback for a warning, one sentence; may be empty.
 using Warn = std::function<void(const std::string&)>;
 
-// A sentence as the search takes it, and what is remembered of its text.
+// A sentence as a search request, with its text.
 struct Sentence {
   Request request;
   std::string_view text;  // the sentence; empty if only its ids are known
-  std::size_t first = 0;  // of the source ids, the first that is of the text,
-  std::size_t last = 0;   // and the one after the last
-  // The bytes of each id from `first` to `last`, without white space, if alignments are asked for.
+  std::size_t first = 0;  // source ids [first, last) are part of the text; the others are affixes
+  std::size_t last = 0;
+  // Byte ranges of the ids in [first, last), without white space, if alignments are requested.
   std::vector<Span> spans;
-  std::size_t forced = 0;  // how many ids of the request's prefix its languages put there
-  bool truncated = false;  // whether the text was cut to fit
+  std::size_t forced = 0;  // number of ids of the request's prefix that languages added
+  bool truncated = false;  // whether the text was truncated
 };
 
-// The options of one call, checked, and the sentences that they are for. All that it is made of must outlive it.
+// The checked options of one call, which turn texts into sentences. The arguments of the constructor must outlive it.
 class Call {
  public:
-  // Throws InputError: an option cannot be used, or options of the search cannot be together.
-  // `shortlist` is null if the bundle has none.
+  // Throws InputError: an option is invalid, or options contradict each other. `shortlist` is null if the bundle has
+  // none.
   Call(const Manifest& manifest, const Tokenizer& tokenizer, const Limits& limits, Options options, Warn warn,
        const Shortlist* shortlist = nullptr);
 
   const Options& options() const { return options_; }
 
-  // The sentence of a text, or nothing if there is nothing in it to translate; `what` names it in messages. Random
-  // draws follow from its `number` in its text, from 1.
-  // Throws InputError: it is not UTF-8, or too long and the call is strict.
+  // Return the sentence of a text, or no value if the text has no words. `what` is its name in messages. `number` is
+  // its index in the input, from 1, which is part of the random key of sampling. Throws InputError: the text is not
+  // UTF-8, or it is too long and `strict` is set.
   std::optional<Sentence> sentence(std::string_view text, const std::string& what, std::size_t number = 1) const {
     return sentence(text, what, number, warn_);
   }
   std::optional<Sentence> sentence(std::string_view text, const std::string& what, std::size_t number,
                                    const Warn& warn) const;
 
-  // The number of characters at the beginning of a text in UTF-8 that the model takes, perhaps all of them.
-  std::size_t fitting(std::string_view text) const;
+  // Return how many characters at the beginning of a UTF-8 text fit into the model's maximum source length.
+  std::size_t fitting_characters(std::string_view text) const;
 
-  // Maximum number of tokens of a source that the model takes.
-  std::size_t most_tokens() const { return static_cast<std::size_t>(limits_.source); }
+  // Return the maximum number of source tokens.
+  std::size_t max_tokens() const { return static_cast<std::size_t>(limits_.source); }
 
-  // How many bytes at the beginning of a text choose its target language.
-  std::size_t marker(std::string_view text) const;
+  // Return the length in bytes of the marker at the beginning of a text that selects its target language; 0 for none.
+  std::size_t marker_length(std::string_view text) const;
 
-  // The language of the texts, as the bundle names it; empty if it does not.
+  // Return the bundle's name of the source language; empty if it has none.
   std::string source_language() const;
 
   const Warn& warn() const { return warn_; }
 
-  // As `sentence`, of a text in which there must be something. Throws InputError: it is empty.
+  // Like `sentence`, for a text that must not be empty. Throws InputError: it is empty.
   Sentence needed(std::string_view text, const std::string& what) const;
 
-  // The sentence of whole source ids, which must have been checked.
+  // Return the sentence of complete source ids, which must have been checked.
   Sentence of_ids(Ids source, std::size_t number = 1) const;
 
  private:
@@ -88,8 +88,8 @@ class Call {
   Options options_;
   Warn warn_;
   LanguageChoice languages_;
-  Ids target_prefix_;  // what all answers begin with in these languages,
-  Ids prefix_;         // and the option of this name, which follows
+  Ids target_prefix_;  // ids that all translations begin with in these languages
+  Ids prefix_;         // ids of the option prefix, which follow
   Search search_;
   const Shortlist* shortlist_;
 

@@ -43,7 +43,7 @@ Rules rules_of(const Options& options, std::int64_t vocabulary, const Tokenizer&
   if (rules.forced_end) check_ids({*rules.forced_end}, vocabulary, "forced_end");
   const std::set<std::int64_t> suppressed(rules.suppress.begin(), rules.suppress.end());
   if (static_cast<std::int64_t>(suppressed.size()) == vocabulary) {
-    throw InputError("suppress has all " + std::to_string(vocabulary) + " ids: leave some that may be made");
+    throw InputError("suppress contains all " + std::to_string(vocabulary) + " ids: leave out at least one");
   }
   return rules;
 }
@@ -58,7 +58,7 @@ EarlyStopping stopping_of(const Options::Stopping& option) {
   return option == "never" ? EarlyStopping::kNever : EarlyStopping::kFalse;
 }
 
-// Refuse what cannot be together.
+// Refuse options that contradict each other.
 void check(const Search& search, const Options& options, const Limits& limits) {
   const int kinds = (search.beam > 1 ? 1 : 0) + (search.sampling ? 1 : 0) + (search.alternatives > 0 ? 1 : 0);
   if (kinds > 1) throw InputError("beams, sample and alternatives are three ways to search: choose one");
@@ -72,8 +72,8 @@ void check(const Search& search, const Options& options, const Limits& limits) {
   const std::int64_t rows = std::max({search.beam, search.alternatives, search.n_best});
   if (rows <= limits.batch) return;
   const std::string name = search.beam > 1 ? "beam" : search.alternatives > 0 ? "alternatives" : "n_best";
-  throw InputError(name + " " + std::to_string(rows) + " has no room: this bundle runs " +
-                   std::to_string(limits.batch) + " rows together, which is the most for " + name);
+  throw InputError(name + " " + std::to_string(rows) + " is too large: this bundle supports at most " +
+                   std::to_string(limits.batch) + " rows, the maximum for " + name);
 }
 
 }  // namespace
@@ -108,22 +108,23 @@ Options with_settings(Options options, const Generation& generation, const Limit
   return options;
 }
 
-void check_effect(const Options& asked, const Options& filled) {
+void check_effect(const Options& options, const Options& filled) {
   const auto refuse = [](bool wrong, const std::string& name, const std::string& why) {
     if (wrong) throw InputError(name + " has no effect " + why);
   };
-  const auto stated = [](const auto& option, auto neutral) { return option && *option != neutral; };
+  const auto is_set = [](const auto& option, auto neutral) { return option && *option != neutral; };
   if (!filled.sample.value_or(false)) {
-    refuse(stated(asked.temperature, 1.0), "temperature", "without sample");
-    refuse(stated(asked.top_k, 0), "top_k", "without sample");
-    refuse(stated(asked.top_p, 1.0), "top_p", "without sample");
-    refuse(asked.min_p.has_value(), "min_p", "without sample");
-    refuse(asked.seed != 0, "seed", "without sample");
+    refuse(is_set(options.temperature, 1.0), "temperature", "without sample");
+    refuse(is_set(options.top_k, 0), "top_k", "without sample");
+    refuse(is_set(options.top_p, 1.0), "top_p", "without sample");
+    refuse(options.min_p.has_value(), "min_p", "without sample");
+    refuse(options.seed != 0, "seed", "without sample");
   }
   if (filled.beam.value_or(1) <= 1) {
-    refuse(stated(asked.length_penalty, 1.0), "length_penalty", "without a beam of 2 or more");
-    refuse(asked.early_stopping && !(asked.early_stopping == "false"), "early_stopping", "without a beam of 2 or more");
-    refuse(stated(asked.renormalize, false), "renormalize", "without a beam of 2 or more");
+    refuse(is_set(options.length_penalty, 1.0), "length_penalty", "without a beam of 2 or more");
+    refuse(options.early_stopping && !(options.early_stopping == "false"), "early_stopping",
+           "without a beam of 2 or more");
+    refuse(is_set(options.renormalize, false), "renormalize", "without a beam of 2 or more");
   }
 }
 

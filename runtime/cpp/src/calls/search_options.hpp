@@ -1,4 +1,4 @@
-// The search of a call, from its options and the model's own settings.
+// Search settings of a call, from its options and the model's generation settings.
 #pragma once
 
 #include "bundle/manifest.hpp"
@@ -9,16 +9,15 @@
 
 namespace txport::core {
 
-// Fill what the options leave open with the model's own settings, if they ask for these. Throws InputError: the model
-// has a setting that this search does not have.
+// With generation "model", fill unset options with the model's generation settings. Throws InputError: the model has a
+// setting that is not supported.
 Options with_settings(Options options, const Generation& generation, const Limits& limits);
 
-// Refuse options that change nothing: `asked` are those of the call, `filled` those with the model's own settings.
-// Throws InputError.
-void check_effect(const Options& asked, const Options& filled);
+// Throw InputError if an option of the call has no effect. `filled` are the options filled with the model's settings.
+void check_effect(const Options& options, const Options& filled);
 
-// The search that options ask for. Throws InputError: options contradict one another, an id is outside the vocabulary,
-// or a beam has no room.
+// Return the search settings of options. Throws InputError: options contradict each other, an id is outside the
+// vocabulary, or a search needs more rows than the bundle supports.
 Search search_of(const Options& options, const Manifest& manifest, const Limits& limits, const Tokenizer& tokenizer);
 
 }  // namespace txport::core

@@ -33,18 +33,18 @@ DeviceBeams::DeviceBeams(const DeviceSteps& steps, Room room, std::int64_t sourc
 
 std::size_t DeviceBeams::place_of_row(std::size_t row) const { return places()[row / beams_] * beams_ + row % beams_; }
 
-// Whether a sentence has rows that have not finished.
-bool DeviceBeams::works(std::size_t sentence) const {
+// Return whether a sentence has unfinished rows.
+bool DeviceBeams::is_active(std::size_t sentence) const {
   const auto flags = finished_.begin() + static_cast<std::ptrdiff_t>(sentence * beams_);
   const auto end = flags + static_cast<std::ptrdiff_t>(beams_);
   return std::find(flags, end, false) != end;
 }
 
-// Where the next tokens of a sentence go; one that has finished stays before the end of the cache, where it writes what
-// unused.
+// Return the position of the next tokens of a sentence. Positions of finished sentences stay within the cache, where
+// unused values are written.
 std::int64_t DeviceBeams::position(std::size_t sentence) const { return std::min(lengths_[sentence], target() - 1); }
 
-// A sentence starts in the first of its rows; the others wait, finished, for `reorder`.
+// A sentence starts in the first of its rows. The others are finished until `reorder`.
 void DeviceBeams::place(const std::vector<std::size_t>& rows, const Memory& memory,
                         const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
   assert(unread_.empty());
@@ -65,13 +65,13 @@ void DeviceBeams::place(const std::vector<std::size_t>& rows, const Memory& memo
 
 void DeviceBeams::step(std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
-    take();
+    finish_step();
     launch();
   }
   unread_.push_back(static_cast<std::size_t>(count));
 }
 
-// Enqueue a step, between the upload of what it reads and the download of what it makes.
+// Upload the inputs of a step, launch it, and download its outputs.
 void DeviceBeams::launch() {
   DeviceBuffers& buffers = this->buffers();
   const StateLayout& layout = buffers.layout();
@@ -79,33 +79,33 @@ void DeviceBeams::launch() {
   for (std::size_t row = 0; row < rows(); ++row) {
     const std::size_t sentence = row / beams_;
     const std::size_t place = place_of_row(row);
-    const std::int64_t here = position(sentence);
-    const std::int64_t slot = here * static_cast<std::int64_t>(beams_);
-    assert(here == lengths_[sentence] || !works(sentence));
+    const std::int64_t next_position = position(sentence);
+    const std::int64_t slot = next_position * static_cast<std::int64_t>(beams_);
+    assert(next_position == lengths_[sentence] || !is_active(sentence));
     ancestors_[row * slots() + static_cast<std::size_t>(slot) + row % beams_] = std::byte{1};
     std::memcpy(host + buffers.offset(kAncestors) + place * slots(), &ancestors_[row * slots()], slots());
     layout.set_id(host, buffers.offset("token_ids"), place, token_ids_[row]);
-    layout.set_id(host, buffers.offset("positions"), place, here);
+    layout.set_id(host, buffers.offset("positions"), place, next_position);
     layout.set_id(host, buffers.offset("first_slots"), place / beams_, slot);
   }
   steps().latch.guard([&] {
     buffers.upload_state();
     buffers.launch(1, buffers.polls()[0]);
   });
-  under_way_ = true;
+  in_flight_ = true;
 }
 
-// Wait for the step under way; take what the graphs of plain steps find themselves: the best token of each row, and
-// whether that ends it.
-void DeviceBeams::take() {
-  if (!under_way_) return;
+// Wait for the launched step, and set the best token of each row and whether it ends the row. The graphs of ordinary
+// steps do this themselves.
+void DeviceBeams::finish_step() {
+  if (!in_flight_) return;
   const DeviceBuffers::Poll& poll = buffers().polls()[0];
   steps().latch.watch([&] { poll.done->synchronize(); });
-  under_way_ = false;
+  in_flight_ = false;
   const StateLayout& layout = buffers().layout();
   const auto candidates = static_cast<std::size_t>(buffers().at(kTopIds).shape[1]);
   for (std::size_t sentence = 0; sentence < lengths_.size(); ++sentence) {
-    lengths_[sentence] += works(sentence) ? 1 : 0;
+    lengths_[sentence] += is_active(sentence) ? 1 : 0;
     const bool full = lengths_[sentence] >= limits_[sentence];
     for (std::size_t row = sentence * beams_; row < (sentence + 1) * beams_; ++row) {
       const std::int64_t best = layout.id(poll.block, buffers().offset(kTopIds), place_of_row(row) * candidates);
@@ -113,20 +113,20 @@ void DeviceBeams::take() {
       finished_[row] = finished_[row] || full || token_ids_[row] == steps().tokens.eos;
     }
   }
-  made_.emplace_back(token_ids_, finished_);
+  outputs_.emplace_back(token_ids_, finished_);
 }
 
 StepOutput DeviceBeams::read() {
   assert(!unread_.empty());
   const std::size_t count = unread_.front();
   unread_.pop_front();
-  if (made_.size() < count) take();
+  if (outputs_.size() < count) finish_step();
   StepOutput output;
   for (std::size_t i = 0; i < count; ++i) {
-    const auto& [tokens, finished] = made_.front();
+    const auto& [tokens, finished] = outputs_.front();
     output.token_ids.insert(output.token_ids.end(), tokens.begin(), tokens.end());
     output.finished = finished;
-    made_.pop_front();
+    outputs_.pop_front();
   }
   return output;
 }
@@ -140,21 +140,21 @@ void DeviceBeams::override_tokens(const std::vector<std::size_t>& rows, const Id
   }
 }
 
-// More than the graph gives are found among its logits.
+// If k exceeds the number of candidates of the graph, the logits are downloaded.
 Top DeviceBeams::top(std::size_t k) {
   const auto candidates = static_cast<std::size_t>(buffers().at(kTopIds).shape[1]);
   if (k > candidates) return DeviceState::top(k);
-  const std::byte* made = buffers().polls()[0].block;
+  const std::byte* block = buffers().polls()[0].block;
   const auto number = [&](const char* name, std::size_t index) {
     float value = 0;
-    std::memcpy(&value, made + buffers().offset(name) + index * sizeof(float), sizeof(float));
+    std::memcpy(&value, block + buffers().offset(name) + index * sizeof(float), sizeof(float));
     return value;
   };
   Top result;
   for (std::size_t row = 0; row < rows(); ++row) {
     const std::size_t place = place_of_row(row);
     for (std::size_t i = place * candidates; i < place * candidates + k; ++i) {
-      result.token_ids.push_back(buffers().layout().id(made, buffers().offset(kTopIds), i));
+      result.token_ids.push_back(buffers().layout().id(block, buffers().offset(kTopIds), i));
       result.logits.push_back(number(kTopLogits, i));
     }
     result.normaliser.push_back(number(kNormaliser, place));
@@ -162,7 +162,7 @@ Top DeviceBeams::top(std::size_t k) {
   return result;
 }
 
-// Nothing is copied on the device.
+// Only host data is reordered; nothing is copied on the device.
 void DeviceBeams::reorder(const std::vector<std::size_t>& rows) {
   assert(unread_.empty());
   const Ids ids = token_ids_;
@@ -183,19 +183,20 @@ std::unique_ptr<DecoderState> DeviceBeams::resized(const std::vector<std::size_t
     assert(rows[i] % beams_ == i % beams_);
     if (i % beams_ == 0) sentences.push_back(rows[i] / beams_);
   }
-  const Places here = places_of(sentences);
+  const Places entries = places_of(sentences);
   const DeviceBuffers& old = buffers();
   return steps().latch.guard([&]() -> std::unique_ptr<DecoderState> {
     const std::size_t old_slots = slots();
-    std::unique_ptr<DeviceBeams> next(new DeviceBeams(steps(), relocated(here, target), source()));
-    next->copy_from(old, here);
-    next->take_over(*this, old_slots, sentences);
+    std::unique_ptr<DeviceBeams> next(new DeviceBeams(steps(), relocated(entries, target), source()));
+    next->copy_from(old, entries);
+    next->copy_host_state(*this, old_slots, sentences);
     return next;
   });
 }
 
-// What the host has of these sentences of an older state.
-void DeviceBeams::take_over(const DeviceBeams& old, std::size_t old_slots, const std::vector<std::size_t>& sentences) {
+// Copy the host data of some sentences of the old state.
+void DeviceBeams::copy_host_state(const DeviceBeams& old, std::size_t old_slots,
+                                  const std::vector<std::size_t>& sentences) {
   for (std::size_t row = 0; row < rows(); ++row) {
     const std::size_t from = sentences[row / beams_] * beams_ + row % beams_;
     lengths_[row / beams_] = old.lengths_[from / beams_];

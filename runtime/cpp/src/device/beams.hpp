@@ -1,8 +1,8 @@
-// A running batch of beam search on a device, by the graph "decoder_beams".
+// A running batch of beam search on a device, with the graph "decoder_beams".
 //
-// A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues
-// with other hypotheses moves the flags of ancestors and no cache (txport.exporter.graphs.lowerings). All but the
-// caches is on the host, which sees each step: one small block goes to the device, and the candidates come back.
+// The rows of a sentence share one entry of each buffer. Cross-attention exists once per sentence. When the search
+// continues with other hypotheses, it moves the ancestor flags instead of caches (txport.exporter.graphs.lowerings).
+// The host has all state except the caches. In each step it uploads one small block and downloads the candidates.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace txport::core {
 
-// Rows are reordered within their sentence, and sentences move whole. The rows of a sentence that have not finished are
-// all at one position.
+// Rows are only reordered within their sentence, and sentences are moved as a whole. All unfinished rows of a sentence
+// are at the same position.
 class DeviceBeams : public DeviceState {
  public:
-  // `sizes.batch` sentences of `sizes.beams` rows. Throws as DeviceState.
+  // Create a state for `sizes.batch` sentences of `sizes.beams` rows. Throws the errors of DeviceState.
   DeviceBeams(const DeviceSteps& steps, const StepSizes& sizes);
 
   std::size_t rows() const override { return finished_.size(); }
@@ -36,25 +36,25 @@ class DeviceBeams : public DeviceState {
 
  private:
   const std::size_t beams_;
-  Ids lengths_;  // the tokens that each sentence has made
+  Ids lengths_;  // number of tokens of each sentence
   Ids limits_;
   Ids token_ids_;  // of each row
   std::vector<bool> finished_;
   std::vector<std::byte> ancestors_;  // [rows, target, beams]
-  bool under_way_ = false;            // a step whose tokens were not taken yet
-  // The tokens and flags of each step that was not read, and the steps of each such group.
-  std::deque<std::pair<Ids, std::vector<bool>>> made_;
+  bool in_flight_ = false;            // whether a step was launched and not finished yet
+  // Tokens and flags of each step that was not read, and the number of steps of each such group.
+  std::deque<std::pair<Ids, std::vector<bool>>> outputs_;
   std::deque<std::size_t> unread_;
 
   DeviceBeams(const DeviceSteps& steps, Room room, std::int64_t source);
 
   std::size_t place_of_row(std::size_t row) const override;
   std::size_t slots() const { return static_cast<std::size_t>(buffers().sizes().of("slots")); }
-  bool works(std::size_t sentence) const;
+  bool is_active(std::size_t sentence) const;
   std::int64_t position(std::size_t sentence) const;
   void launch();
-  void take();
-  void take_over(const DeviceBeams& old, std::size_t old_slots, const std::vector<std::size_t>& sentences);
+  void finish_step();
+  void copy_host_state(const DeviceBeams& old, std::size_t old_slots, const std::vector<std::size_t>& sentences);
 };
 
 }  // namespace txport::core

@@ -15,32 +15,34 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-// What a step of beam search reads and makes besides caches, logits and what the encoder gave.
-constexpr std::array kRead{"token_ids", "positions", "rows", "first_slots", kAncestors};
-constexpr std::array kMade{kTopIds, kTopLogits, kNormaliser};
+// Inputs and outputs of a beam search step, except caches, logits and encoder outputs.
+constexpr std::array kInputs{"token_ids", "positions", "rows", "first_slots", kAncestors};
+constexpr std::array kOutputs{kTopIds, kTopLogits, kNormaliser};
 
 Exchange exchange_of(const StepSizes& sizes, const StateLayout& layout, const DeviceTensors& tensors) {
   return sizes.beams == 1 ? Exchange(layout) : Exchange(tensors);
 }
 
-// Whether a library may not write the state of these steps over what they read.
-bool is_aside(const Program& program, const StepSizes& sizes) { return sizes.beams == 1 && !program.runs_in_order(); }
-
-// Bytes of the block, and of what a step writes aside.
-std::size_t state_bytes(const Exchange& exchange, const StateLayout& layout, bool aside) {
-  return aligned(exchange.bytes) + (aside ? layout.written : 0);
+// Return whether a library must not overwrite the inputs of a step with its outputs.
+bool needs_shadow_state(const Program& program, const StepSizes& sizes) {
+  return sizes.beams == 1 && !program.runs_in_order();
 }
 
-bool has_keys(const std::string& name) { return is_cache(name) && name != kAncestors; }
+// Return the size of the block including the shadow state.
+std::size_t state_bytes(const Exchange& exchange, const StateLayout& layout, bool needs_shadow) {
+  return aligned(exchange.bytes) + (needs_shadow ? layout.written : 0);
+}
 
-// Tensors with an allocation of their own.
-bool is_alone(const Graph& graph, const Exchange& exchange, const std::string& name) {
+bool is_key_value_cache(const std::string& name) { return is_cache(name) && name != kAncestors; }
+
+// Return whether a tensor has a separate allocation.
+bool has_own_allocation(const Graph& graph, const Exchange& exchange, const std::string& name) {
   const auto aliased = std::any_of(graph.aliases.begin(), graph.aliases.end(),
                                    [&](const auto& alias) { return alias.first == name || alias.second == name; });
   return !aliased && !is_of_source(name) && exchange.offsets.count(name) == 0;
 }
 
-// The bias of a row without a source, `rows` times.
+// Return a bias tensor in which all positions of all rows are masked.
 std::vector<std::byte> masked_bias(const DeviceTensor& bias) {
   std::vector<std::byte> bytes(bias.bytes());
   for (std::size_t at = 0; at < bytes.size(); at += bias.item_bytes) {
@@ -117,9 +119,9 @@ Exchange::Exchange(const DeviceTensors& tensors) {
     offsets[name] = bytes;
     bytes += aligned(tensors.at(name).bytes());
   };
-  for (const char* name : kRead) add(name);
-  uploaded = made = bytes;
-  for (const char* name : kMade) add(name);
+  for (const char* name : kInputs) add(name);
+  uploaded = download_start = bytes;
+  for (const char* name : kOutputs) add(name);
 }
 
 std::size_t bytes_needed(const DeviceGraph& device_graph, const StepSizes& sizes) {
@@ -127,11 +129,11 @@ std::size_t bytes_needed(const DeviceGraph& device_graph, const StepSizes& sizes
   const DeviceTensors tensors = tensors_of(graph, device_graph.id_type, sizes);
   const StateLayout layout(static_cast<std::size_t>(sizes.batch), device_graph.id_type);
   const Exchange exchange = exchange_of(sizes, layout, tensors);
-  std::size_t bytes = state_bytes(exchange, layout, is_aside(device_graph.program, sizes));
-  bytes += tensors.at(kCrossBias).bytes();  // once more, masked
-  bytes += Stack(tensors, has_keys).bytes();
+  std::size_t bytes = state_bytes(exchange, layout, needs_shadow_state(device_graph.program, sizes));
+  bytes += tensors.at(kCrossBias).bytes();  // the copy that is completely masked
+  bytes += Stack(tensors, is_key_value_cache).bytes();
   for (const Stack& stack : source_stacks(tensors)) bytes += stack.bytes();
-  for (const auto& [name, tensor] : tensors) bytes += is_alone(graph, exchange, name) ? tensor.bytes() : 0;
+  for (const auto& [name, tensor] : tensors) bytes += has_own_allocation(graph, exchange, name) ? tensor.bytes() : 0;
   return bytes;
 }
 
@@ -141,21 +143,21 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
       layout_(static_cast<std::size_t>(sizes.batch), graph.id_type),
       tensors_(tensors_of(graph.of(sizes), graph.id_type, sizes)),
       exchange_(exchange_of(sizes, layout_, tensors_)),
-      caches_(tensors_, has_keys),
+      caches_(tensors_, is_key_value_cache),
       sources_(source_stacks(tensors_)),
       host_(exchange_.uploaded) {
   try {
     place_tensors(graph);
     for (Upload& upload : uploads_) {
-      upload.block = pinned(exchange_.uploaded);
+      upload.block = allocate_pinned(exchange_.uploaded);
       upload.done = device_.create_event();
     }
     for (Poll& poll : polls_) {
-      poll.block = pinned(exchange_.bytes - exchange_.made);
+      poll.block = allocate_pinned(exchange_.bytes - exchange_.download_start);
       poll.done = device_.create_event();
     }
     write_constants(graph);
-    bound_ = graph.program.bind(tensors_, sizes_);
+    run_step_ = graph.program.bind(tensors_, sizes_);
   } catch (...) {
     free();
     throw;
@@ -166,27 +168,27 @@ DeviceBuffers::~DeviceBuffers() { free(); }
 
 void DeviceBuffers::place_tensors(const DeviceGraph& device_graph) {
   const Graph& graph = device_graph.of(sizes_);
-  const bool aside = is_aside(device_graph.program, sizes_);
-  caches_.put(allocated(caches_.bytes()), tensors_);
-  for (Stack& stack : sources_) stack.put(allocated(stack.bytes()), tensors_);
-  state_ = allocated(state_bytes(exchange_, layout_, aside));
+  const bool needs_shadow = needs_shadow_state(device_graph.program, sizes_);
+  caches_.put(allocate_device(caches_.bytes()), tensors_);
+  for (Stack& stack : sources_) stack.put(allocate_device(stack.bytes()), tensors_);
+  state_ = allocate_device(state_bytes(exchange_, layout_, needs_shadow));
   for (const auto& [name, offset] : exchange_.offsets) tensors_.at(name).address = state_ + offset;
   for (auto& [name, tensor] : tensors_) {
-    if (is_alone(graph, exchange_, name)) tensor.address = allocated(tensor.bytes());
+    if (has_own_allocation(graph, exchange_, name)) tensor.address = allocate_device(tensor.bytes());
   }
-  masked_ = allocated(at(kCrossBias).bytes());
+  masked_ = allocate_device(at(kCrossBias).bytes());
   for (const auto& [input, output] : graph.aliases) tensors_.at(output).address = at(input).address;
-  if (!aside) return;
-  // The library may compute a cheap value twice, and read an input again after it was written. Caches may lie over each
-  // other even so: nothing but the write into the cache reads the input, and done twice it gives the same.
-  aside_ = state_ + aligned(exchange_.bytes);
+  if (!needs_shadow) return;
+  // The library may compute cheap values twice and read an input again after it was overwritten. Caches may still be
+  // updated in place: only the write to the cache reads its input, and repeating the write has the same result.
+  shadow_state_ = state_ + aligned(exchange_.bytes);
   for (const auto& [input, output] : graph.aliases) {
-    if (!is_cache(input)) tensors_.at(output).address = aside_ + (at(input).address - state_);
+    if (!is_cache(input)) tensors_.at(output).address = shadow_state_ + (at(input).address - state_);
   }
 }
 
-// Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask. So do ids, which are
-// looked up.
+// Caches and cross-attention keys start as zeros, since a NaN in uninitialised memory would propagate through the mask.
+// Ids also start as zeros, since they are used as indices.
 void DeviceBuffers::write_constants(const DeviceGraph& graph) const {
   caches_.clear(device_, 0, layout_.rows);
   for (const Stack& stack : sources_) stack.clear(device_, 0, layout_.rows);
@@ -205,7 +207,7 @@ void DeviceBuffers::write_constants(const DeviceGraph& graph) const {
 
 std::size_t DeviceBuffers::offset(const std::string& name) const {
   const std::size_t offset = exchange_.offsets.at(name);
-  return offset < exchange_.uploaded ? offset : offset - exchange_.made;
+  return offset < exchange_.uploaded ? offset : offset - exchange_.download_start;
 }
 
 Buffer DeviceBuffers::bias(std::size_t row) const {
@@ -214,7 +216,7 @@ Buffer DeviceBuffers::bias(std::size_t row) const {
 }
 
 void DeviceBuffers::reset(std::int64_t pad) {
-  if (sizes_.beams > 1) {  // the rest is what can be stepped: zeros, or what an earlier batch has left
+  if (sizes_.beams > 1) {  // other values may stay: zeros or those of an earlier batch
     for (std::int64_t row = 0; row < sizes_.of("rows"); ++row) {
       layout_.set_id(host(), offset("rows"), static_cast<std::size_t>(row), row);
     }
@@ -238,31 +240,31 @@ void DeviceBuffers::upload_state() {
 }
 
 void DeviceBuffers::step(std::size_t slot) const {
-  bound_();
-  if (sizes_.beams > 1) return;  // the host sees each step, and chooses
-  if (aside_ != nullptr) device_.copy({state_}, {aside_}, layout_.written);
+  run_step_();
+  if (sizes_.beams > 1) return;  // the host chooses tokens after each step
+  if (shadow_state_ != nullptr) device_.copy({state_}, {shadow_state_}, layout_.written);
   device_.copy({state_ + layout_.bytes_with(slot)}, {state_ + layout_.token_ids}, layout_.step_bytes());
 }
 
 void DeviceBuffers::launch(std::size_t count, Poll& poll) const {
   groups_->launch(count);
   poll.steps = count;
-  const std::size_t bytes = sizes_.beams == 1 ? layout_.bytes_with(count) : exchange_.bytes - exchange_.made;
-  device_.download(poll.block, state_ + exchange_.made, bytes);
+  const std::size_t bytes = sizes_.beams == 1 ? layout_.bytes_with(count) : exchange_.bytes - exchange_.download_start;
+  device_.download(poll.block, state_ + exchange_.download_start, bytes);
   poll.done->record();
 }
 
-std::byte* DeviceBuffers::allocated(std::size_t bytes) {
+std::byte* DeviceBuffers::allocate_device(std::size_t bytes) {
   allocated_.push_back(device_.allocate(bytes));
   return allocated_.back();
 }
 
-std::byte* DeviceBuffers::pinned(std::size_t bytes) {
+std::byte* DeviceBuffers::allocate_pinned(std::size_t bytes) {
   pinned_.push_back(device_.allocate_host(bytes));
   return pinned_.back();
 }
 
-// The last batch may have left before the device was done with what it had begun.
+// Wait for the work of the last batch, which may have ended while the device was still busy.
 void DeviceBuffers::wait() const noexcept {
   try {
     for (const Upload& upload : uploads_) {
@@ -271,14 +273,14 @@ void DeviceBuffers::wait() const noexcept {
     for (const Poll& poll : polls_) {
       if (poll.done != nullptr) poll.done->synchronize();
     }
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that has failed works on nothing
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a failed device is not busy
   }
 }
 
 void DeviceBuffers::free() noexcept {
   wait();
-  groups_ = nullptr;  // what was captured refers to what is bound, and that to the buffers
-  bound_ = nullptr;
+  groups_ = nullptr;  // captured groups refer to bound steps, which refer to the buffers
+  run_step_ = nullptr;
   for (std::byte* address : allocated_) device_.free(address);
   for (std::byte* address : pinned_) device_.free_host(address);
 }

@@ -15,18 +15,18 @@ std::shared_mutex& whole_device() {
 
 void CapturedRuns::launch(const Key& key, const std::function<void()>& work) {
   Run& run = run_of(key);
-  if (++run.times >= often_ && !run.replay && attempts_ > 0) capture(run, work);
+  if (++run.times >= runs_before_capture_ && !run.replay && attempts_ > 0) capture(run, work);
   run.replay ? run.replay() : work();
 }
 
-// The run of a key, for which the one that was not used for longest may be forgotten.
+// Return the run of a key. For a new key, the least recently used run may be removed.
 CapturedRuns::Run& CapturedRuns::run_of(const Key& key) {
-  constexpr std::size_t kMost = 64;
+  constexpr std::size_t kMaxRuns = 64;
   auto found = std::find_if(runs_.begin(), runs_.end(), [&](const Run& run) { return run.key == key; });
   if (found == runs_.end()) found = runs_.insert(runs_.begin(), Run{key, 0, {}});
   runs_.splice(runs_.begin(), runs_, found);
-  if (runs_.size() > kMost) {
-    if (runs_.back().replay) device_.synchronize();  // it may still be under way
+  if (runs_.size() > kMaxRuns) {
+    if (runs_.back().replay) device_.synchronize();  // it may still be running
     runs_.pop_back();
   }
   return runs_.front();
@@ -38,10 +38,10 @@ void CapturedRuns::capture(Run& run, const std::function<void()>& work) {
     const std::unique_lock alone(whole_device());
     auto replay = device_.capture(work, fault);
     if (fault.empty()) run.replay = std::move(replay);
-  } catch (const ResourceError& error) {  // an allocation that a capture refuses looks like one for want of memory
+  } catch (const ResourceError& error) {  // an allocation that fails because of the capture looks like exhausted memory
     fault = error.what();
   }
-  if (!fault.empty() && --attempts_ == 0 && refused_) refused_(fault);
+  if (!fault.empty() && --attempts_ == 0 && on_refused_) on_refused_(fault);
 }
 
 void StepGroups::launch(std::size_t count) {

@@ -1,5 +1,5 @@
-// Groups of decoder steps, and runs of the encoder, as CUDA graphs; launched operator by operator where the device
-// refuses to capture them.
+// CUDA graphs of groups of decoder steps and of encoder runs. If the device cannot capture them, they are launched
+// operator by operator.
 #pragma once
 
 #include <cstddef>
@@ -16,29 +16,31 @@
 
 namespace txport::core {
 
-// Held alone while a stream is captured, and together while libraries open, prepare or close models, for which they may
-// wait for the whole device. No thread may do that while a stream of the device is captured: it fails, and spoils the
+// Lock that is exclusive while a stream is captured, and shared while libraries open, prepare or close models, since
+// they may then synchronize the whole device. No thread may do so during a capture: the call fails and invalidates the
 // capture (CUDA C++ Programming Guide, "Prohibited and Unhandled Operations"). A thread that holds the latch of a pool
-// may take this one, never the reverse.
+// may lock this mutex, but not the reverse.
 std::shared_mutex& whole_device();
 
-// Work that is captured when it comes again with the same key, and replayed from then on. One thread at a time.
+// Work that is captured when it is launched repeatedly with the same key, and then replayed. For one thread at a time.
 //
-// What a library allocates in a capture spoils it, and so does another library of the process, as PyTorch, that waits
-// for the device meanwhile. Such work is launched operator by operator, which allocates, and captured the next time.
+// A capture becomes invalid if a library allocates memory during it, or if another library of the process, such as
+// PyTorch, synchronizes the device. Such work is launched operator by operator, which performs the allocations, and
+// captured the next time.
 class CapturedRuns {
  public:
-  // One key means the same kernels over the same addresses: where the work's memory is, and its sizes.
+  // Address and sizes of the work. Equal keys mean the same kernels on the same addresses.
   using Key = std::tuple<const void*, std::int64_t, std::int64_t>;
-  // Called after the last of some failures, with the message of the device or the library: capturing stops.
-  using Refused = std::function<void(const std::string& fault)>;
+  // Called when capturing is disabled after several failures, with the message of the device or the library.
+  using OnRefused = std::function<void(const std::string& fault)>;
 
-  // Captures what comes for the time `often`: before, a library has allocated what it needs and has chosen its kernels.
-  CapturedRuns(Device& device, int often, Refused refused)
-      : device_(device), often_(often), refused_(std::move(refused)) {}
+  // Work is captured in its run number `runs_before_capture`. In the runs before, the library allocates memory and
+  // chooses kernels.
+  CapturedRuns(Device& device, int runs_before_capture, OnRefused on_refused)
+      : device_(device), runs_before_capture_(runs_before_capture), on_refused_(std::move(on_refused)) {}
 
-  // Enqueue work, which is not called any more when this has returned. Throws EngineError: the device or the library
-  // failed. ResourceError: for want of memory.
+  // Enqueue work. `work` is only called during this call. Throws EngineError: the device or the library failed;
+  // ResourceError: memory does not suffice.
   void launch(const Key& key, const std::function<void()>& work);
 
  private:
@@ -49,27 +51,27 @@ class CapturedRuns {
   };
 
   Device& device_;
-  const int often_;
-  const Refused refused_;
+  const int runs_before_capture_;
+  const OnRefused on_refused_;
   int attempts_ = 5;
-  std::list<Run> runs_;  // the latest first
+  std::list<Run> runs_;  // the most recently used first
 
   Run& run_of(const Key& key);
   void capture(Run& run, const std::function<void()>& work);
 };
 
-// The steps of one set of buffers: the first group of each size is captured, and replayed from then on.
+// Steps on one set of buffers. The first group of each size is captured and then replayed.
 class StepGroups {
  public:
-  // Enqueues one step, and a copy of its tokens to this slot of the ring.
+  // Function that enqueues one step and a copy of its tokens to this slot of the ring.
   using Step = std::function<void(std::size_t slot)>;
 
-  // `step` has run before, with nothing left to do. Without `refused` nothing is captured.
-  StepGroups(Device& device, Step step, const CapturedRuns::Refused& refused) : step_(std::move(step)) {
-    if (refused) runs_.emplace(device, 1, refused);
+  // `step` must have run before and be idle. Without `on_refused`, nothing is captured.
+  StepGroups(Device& device, Step step, const CapturedRuns::OnRefused& on_refused) : step_(std::move(step)) {
+    if (on_refused) runs_.emplace(device, 1, on_refused);
   }
 
-  // Enqueue `count` steps. Throws as CapturedRuns.
+  // Enqueue `count` steps. Throws the errors of CapturedRuns.
   void launch(std::size_t count);
 
  private:

@@ -13,7 +13,7 @@ namespace txport::core {
 
 namespace {
 
-// The types of cuda.h that cross the ABI.
+// Types of cuda.h in the signatures of the driver's functions.
 using Address = unsigned long long;
 using Stream = void*;
 using EventHandle = void*;
@@ -26,8 +26,8 @@ constexpr unsigned kNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;      // CU_EVENT_DISABLE_TIMING
 constexpr int kThreadLocal = 1;        // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 constexpr unsigned kDeviceMemory = 2;  // CU_MEMORYTYPE_DEVICE
-// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH: what a library allocates in a capture is part of the graph; without
-// this a second replay would be refused.
+// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH: allocations during a capture are part of the graph; without this
+// flag, a second replay would fail.
 constexpr unsigned long long kFreesOnLaunch = 1;
 
 // CUDA_MEMCPY3D.
@@ -79,7 +79,7 @@ struct Copy2D {
   std::size_t height = 0;
 };
 
-// The functions of the driver that are called. cuda.h has mapped the plain names to those with _v2 since CUDA 4 and 10.
+// Functions of the driver. Since CUDA 4 and 10, cuda.h maps the plain names to those with _v2.
 struct Driver {
   int (*cuDriverGetVersion)(int*);
   int (*cuDeviceGet)(int*, int);
@@ -128,9 +128,9 @@ Driver load() {
   if (const auto* why = std::get_if<std::string>(&gpu)) {
     throw MissingLibrary("CUDA cannot be used here: " + *why + "; use device cpu");
   }
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // find_gpu has opened it
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // already opened by find_gpu
   Driver driver{};
-// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as a string and as a member
 #define TXPORT_FIND(name) find(library, #name, driver.name)
   TXPORT_FIND(cuDriverGetVersion);
   TXPORT_FIND(cuDeviceGet);
@@ -182,22 +182,22 @@ void check(int result, const char* what) {
   if (result != 0) throw EngineError(failure(result, what));
 }
 
-// Of a copy or a fill of several rows: false if the driver does not take their pitches. It promises to take those of
-// cuMemAllocPitch only, up to 2^31 - 1 bytes; ours follow from what libraries bind.
-bool accepted(int result, const char* what) {
+// Check the result of a copy or fill of several rows. Return false if the driver does not support the pitches. It only
+// guarantees pitches of cuMemAllocPitch, up to 2^31 - 1 bytes; ours depend on the tensors that libraries bind.
+bool is_accepted(int result, const char* what) {
   if (result != kInvalidValue) check(result, what);
   return result == 0;
 }
 
-// Keep the first failure in `fault`, unless memory has run out.
-void note(int result, const char* what, std::string& fault) {
+// Store the first failure in `fault`; throw if memory is exhausted.
+void record_failure(int result, const char* what, std::string& fault) {
   if (result == kOutOfMemory) throw ResourceError(failure(result, what));
   if (result != 0 && fault.empty()) fault = failure(result, what);
 }
 
-// Clear the last error of this thread in CUDA's runtime. A launch that a spoilt capture refused leaves one there, and
-// ONNX Runtime takes it for the next operator's.
-void forget_errors() {
+// Clear the last error of this thread in CUDA's runtime. A launch during an invalid capture leaves an error there,
+// which ONNX Runtime would attribute to the next operator.
+void clear_runtime_errors() {
   int version = 0;
   driver().cuDriverGetVersion(&version);
   for (int generation = 11; generation <= version / 1000; ++generation) {
@@ -209,7 +209,7 @@ void forget_errors() {
   }
 }
 
-// The context that CUDA's runtime uses too, and with it TensorRT and ONNX Runtime. Never released.
+// Return the primary context, which CUDA's runtime, TensorRT and ONNX Runtime also use. It is never released.
 void* primary_context() {
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static void* const context = [] {
@@ -224,13 +224,13 @@ void* primary_context() {
 
 Address number(const std::byte* address) { return reinterpret_cast<Address>(address); }
 
-// The current context is per thread, and other libraries may have set another.
-void use() { check(driver().cuCtxSetCurrent(primary_context()), "cuCtxSetCurrent"); }
+// Make the context current. The current context is per thread, and other libraries may have changed it.
+void make_current() { check(driver().cuCtxSetCurrent(primary_context()), "cuCtxSetCurrent"); }
 
-// In destructors: after a fault the driver refuses every call, and no caller is left to handle it.
-void use_if_possible() noexcept { driver().cuCtxSetCurrent(primary_context()); }
+// The same for destructors. After a fault, the driver refuses every call, and destructors cannot report it.
+void try_make_current() noexcept { driver().cuCtxSetCurrent(primary_context()); }
 
-// Describe `rows` of `width` bytes in the driver's structure, which has the same names for two and three axes.
+// Describe a copy of `rows` of `width` bytes in the driver's structure for two or three axes.
 template <typename Copy>
 Copy between(Buffer to, Buffer from, std::size_t width, std::size_t rows) {
   Copy region;
@@ -249,18 +249,18 @@ class CudaEvent : public Event {
     check(driver().cuEventCreate(&event_, kNoTiming), "cuEventCreate");
   }
   ~CudaEvent() override {
-    use_if_possible();
+    try_make_current();
     driver().cuEventDestroy_v2(event_);
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   void record() override {
-    use();
+    make_current();
     check(driver().cuEventRecord(event_, stream_), "cuEventRecord");
   }
   void synchronize() override {
-    use();
+    make_current();
     check(driver().cuEventSynchronize(event_), "cuEventSynchronize");
   }
 
@@ -272,32 +272,32 @@ class CudaEvent : public Event {
 class CudaDevice : public Device {
  public:
   CudaDevice() {
-    use();
+    make_current();
     check(driver().cuStreamCreate(&stream_, kNonBlocking), "cuStreamCreate");
   }
   ~CudaDevice() override {
-    use_if_possible();
+    try_make_current();
     driver().cuStreamDestroy_v2(stream_);
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   std::byte* allocate(std::size_t bytes) override {
-    use();
+    make_current();
     Address address = 0;
     const int result = driver().cuMemAlloc_v2(&address, std::max<std::size_t>(bytes, 1));
     if (result == kOutOfMemory) throw ResourceError("the GPU has no room for " + std::to_string(bytes) + " bytes");
     check(result, "cuMemAlloc");
-    return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's addresses are numbers
+    return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA addresses are integers
   }
 
   void free(std::byte* address) noexcept override {
-    use_if_possible();
+    try_make_current();
     driver().cuMemFree_v2(number(address));  // waits for work that still uses it
   }
 
   std::size_t free_memory() override {
-    use();
+    make_current();
     std::size_t free = 0;
     std::size_t total = 0;
     check(driver().cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
@@ -305,39 +305,39 @@ class CudaDevice : public Device {
   }
 
   std::byte* allocate_host(std::size_t bytes) override {
-    use();
+    make_current();
     void* address = nullptr;
     check(driver().cuMemHostAlloc(&address, std::max<std::size_t>(bytes, 1), 0), "cuMemHostAlloc");
     return static_cast<std::byte*>(address);
   }
 
   void free_host(std::byte* address) noexcept override {
-    use_if_possible();
+    try_make_current();
     driver().cuMemFreeHost(address);
   }
 
   void upload(std::byte* to, const void* from, std::size_t bytes) override {
-    use();
-    // The driver copies pageable memory to a buffer of its own before this returns.
+    make_current();
+    // The driver copies pageable memory to an internal buffer before this returns.
     check(driver().cuMemcpyHtoDAsync_v2(number(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
   }
 
   void download(void* to, const std::byte* from, std::size_t bytes) override {
-    use();
+    make_current();
     check(driver().cuMemcpyDtoHAsync_v2(to, number(from), bytes, stream_), "cuMemcpyDtoHAsync");
   }
 
   void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows, std::size_t planes) override {
-    use();
+    make_current();
     if (planes > 1) {
       auto volume = between<Copy3D>(to, from, width, rows);
       volume.depth = planes;
       volume.source_height = from.plane / from.row;
       volume.target_height = to.plane / to.row;
-      if (accepted(driver().cuMemcpy3DAsync_v2(&volume, stream_), "cuMemcpy3DAsync")) return;
+      if (is_accepted(driver().cuMemcpy3DAsync_v2(&volume, stream_), "cuMemcpy3DAsync")) return;
     } else if (rows > 1) {
       const auto area = between<Copy2D>(to, from, width, rows);
-      if (accepted(driver().cuMemcpy2DAsync_v2(&area, stream_), "cuMemcpy2DAsync")) return;
+      if (is_accepted(driver().cuMemcpy2DAsync_v2(&area, stream_), "cuMemcpy2DAsync")) return;
     }
     for (std::size_t i = 0; i < planes * rows; ++i) {
       const Address target = number(to.start + i / rows * to.plane + i % rows * to.row);
@@ -347,32 +347,32 @@ class CudaDevice : public Device {
   }
 
   void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows) override {
-    use();
+    make_current();
     const auto whole = [&] {
       return driver().cuMemsetD2D8Async(number(to.start), to.row, value, width, rows, stream_);
     };
-    if (rows > 1 && accepted(whole(), "cuMemsetD2D8Async")) return;
+    if (rows > 1 && is_accepted(whole(), "cuMemsetD2D8Async")) return;
     for (std::size_t row = 0; row < rows; ++row) {
       check(driver().cuMemsetD8Async(number(to.start + row * to.row), value, width, stream_), "cuMemsetD8Async");
     }
   }
 
   void synchronize() override {
-    use();
+    make_current();
     check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
   std::unique_ptr<Event> create_event() override {
-    use();
+    make_current();
     return std::make_unique<CudaEvent>(stream_);
   }
 
   std::function<void()> capture(std::function<void()> work, std::string& fault) override {
     const std::shared_ptr<void> runnable = instantiated(captured(work, fault).get(), fault);
     if (runnable == nullptr) return work;
-    // What was captured may use memory of what `work` holds, which therefore lives as long.
+    // The captured graph may use memory owned by `work`, so `work` must live as long.
     return [this, runnable, work = std::move(work)] {
-      use();
+      make_current();
       check(driver().cuGraphLaunch(runnable.get(), stream_), "cuGraphLaunch");
     };
   }
@@ -382,25 +382,25 @@ class CudaDevice : public Device {
  private:
   Stream stream_ = nullptr;
 
-  // The graph of what `work` enqueues; null if that cannot be captured. The capture ends whatever `work` throws: the
-  // stream would refuse everything afterwards.
+  // Capture the graph of what `work` enqueues; null if it cannot be captured. The capture is ended even if `work`
+  // throws, since the stream would otherwise refuse all further calls.
   std::shared_ptr<void> captured(const std::function<void()>& work, std::string& fault) {
-    use();
+    make_current();
     check(driver().cuStreamBeginCapture_v2(stream_, kThreadLocal), "cuStreamBeginCapture");
     std::exception_ptr other;
     try {
       work();
-    } catch (const EngineError& error) {  // not everything can be captured
+    } catch (const EngineError& error) {  // some work cannot be captured
       fault = error.what();
     } catch (...) {
       other = std::current_exception();
     }
-    Captured made = nullptr;
-    note(driver().cuStreamEndCapture(stream_, &made), "cuStreamEndCapture", fault);
-    std::shared_ptr<void> graph(made, [](Captured held) {
+    Captured raw_graph = nullptr;
+    record_failure(driver().cuStreamEndCapture(stream_, &raw_graph), "cuStreamEndCapture", fault);
+    std::shared_ptr<void> graph(raw_graph, [](Captured held) {
       if (held != nullptr) driver().cuGraphDestroy(held);
     });
-    if (other || !fault.empty()) forget_errors();
+    if (other || !fault.empty()) clear_runtime_errors();
     if (other) std::rethrow_exception(other);
     return fault.empty() ? graph : nullptr;
   }
@@ -408,10 +408,11 @@ class CudaDevice : public Device {
   static std::shared_ptr<void> instantiated(Captured graph, std::string& fault) {
     if (graph == nullptr) return nullptr;
     Runnable runnable = nullptr;
-    note(driver().cuGraphInstantiateWithFlags(&runnable, graph, kFreesOnLaunch), "cuGraphInstantiateWithFlags", fault);
+    record_failure(driver().cuGraphInstantiateWithFlags(&runnable, graph, kFreesOnLaunch),
+                   "cuGraphInstantiateWithFlags", fault);
     if (runnable == nullptr) return nullptr;
     return {runnable, [](Runnable held) {
-              use_if_possible();
+              try_make_current();
               driver().cuGraphExecDestroy(held);
             }};
   }

@@ -1,4 +1,4 @@
-// The device layer over CUDA's driver, by its C ABI alone: neither its headers nor the CUDA toolkit are needed.
+// The device layer on CUDA's driver API. It uses only the C ABI, without CUDA's headers or toolkit.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,9 @@
 
 namespace txport::core {
 
-// Device 0 and a stream of its own, which waits for no other. Its context is current from here on. Throws
-// MissingLibrary: there is no GPU or no driver, or the driver is too old. The device throws EngineError where a CUDA
-// call fails, and ResourceError where the GPU's memory is exhausted.
+// Open device 0 with a new stream, which does not synchronize with other streams. Its context becomes current. Throws
+// MissingLibrary: there is no GPU or no driver, or the driver is too old. The device throws EngineError if a CUDA call
+// fails, and ResourceError if GPU memory is exhausted.
 std::shared_ptr<Device> cuda_device();
 
 }  // namespace txport::core

@@ -1,7 +1,7 @@
-// What the decoder state needs of a device with memory of its own: memory, copies, and one stream of ordered work.
+// Interface of devices with separate memory: allocation, copies, and one stream of ordered work.
 //
-// engine.cpp is written over this interface, so that its logic is tested in host memory, where every address can be
-// checked; cuda.cpp is the implementation that ships.
+// engine.cpp uses this interface, so that tests can run it in host memory and check every address. cuda.cpp is the real
+// implementation.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Buffer {
   std::size_t plane = 0;  // bytes from one plane to the next; a multiple of `row`
 };
 
-// A place in the order of a stream's work.
+// A point in the ordered work of a stream.
 class Event {
  public:
   Event() = default;
@@ -26,14 +26,14 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  // Put it behind all work that has been enqueued so far.
+  // Move the event after all work enqueued so far.
   virtual void record() = 0;
-  // Wait for the work before it. Another thread may use the device meanwhile.
+  // Wait for the work before the event. Other threads may use the device during this.
   virtual void synchronize() = 0;
 };
 
-// Memory and one stream. Calls enqueue work that runs in order, and return before it is done. One thread at a time may
-// use a device. Every method may throw EngineError: the device failed.
+// Device memory and one stream. Methods enqueue work, which runs in order, and return before it is done. Only one
+// thread at a time may use a device. Every method may throw EngineError if the device failed.
 class Device {
  public:
   Device() = default;
@@ -41,18 +41,19 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Memory of the device, aligned to 256 bytes. Throws ResourceError: there is not enough.
+  // Allocate device memory, aligned to 256 bytes. Throws ResourceError if it does not suffice.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void free(std::byte* address) noexcept = 0;
-  // Bytes that could still be allocated.
+  // Return the number of free bytes.
   virtual std::size_t free_memory() = 0;
-  // Page-locked memory of the host, which the device reads and writes by itself. Throws ResourceError likewise.
+  // Allocate page-locked host memory, which the device can access directly. Throws ResourceError if it does not
+  // suffice.
   virtual std::byte* allocate_host(std::size_t bytes) = 0;
   virtual void free_host(std::byte* address) noexcept = 0;
 
-  // Host to device. Page-locked memory must not change until this is done; other memory may.
+  // Copy from host to device. Page-locked memory must not change until the copy is done; other memory may.
   virtual void upload(std::byte* to, const void* from, std::size_t bytes) = 0;
-  // Device to host; complete after `synchronize`, or after synchronizing with an event that was recorded later.
+  // Copy from device to host. The copy is complete after `synchronize`, or after synchronizing with a later event.
   virtual void download(void* to, const std::byte* from, std::size_t bytes) = 0;
   // Copy `planes` of `rows` of `width` bytes within the device.
   virtual void copy(Buffer to, Buffer from, std::size_t width, std::size_t rows = 1, std::size_t planes = 1) = 0;
@@ -61,11 +62,11 @@ class Device {
   virtual void synchronize() = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
 
-  // Capture what `work` enqueues, without running it; each call of the result replays it. The result must not outlive
-  // the device. Work that cannot be captured is returned unchanged, and `fault` contains the reason.
+  // Capture what `work` enqueues, without running it. Each call of the result replays it. The result must not outlive
+  // the device. If the work cannot be captured, return it unchanged and store the reason in `fault`.
   virtual std::function<void()> capture(std::function<void()> work, std::string& fault) = 0;
 
-  // The handle of the stream, for the library that computes: a cudaStream_t on a GPU.
+  // Return the handle of the stream for libraries: a cudaStream_t on a GPU.
   virtual void* stream() const = 0;
 };
 

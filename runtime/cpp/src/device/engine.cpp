@@ -13,9 +13,10 @@ namespace txport::core {
 
 namespace {
 
-// Steps that the device may be ahead of the host: steps after the end of the last row are wasted.
-constexpr std::int64_t kPoll = 4;
-constexpr std::int64_t kMultiple = 8;  // encoder widths, so that copies are of whole words
+// Maximum number of steps that the device may be ahead of the host. Steps after the end of the last row are wasted.
+constexpr std::int64_t kMaxStepsAhead = 4;
+constexpr std::int64_t kSourceMultiple =
+    8;  // encoder sources are padded to a multiple of this, so that copies consist of whole words
 
 class DeviceEngine : public Engine {
  public:
@@ -32,18 +33,19 @@ class DeviceEngine : public Engine {
   const Limits& limits() const override { return parts_.limits; }
   const SpecialTokens& tokens() const override { return tokens_; }
   std::int64_t vocabulary() const override { return vocabulary_; }
-  std::int64_t poll() const override { return kPoll; }
+  std::int64_t poll() const override { return kMaxStepsAhead; }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
     const auto batch = static_cast<std::int64_t>(source_lengths.size());
     const std::int64_t source = static_cast<std::int64_t>(input_ids.size()) / batch;
-    const std::int64_t width = std::min((source + kMultiple - 1) / kMultiple * kMultiple, parts_.limits.source);
+    const std::int64_t width =
+        std::min((source + kSourceMultiple - 1) / kSourceMultiple * kSourceMultiple, parts_.limits.source);
     const StepSizes sizes{batch, width, 0};
     DeviceTensors tensors = tensors_of(encoder_, parts_.id_type, sizes);
     std::vector<Stack> sources = source_stacks(tensors);
     std::size_t bytes = 0;
     for (const Stack& stack : sources) bytes += aligned(stack.bytes());
-    for (const char* name : kRest) bytes += aligned(tensors.at(name).bytes());
+    for (const char* name : kOtherTensors) bytes += aligned(tensors.at(name).bytes());
     return latch_.guard([&] {
       Pool::Lease<Block> memory = pool_.memory(bytes);
       std::byte* at = memory->address();
@@ -51,7 +53,7 @@ class DeviceEngine : public Engine {
         stack.put(at, tensors);
         at += aligned(stack.bytes());
       }
-      for (const char* name : kRest) {
+      for (const char* name : kOtherTensors) {
         tensors.at(name).address = at;
         at += aligned(tensors.at(name).bytes());
       }
@@ -65,7 +67,7 @@ class DeviceEngine : public Engine {
                                          const Outputs& outputs) const override {
     return latch_.guard([&]() -> std::unique_ptr<DecoderState> {
       const auto beams = static_cast<std::int64_t>(outputs.beams);
-      // Without such a step, a search gathers the caches of plain rows.
+      // Without a beam search graph, beams are ordinary rows whose caches are copied.
       if (beams == 1 || parts_.program->beam_graph(beams) == nullptr) {
         return std::make_unique<DeviceState>(steps_, rows, source, target);
       }
@@ -79,8 +81,8 @@ class DeviceEngine : public Engine {
   }
 
  private:
-  // What the encoder has besides keys, values and ids to copy.
-  static constexpr std::array kRest{kCrossBias, "input_ids", "source_lengths"};
+  // Tensors of the encoder that are not in source_stacks().
+  static constexpr std::array kOtherTensors{kCrossBias, "input_ids", "source_lengths"};
 
   const DeviceParts parts_;
   const SpecialTokens tokens_;
@@ -92,7 +94,7 @@ class DeviceEngine : public Engine {
   const DeviceSteps steps_{step_, pool_, latch_, tokens_};
   mutable bool warned_ = false;
 
-  // Ids as `[batch, width]`, padded, and their lengths.
+  // Upload ids `[batch, width]`, padded, and their lengths.
   void upload_inputs(const DeviceTensors& tensors, const Ids& input_ids, const Ids& source_lengths) const {
     const DeviceTensor& ids = tensors.at("input_ids");
     const std::size_t rows = source_lengths.size();
@@ -113,16 +115,16 @@ class DeviceEngine : public Engine {
     parts_.device->upload(tensor.address, bytes.data(), bytes.size());
   }
 
-  // Run the step of new buffers, whose rows are all finished. Libraries allocate and choose their kernels in
-  // early runs, which cannot be captured. They write the first slot of the caches, which `place` clears.
+  // Run steps on new buffers, in which all rows are finished. Libraries allocate memory and choose kernels in their
+  // first runs, which cannot be captured. These steps write the first slot of the caches, which `place` clears.
   std::unique_ptr<StepGroups> warm_up(const DeviceBuffers& buffers) const {
     constexpr int kRuns = 2;
     for (int i = 0; i < kRuns; ++i) buffers.step(0);
     parts_.device->synchronize();
-    CapturedRuns::Refused refused;
-    if (parts_.program->can_be_captured()) refused = [this](const std::string& fault) { warn(fault); };
+    CapturedRuns::OnRefused on_refused;
+    if (parts_.program->can_be_captured()) on_refused = [this](const std::string& fault) { warn(fault); };
     return std::make_unique<StepGroups>(
-        *parts_.device, [&buffers](std::size_t slot) { buffers.step(slot); }, std::move(refused));
+        *parts_.device, [&buffers](std::size_t slot) { buffers.step(slot); }, std::move(on_refused));
   }
 
   void warn(const std::string& fault) const {

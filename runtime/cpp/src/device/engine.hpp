@@ -1,7 +1,7 @@
-// An engine whose state never leaves its device: written once for every library that runs on one.
+// The engine for devices, shared by all libraries that run on them. Its states stay on the device.
 //
-// A library adds a program; buffers, buckets, the tokens that the host reads after each group of steps, refilling and
-// moving rows are here. All work is enqueued on one stream, in order, so the host waits only when it reads.
+// A library provides a program. The device layer manages buffers and buckets, reads tokens after each group of steps,
+// and refills and moves rows. All work is enqueued on one stream, in order, so the host waits only when it reads.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@
 
 namespace txport::core {
 
-// A bundle as a library has loaded it.
+// A bundle that a library has loaded.
 struct DeviceParts {
-  std::string name;     // of the engine, for people
-  Limits limits;        // of its buckets
-  std::string id_type;  // int32 or int64: the library's type for the manifest's int64
+  std::string name;     // name of the engine, for messages
+  Limits limits;        // maximum sizes of its buckets
+  std::string id_type;  // int32 or int64: type of the library for tensors that are int64 in the manifest
   std::string lowering;
   std::shared_ptr<Device> device;
   std::unique_ptr<Program> program;

@@ -8,7 +8,7 @@ namespace txport::core {
 
 namespace {
 
-// The parts of the driver's C ABI that are needed here, without CUDA's headers.
+// Constants of the driver's C ABI.
 constexpr int kMajor = 75;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 constexpr int kMinor = 76;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
@@ -43,7 +43,7 @@ std::string reason(int result) {
 }  // namespace
 
 std::variant<Gpu, std::string> find_gpu() {
-  // Never closed: the driver keeps threads.
+  // The library is never closed, since the driver has running threads.
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return "there is no NVIDIA driver (libcuda.so.1)";
   int count = 0;

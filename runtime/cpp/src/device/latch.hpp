@@ -1,5 +1,4 @@
-// The right to use a device: by one thread at a time, and by none after it has failed, since what it holds cannot be
-// trusted any more.
+// Access to a device: by one thread at a time, and by no thread after a failure, since its memory may then be invalid.
 #pragma once
 
 #include <mutex>
@@ -11,14 +10,14 @@ namespace txport::core {
 
 class Latch {
  public:
-  // Run `work`, which uses the device. Throws EngineError: the device fails now, or has failed before.
+  // Run `work`, which uses the device. Throws EngineError: the device fails now or has failed before.
   template <typename Work>
   auto guard(const Work& work) const {
     const auto locked = lock();
     return watch(work);
   }
 
-  // Run `work`, which only waits for the device, so that others may use it meanwhile. Throws as `guard`.
+  // Run `work`, which only waits for the device, without excluding other threads. Throws the errors of `guard`.
   template <typename Work>
   auto watch(const Work& work) const {
     check();
@@ -30,13 +29,13 @@ class Latch {
     }
   }
 
-  // Keeps others from the device, whether it has failed or not.
-  std::unique_lock<std::recursive_mutex> lock() const { return std::unique_lock(using_); }
+  // Exclude other threads from the device, even if it has failed.
+  std::unique_lock<std::recursive_mutex> lock() const { return std::unique_lock(device_mutex_); }
 
  private:
-  mutable std::recursive_mutex using_;
+  mutable std::recursive_mutex device_mutex_;
   mutable std::mutex mutex_;
-  mutable std::string fault_;  // the first one; empty as long as there is none
+  mutable std::string fault_;  // message of the first failure; empty if there was none
 
   void check() const {
     const std::lock_guard lock(mutex_);

@@ -13,7 +13,7 @@ namespace txport::core {
 
 namespace {
 
-// More would only occupy memory: a long text needs a few sizes at a time.
+// Maximum number of idle items. A long text needs only a few sizes at a time.
 constexpr std::size_t kMaxIdle = 16;
 
 std::string megabytes(std::size_t bytes) { return std::to_string(std::llround(static_cast<double>(bytes) / 1e6)); }
@@ -29,7 +29,7 @@ std::unique_ptr<Item> Pool::take(Idle<Item>& idle, const Fits& fits) {
   return item;
 }
 
-// Make something; if memory is exhausted, once more after everything idle has been freed.
+// Call `make`. If memory is exhausted, free all idle items and call it again.
 template <typename Make>
 auto Pool::with_room(const Make& make) const {
   try {
@@ -41,9 +41,9 @@ auto Pool::with_room(const Make& make) const {
   return make();
 }
 
-Pool::Lease<DeviceBuffers> Pool::step(const StepSizes& asked) const {
+Pool::Lease<DeviceBuffers> Pool::step(const StepSizes& requested) const {
   const auto locked = latch_.lock();
-  const StepSizes sizes = graph_.program.bucket(asked);
+  const StepSizes sizes = graph_.program.bucket(requested);
   auto found = take(steps_, [&](const DeviceBuffers& buffers) { return buffers.sizes() == sizes; });
   if (found == nullptr) {
     try {
@@ -101,7 +101,7 @@ void Pool::give_back(Idle<Item>& idle, Item* item) const noexcept {
   if (idle.size() > kMaxIdle) idle.pop_back();
 }
 
-// The returns of leases, which other files instantiate.
+// Functions for Return, which other files instantiate.
 template void Pool::give_back(Idle<DeviceBuffers>& idle, DeviceBuffers* item) const noexcept;
 template void Pool::give_back(Idle<Block>& idle, Block* item) const noexcept;
 

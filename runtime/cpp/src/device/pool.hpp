@@ -1,4 +1,5 @@
-// The device memory of one engine: leased to batches, kept while idle, freed when others need the room.
+// The device memory of one engine. It is leased to batches, reused when idle, and freed when other sizes need the
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace txport::core {
 
-// Some device memory.
+// A block of device memory.
 class Block {
  public:
   Block(Device& device, std::size_t bytes) : bytes(bytes), device_(device), address_(device.allocate(bytes)) {}
@@ -27,7 +28,7 @@ class Block {
   std::byte* const address_;
 };
 
-// Threads may share one.
+// Pool of buffers and blocks. Threads may share a pool.
 class Pool {
  public:
   struct Return {
@@ -35,24 +36,24 @@ class Pool {
     void operator()(DeviceBuffers* buffers) const noexcept { pool->give_back(pool->steps_, buffers); }
     void operator()(Block* block) const noexcept { pool->give_back(pool->blocks_, block); }
   };
-  // What one batch uses alone; it is idle again when the lease ends. Work on it that was enqueued by then still runs
-  // before any reuse, since all work is on one stream. The pool must outlive it.
+  // An item that one batch uses exclusively. It becomes idle when the lease ends. Work that was already enqueued for it
+  // runs before any reuse, since all work is on one stream. The pool must outlive leases.
   template <typename Item>
   using Lease = std::unique_ptr<Item, Return>;
 
-  // Called once for new buffers: warms them up and returns what launches their steps.
+  // Called once for new buffers: warms them up and returns the object that launches their steps.
   using Prepare = std::function<std::unique_ptr<StepGroups>(const DeviceBuffers&)>;
 
-  // Everything that is given must outlive the pool.
+  // All arguments must outlive the pool.
   Pool(const DeviceGraph& graph, Device& device, const Latch& latch, std::int64_t pad, Prepare prepare)
       : graph_(graph), device_(device), latch_(latch), pad_(pad), prepare_(std::move(prepare)) {}
 
-  // Buffers of the bucket that serves these sizes, all rows finished. If the device's memory is exhausted, everything
-  // that is idle is freed first. Throws BundleError: no bucket serves them. ResourceError: there is not enough memory;
-  // the message contains the batch size that would fit.
-  Lease<DeviceBuffers> step(const StepSizes& asked) const;
+  // Lease buffers of the bucket for these sizes. All rows are finished. If device memory is exhausted, idle items are
+  // freed first. Throws BundleError: no bucket is large enough; ResourceError: memory does not suffice. The message
+  // contains the batch size that would fit.
+  Lease<DeviceBuffers> step(const StepSizes& requested) const;
 
-  // Memory for the encoder's inputs and outputs. Throws ResourceError.
+  // Lease memory for inputs and outputs of the encoder. Throws ResourceError.
   Lease<Block> memory(std::size_t bytes) const;
 
  private:

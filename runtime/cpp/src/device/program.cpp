@@ -38,10 +38,10 @@ std::int64_t StepSizes::of(const std::string& dimension) const {
   return dimension == "slots" ? target * beams : target;
 }
 
-std::int64_t source_bucket(std::int64_t source, std::int64_t most) {
+std::int64_t source_bucket(std::int64_t source, std::int64_t maximum) {
   std::int64_t width = 32;
   while (width < source) width *= 2;
-  return std::min(width, most);
+  return std::min(width, maximum);
 }
 
 std::size_t DeviceTensor::count() const {

@@ -27,7 +27,7 @@ struct Run {
   std::size_t count;
 };
 
-// Pairs that are consecutive in both, together, so that one copy moves many rows.
+// Group pairs that are consecutive in both lists, so that one copy moves several rows.
 std::vector<Run> runs_of(const Places& to, const Places& from) {
   std::vector<Run> runs;
   for (std::size_t i = 0; i < to.size(); ++i) {
@@ -42,7 +42,7 @@ std::vector<Run> runs_of(const Places& to, const Places& from) {
   return runs;
 }
 
-// The places, with repeats replaced by unused ones of `count`.
+// Return the places with repeated ones replaced by unused places below `count`.
 Places without_repeats(const Places& places, std::size_t count) {
   std::vector<bool> named(count);
   for (const std::size_t place : places) named[place] = true;
@@ -59,7 +59,7 @@ Places without_repeats(const Places& places, std::size_t count) {
   return result;
 }
 
-// Copy the caches and cross-attention of some rows to other rows, perhaps of longer or shorter caches.
+// Copy caches and cross-attention of some rows to other rows, whose caches may have another length.
 void copy_run(const DeviceBuffers& old, const DeviceBuffers& now, const Run& run) {
   Device& device = now.device();
   const std::size_t planes = old.caches().names.size();
@@ -94,27 +94,27 @@ void DeviceState::place(const std::vector<std::size_t>& rows, const Memory& memo
                         const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
   assert(read_ == groups_);
   const auto& encoded = dynamic_cast<const DeviceMemory&>(memory);
-  const Places here = places_of(rows);
+  const Places entries = places_of(rows);
   steps_.latch.guard([&] {
-    place_sources(here, encoded, memory_rows);
+    place_sources(entries, encoded, memory_rows);
     const StateLayout& layout = buffers_->layout();
     std::byte* host = buffers_->host();
-    for (std::size_t i = 0; i < here.size(); ++i) {
-      layout.set_id(host, layout.token_ids, here[i], steps_.tokens.bos);
-      layout.set_id(host, layout.positions, here[i], 0);
-      layout.set_id(host, layout.target_limits, here[i], target_limits[i]);
-      host[layout.finished + here[i]] = std::byte{0};
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      layout.set_id(host, layout.token_ids, entries[i], steps_.tokens.bos);
+      layout.set_id(host, layout.positions, entries[i], 0);
+      layout.set_id(host, layout.target_limits, entries[i], target_limits[i]);
+      host[layout.finished + entries[i]] = std::byte{0};
     }
     buffers_->upload_state();
   });
 }
 
-void DeviceState::place_sources(const Places& here, const DeviceMemory& memory,
+void DeviceState::place_sources(const Places& entries, const DeviceMemory& memory,
                                 const std::vector<std::size_t>& memory_rows) const {
-  for (const Run& run : runs_of(here, memory_rows)) place_run(run.to, memory, run.from, run.count);
+  for (const Run& run : runs_of(entries, memory_rows)) place_run(run.to, memory, run.from, run.count);
 }
 
-// What earlier sentences left is zeroed: it is masked, but a NaN would come through the mask.
+// Values of earlier sentences are cleared. They are masked, but a NaN would propagate through the mask.
 void DeviceState::place_run(std::size_t place, const DeviceMemory& memory, std::size_t memory_row,
                             std::size_t count) const {
   Device& device = buffers_->device();
@@ -187,64 +187,65 @@ std::vector<float> DeviceState::logits(std::size_t row) {
   return result;
 }
 
-// Only the copies of a repeated row are copied on the device.
+// On the device, only the copies of repeated rows are copied.
 void DeviceState::reorder(const std::vector<std::size_t>& rows) {
   assert(read_ == groups_);
-  const Places here = places_of(rows);
-  places_ = without_repeats(here, buffers_->layout().rows);
+  const Places entries = places_of(rows);
+  places_ = without_repeats(entries, buffers_->layout().rows);
   steps_.latch.guard([&] {
-    copy_from(*buffers_, here);
-    take_over(*buffers_, here);
+    copy_from(*buffers_, entries);
+    copy_host_block(*buffers_, entries);
   });
 }
 
-// Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other places.
+// If the buffers stay the same, rows keep their places, and only copies of repeated rows get new places.
 std::unique_ptr<DecoderState> DeviceState::resized(const std::vector<std::size_t>& rows, std::int64_t target) {
   assert(read_ == groups_);
-  const Places here = places_of(rows);
+  const Places entries = places_of(rows);
   const DeviceBuffers& old = *buffers_;
   return steps_.latch.guard([&]() -> std::unique_ptr<DecoderState> {
-    std::unique_ptr<DeviceState> next(new DeviceState(steps_, relocated(here, target), source_));
-    next->copy_from(old, here);
-    next->take_over(old, here);
+    std::unique_ptr<DeviceState> next(new DeviceState(steps_, relocated(entries, target), source_));
+    next->copy_from(old, entries);
+    next->copy_host_block(old, entries);
     return next;
   });
 }
 
-DeviceState::Room DeviceState::relocated(const Places& here, std::int64_t target) {
+DeviceState::Room DeviceState::relocated(const Places& entries, std::int64_t target) {
   const StepSizes old = buffers_->sizes();
-  const StepSizes asked{static_cast<std::int64_t>(here.size()), source_, target, old.beams};
-  const bool same = steps_.graph.program.bucket(asked) == old;
-  if (!same) return {steps_.pool.step(asked), first_places(here.size())};
-  Places places = without_repeats(here, buffers_->layout().rows);
+  const StepSizes requested{static_cast<std::int64_t>(entries.size()), source_, target, old.beams};
+  const bool same = steps_.graph.program.bucket(requested) == old;
+  if (!same) return {steps_.pool.step(requested), first_places(entries.size())};
+  Places places = without_repeats(entries, buffers_->layout().rows);
   return {std::move(buffers_), std::move(places)};
 }
 
-void DeviceState::copy_from(const DeviceBuffers& old, const Places& here) const {
+void DeviceState::copy_from(const DeviceBuffers& old, const Places& entries) const {
   Places to;
   Places from;
-  for (std::size_t i = 0; i < here.size(); ++i) {
-    if (&*buffers_ == &old && places_[i] == here[i]) continue;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (&*buffers_ == &old && places_[i] == entries[i]) continue;
     to.push_back(places_[i]);
-    from.push_back(here[i]);
+    from.push_back(entries[i]);
   }
   for (const Run& run : runs_of(to, from)) copy_run(old, *buffers_, run);
 }
 
-// Ids, positions, limits and flags of these places of the old buffers. Rows of ours besides are finished, so that their
-// positions do not run past the caches.
-void DeviceState::take_over(const DeviceBuffers& old, const Places& here) const {
+// Copy ids, positions, limits and flags of these places of the old buffers. All other rows become finished, so that
+// their positions do not exceed the caches.
+void DeviceState::copy_host_block(const DeviceBuffers& old, const Places& entries) const {
   const StateLayout& from = old.layout();
   const StateLayout& to = buffers_->layout();
-  const std::vector<std::byte> block(old.host(), old.host() + from.bytes);  // it may be ours, too
+  const std::vector<std::byte> block(old.host(),
+                                     old.host() + from.bytes);  // copied, since both may be the same buffers
   std::byte* host = buffers_->host();
   std::fill_n(host + to.finished, to.rows, std::byte{1});
-  for (std::size_t i = 0; i < here.size(); ++i) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
     const std::size_t place = places_[i];
-    to.set_id(host, to.token_ids, place, from.id(block.data(), from.token_ids, here[i]));
-    to.set_id(host, to.positions, place, from.id(block.data(), from.positions, here[i]));
-    to.set_id(host, to.target_limits, place, from.id(block.data(), from.target_limits, here[i]));
-    host[to.finished + place] = block[from.finished + here[i]];
+    to.set_id(host, to.token_ids, place, from.id(block.data(), from.token_ids, entries[i]));
+    to.set_id(host, to.positions, place, from.id(block.data(), from.positions, entries[i]));
+    to.set_id(host, to.target_limits, place, from.id(block.data(), from.target_limits, entries[i]));
+    host[to.finished + place] = block[from.finished + entries[i]];
   }
   buffers_->upload_state();
 }

@@ -1,8 +1,8 @@
-// The decoder state on a device: only one small block of it is copied to the host, after each group of steps.
+// The decoder state on a device. Only one small block is downloaded after each group of steps.
 //
-// Rows of the state are rows of the buffers by way of a list of places, so that taking fewer rows within the same
-// buffers copies nothing. While no step is under way the host's block equals the device's: `place` and
-// `override_tokens` change the host's and upload all of it.
+// A place is the index of a row in the buffers. The state maps its rows to places, so removing rows copies nothing.
+// While no step is in flight, the host's block equals the device's block: `place` and `override_tokens` change the
+// host's block and upload all of it.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@
 
 namespace txport::core {
 
-// Encoder output: keys and values, and the bias `[batch, 1, 1, width]`.
+// Encoder output: keys, values, and the bias `[batch, 1, 1, source length]`.
 class DeviceMemory : public Memory {
  public:
   DeviceMemory(Pool::Lease<Block> memory, std::vector<Stack> sources, DeviceTensor bias)
       : sources(std::move(sources)), bias(std::move(bias)), memory_(std::move(memory)) {}
 
-  const std::vector<Stack> sources;  // as DeviceBuffers::sources
+  const std::vector<Stack> sources;  // like DeviceBuffers::sources
   const DeviceTensor bias;
 
  private:
   const Pool::Lease<Block> memory_;
 };
 
-// What all states of an engine share; it must outlive them.
+// Data that all states of an engine share. It must outlive them.
 struct DeviceSteps {
   const DeviceGraph& graph;
   const Pool& pool;
@@ -39,7 +39,7 @@ struct DeviceSteps {
 // One running batch.
 class DeviceState : public DecoderState {
  public:
-  // Throws BundleError: no bucket takes these sizes. ResourceError: the device has not enough memory.
+  // Throws BundleError: no bucket is large enough; ResourceError: device memory does not suffice.
   DeviceState(const DeviceSteps& steps, std::size_t rows, std::int64_t source, std::int64_t target);
 
   std::size_t rows() const override { return places_.size(); }
@@ -59,7 +59,7 @@ class DeviceState : public DecoderState {
  protected:
   using Places = std::vector<std::size_t>;
 
-  // Buffers, and which of their entries the state has.
+  // Buffers, and the places in them that a state uses.
   struct Room {
     Pool::Lease<DeviceBuffers> buffers;
     Places places;
@@ -70,27 +70,30 @@ class DeviceState : public DecoderState {
   const DeviceSteps& steps() const { return steps_; }
   DeviceBuffers& buffers() const { return *buffers_; }
   const Places& places() const { return places_; }
-  // Where an entry of the state is in the buffers, and a row of it among their rows.
+  // Return the places of entries of the state, and the place of a row.
   Places places_of(const std::vector<std::size_t>& entries) const;
   virtual std::size_t place_of_row(std::size_t row) const { return places_[row]; }
 
-  // Give these places what the encoder made of their sentences, and empty caches.
-  void place_sources(const Places& here, const DeviceMemory& memory, const std::vector<std::size_t>& memory_rows) const;
-  // Where these places go for caches of `target` tokens: ours, if the same buffers serve. This state is then invalid.
-  Room relocated(const Places& here, std::int64_t target);
-  // These places of the old buffers, which may be ours, become our entries, except the host's block.
-  void copy_from(const DeviceBuffers& old, const Places& here) const;
+  // Copy encoder output to these places and clear their caches.
+  void place_sources(const Places& entries, const DeviceMemory& memory,
+                     const std::vector<std::size_t>& memory_rows) const;
+  // Return buffers and places for caches of `target` tokens. If the bucket is the same, these are the buffers of this
+  // state, which becomes invalid.
+  Room relocated(const Places& entries, std::int64_t target);
+  // Copy these places of the old buffers, which may be the same buffers, to the places of this state. The host's block
+  // is not copied.
+  void copy_from(const DeviceBuffers& old, const Places& entries) const;
 
  private:
   const DeviceSteps& steps_;
   Pool::Lease<DeviceBuffers> buffers_;
-  Places places_;  // of each row, in the buffers
+  Places places_;  // place of each row
   std::int64_t source_;
-  std::size_t groups_ = 0;  // groups of steps so far, and how many of them were read
+  std::size_t groups_ = 0;  // groups of steps so far; `read_` of them were read
   std::size_t read_ = 0;
 
   void place_run(std::size_t place, const DeviceMemory& memory, std::size_t memory_row, std::size_t count) const;
-  void take_over(const DeviceBuffers& old, const Places& here) const;
+  void copy_host_block(const DeviceBuffers& old, const Places& entries) const;
 };
 
 }  // namespace txport::core

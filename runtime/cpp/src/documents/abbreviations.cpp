@@ -11,7 +11,7 @@ namespace txport::core {
 namespace {
 
 struct Table {
-  std::string_view code;  // of a language; empty for what is known of any
+  std::string_view code;  // of a language; empty for any language
   bool ordinals;
   std::string_view never, before_numbers, starters;  // words with a space after each
 };
@@ -24,7 +24,7 @@ struct Code {
 
 bool is_ascii_letter(char byte) { return ('a' <= byte && byte <= 'z') || ('A' <= byte && byte <= 'Z'); }
 
-// The code of two letters of a language, as "de" of "deu_Latn" and "de_DE".
+// Return the two-letter code of a language: "de" for "deu_Latn" and "de_DE".
 std::string code_of(std::string_view language) {
   const auto* const start = std::find_if(language.begin(), language.end(), is_ascii_letter);
   std::string code(start, std::find_if_not(start, language.end(), is_ascii_letter));
@@ -51,14 +51,14 @@ void add(Abbreviations& to, const Table& table) {
 
 struct All {
   std::map<std::string, Abbreviations, std::less<>> by_code;
-  Abbreviations together;
+  Abbreviations all_languages;
 
   All() {
     for (const Table& table : kTables) {
-      Abbreviations& own = by_code[std::string(table.code)];
-      own.ordinals = table.ordinals;
-      add(own, table);
-      add(together, table);
+      Abbreviations& entry = by_code[std::string(table.code)];
+      entry.ordinals = table.ordinals;
+      add(entry, table);
+      add(all_languages, table);
     }
   }
 };
@@ -67,7 +67,7 @@ struct All {
 
 const Abbreviations& abbreviations_of(std::string_view language) {
   static const All all;
-  if (language.empty()) return all.together;
+  if (language.empty()) return all.all_languages;
   const auto found = all.by_code.find(code_of(language));
   return found == all.by_code.end() ? all.by_code.find("")->second : found->second;
 }

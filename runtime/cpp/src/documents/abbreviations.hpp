@@ -1,4 +1,4 @@
-// Abbreviations that end with a full stop and no sentence, of some languages; the tables are those of
+// Abbreviations whose full stop does not end a sentence, by language. The tables equal those of
 // txport.runtime.documents.abbreviations.
 #pragma once
 
@@ -13,11 +13,12 @@ struct Abbreviations {
   std::unordered_set<std::u32string> never;           // words before a full stop that never end a sentence
   std::unordered_set<std::u32string> before_numbers;  // abbreviations that do not end a sentence before a number
   std::unordered_set<std::u32string> starters;        // words that begin a sentence after an initial or an ordinal
-  bool ordinals = false;                              // whether a number of two digits at most may be an ordinal
+  bool ordinals = false;                              // whether a number of one or two digits may be an ordinal
 };
 
-// Those of a language as a bundle names it ("en", "deu_Latn", "fr_XX"): of all languages together where it is unknown
-// (empty), and nearly empty ones if it has none.
+// Return the abbreviations of a language, with the bundle's name of it ("en", "deu_Latn", "fr_XX"). An empty name
+// stands for an unknown language and returns those of all languages. A language without a table gets only international
+// ones.
 const Abbreviations& abbreviations_of(std::string_view language);
 
 }  // namespace txport::core

@@ -10,34 +10,34 @@ namespace {
 
 using Text = std::u32string_view;
 
-// Ends of a clause that need white space after them, and ends that do not.
+// Clause punctuation that must be followed by white space, and punctuation that need not be.
 constexpr Text kWeak = U",;:)\u2013\u2014";
 constexpr Text kStrong = U"\uFF0C\u3001\uFF1B\uFF1A\u060C";
 
-// The position of a cut, from 1 to this number of characters.
-std::size_t place_of(Text text, std::size_t most) {
-  for (std::size_t place = most; place > most / 2; --place) {
-    const char32_t before = text[place - 1];
-    if (kStrong.find(before) != Text::npos) return place;
-    if (kWeak.find(before) != Text::npos && is_space(text[place])) return place;
+// Return the position at which to split, from 1 to `max_characters`.
+std::size_t split_position(Text text, std::size_t max_characters) {
+  for (std::size_t position = max_characters; position > max_characters / 2; --position) {
+    const char32_t before = text[position - 1];
+    if (kStrong.find(before) != Text::npos) return position;
+    if (kWeak.find(before) != Text::npos && is_space(text[position])) return position;
   }
-  for (std::size_t place = most; place > 0; --place) {
-    if (is_space(text[place])) return place;
+  for (std::size_t position = max_characters; position > 0; --position) {
+    if (is_space(text[position])) return position;
   }
-  return most;
+  return max_characters;
 }
 
-// A place in a text without white space before it.
+// Return `end` without the white space before it.
 std::size_t without_space(Text text, std::size_t end) {
   while (is_space(text[end - 1])) --end;
   return end;
 }
 
-// The segment before a place in the text of one.
-Segment beginning(Text text, const Segment& segment, std::size_t place) {
-  std::size_t end = segment.start + place;
+// Return the part of a segment before a position in its text.
+Segment beginning(Text text, const Segment& segment, std::size_t position) {
+  std::size_t end = segment.start + position;
   for (const Break& each : segment.breaks) {
-    if (each.place < place) end += each.layout.size() - 1;
+    if (each.position < position) end += each.layout.size() - 1;
   }
   return segment_of(text, segment.start, without_space(text, end), true);
 }
@@ -45,14 +45,14 @@ Segment beginning(Text text, const Segment& segment, std::size_t place) {
 }  // namespace
 
 std::vector<Segment> cut(Text text, const Segment& segment, const std::function<std::size_t(Text)>& fitting,
-                         std::size_t most) {
+                         std::size_t max_characters) {
   std::vector<Segment> parts;
   for (std::size_t start = segment.start; start < segment.end;) {
-    Segment part = segment_of(text, start, without_space(text, std::min(segment.end, start + most)), true);
+    Segment part = segment_of(text, start, without_space(text, std::min(segment.end, start + max_characters)), true);
     while (true) {
       const std::size_t count = std::max<std::size_t>(1, fitting(part.text));
       if (count >= part.text.size()) break;
-      part = beginning(text, part, place_of(part.text, count));
+      part = beginning(text, part, split_position(part.text, count));
     }
     start = part.end;
     while (start < segment.end && is_space(text[start])) ++start;

@@ -1,4 +1,4 @@
-// Parts of a sentence that is longer than a model takes; txport.runtime.documents.cuts is the same in Python.
+// Splitting of sentences that are longer than the model supports. The Python twin is txport.runtime.documents.cuts.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace txport::core {
 
-// The parts of a segment of a document that fit, as segments of their own: cut after punctuation that ends a clause, if
-// there is some in the second half of what fits; else at white space; else between tokens. `fitting` returns how many
-// characters at the beginning of a text the model takes, perhaps all of them; no part has more than `most`.
+// Split a segment of a document into segments that fit. Each part ends after clause punctuation in the second half of
+// the longest text that fits, otherwise at white space, otherwise between tokens. `fitting` returns how many characters
+// at the beginning of a text the model supports. No part has more than `max_characters`.
 std::vector<Segment> cut(std::u32string_view text, const Segment& segment,
-                         const std::function<std::size_t(std::u32string_view)>& fitting, std::size_t most);
+                         const std::function<std::size_t(std::u32string_view)>& fitting, std::size_t max_characters);
 
 }  // namespace txport::core

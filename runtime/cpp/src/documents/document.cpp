@@ -10,10 +10,10 @@ namespace txport::core {
 
 namespace {
 
-// More characters than a token has in the mean.
+// Upper bound of the average number of characters per token.
 constexpr std::size_t kTokenCharacters = 16;
 
-// Spans of characters, each from the end of the one before on, as bytes of the text.
+// Converts spans of characters to byte ranges. Each span must begin at or after the end of the one before.
 class Bytes {
  public:
   explicit Bytes(std::u32string_view text, std::size_t skipped = 0) : text_(text), byte_(skipped) {}
@@ -41,15 +41,15 @@ class Bytes {
 
 Draft::Draft(const Call& call, std::string_view text, const std::string& what) : call_(call) {
   check_utf8(text, "the document");
-  marker_ = text.substr(0, call.marker(text));
+  marker_ = text.substr(0, call.marker_length(text));
   text_ = characters_of(text.substr(marker_.size()));
   std::size_t line = 1;
-  std::size_t seen = 0;
+  std::size_t last_start = 0;
   for (const Segment& segment : split(text_, abbreviations_of(call.source_language()))) {
     const auto begin = text_.begin();
-    line += static_cast<std::size_t>(std::count(begin + static_cast<std::ptrdiff_t>(seen),
+    line += static_cast<std::size_t>(std::count(begin + static_cast<std::ptrdiff_t>(last_start),
                                                 begin + static_cast<std::ptrdiff_t>(segment.start), U'\n'));
-    seen = segment.start;
+    last_start = segment.start;
     add(segment, "the sentence in " + what + " " + std::to_string(line));
   }
 }
@@ -64,9 +64,9 @@ void Draft::add(const Segment& segment, const std::string& what) {
   }
   const std::size_t first = segments_.size();
   const auto fitting = [this](std::u32string_view text) {
-    return call_.fitting(marker_ + utf8_of(text)) - count_characters(marker_);
+    return call_.fitting_characters(marker_ + utf8_of(text)) - count_characters(marker_);
   };
-  for (const Segment& part : cut(text_, segment, fitting, kTokenCharacters * call_.most_tokens())) {
+  for (const Segment& part : cut(text_, segment, fitting, kTokenCharacters * call_.max_tokens())) {
     sentences_.push_back(sentence(part, what, call_.warn()));
     segments_.push_back(part);
   }

@@ -1,5 +1,5 @@
-// A document as segments to translate, and the layout between them, which is kept character for character;
-// txport.runtime.documents.layout is the same in Python, and defines segments.
+// Splitting of a document into segments to translate and the layout between them, which does not change. The Python
+// twin is txport.runtime.documents.layout, which defines segments.
 #pragma once
 
 #include <cstddef>
@@ -13,29 +13,29 @@
 
 namespace txport::core {
 
-// A line break inside a segment: where in the segment's text a space stands for it, and the break with the white space
-// around it.
+// A line break inside a segment: the position of the space that replaces it in the segment's text, and the break with
+// the white space around it.
 struct Break {
-  std::size_t place = 0;
+  std::size_t position = 0;
   std::u32string layout;
 };
 
 // A segment of a document to translate.
 struct Segment {
-  std::size_t start = 0;  // its first character in the document,
-  std::size_t end = 0;    // and the one after the last
-  std::u32string text;    // with one space instead of each line break and the white space around it
+  std::size_t start = 0;  // characters [start, end) of the document
+  std::size_t end = 0;
+  std::u32string text;  // one space replaces each line break and the white space around it
   std::vector<Break> breaks;
-  bool cut = false;  // a part of a sentence that is longer than the model takes
+  bool cut = false;  // a part of a sentence that is longer than the model supports
 };
 
-// The segments of a document, in order.
+// Return the segments of a document, in order.
 std::vector<Segment> split(std::u32string_view text, const Abbreviations& rules);
 
-// The segment of these characters of a document.
+// Return the segment of the characters [start, end) of a document.
 Segment segment_of(std::u32string_view text, std::size_t start, std::size_t end, bool cut = false);
 
-// The document with translated segments, and the character span of each translation.
+// Return the document with translated segments, and the character span of each translation.
 std::pair<std::u32string, std::vector<Span>> join(std::u32string_view text, const std::vector<Segment>& segments,
                                                   const std::vector<std::u32string>& translations);
 

@@ -1,4 +1,4 @@
-// Sentences of a line of text, by rules, which txport.runtime.documents.sentences, the same in Python, explains.
+// Rules that split a line of text into sentences. The Python twin, txport.runtime.documents.sentences, explains them.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace txport::core {
 
-// What closes after a sentence: brackets and quotes.
+// Return whether a character is a bracket or quote that may follow the end of a sentence.
 bool is_closing(char32_t character);
 
-// Whether a character is a letter or a number, as Python's str.isalnum has it.
+// Return whether a character is a letter or a number, as in Python's str.isalnum.
 bool is_word_character(char32_t character);
 
-// The characters of each sentence between `start` and `end` of a text, without white space around them.
+// Return the character span of each sentence between `start` and `end` of a text, without white space around it.
 std::vector<Span> sentences(std::u32string_view text, std::size_t start, std::size_t end, const Abbreviations& rules);
 
 }  // namespace txport::core

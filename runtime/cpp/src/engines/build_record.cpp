@@ -21,12 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLargestRecord = 1 << 20;
-constexpr std::int64_t kLargestSize = (std::int64_t{1} << 31) - 1;
+constexpr std::size_t kMaxRecordBytes = 1 << 20;
+constexpr std::int64_t kMaxSize = (std::int64_t{1} << 31) - 1;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Runs of digits with a dot between each two.
+// Split runs of digits separated by dots. Return an empty list for other texts.
 std::vector<std::string_view> dotted_parts(std::string_view text) {
   std::vector<std::string_view> parts;
   for (std::size_t start = 0; start <= text.size();) {
@@ -141,7 +141,7 @@ BuildRecord decode(const Value& value) {
   return record;
 }
 
-// The checks between the fields of one record; each throws BundleError.
+// Checks between the fields of one record. Each check throws BundleError.
 class Rules {
  public:
   Rules(const BuildRecord& record, const std::string& file) : record_(record), file_(file) {}
@@ -199,7 +199,7 @@ class Rules {
       require(profile.beams.has_value() == (engine.role == "decoder_beams"),
               start + " has beams where it must have none, or none where it must");
       const std::int64_t beams = profile.beams.value_or(2);
-      require(2 <= beams && beams <= kLargestSize,
+      require(2 <= beams && beams <= kMaxSize,
               start + ": beams is " + std::to_string(beams) + ", which is not 2 or more");
       check_sizes(profile.batch, start + ": batch");
       check_sizes(profile.source, start + ": source");
@@ -208,8 +208,8 @@ class Rules {
   }
 
   void check_sizes(const Range& sizes, const std::string& start) const {
-    require(1 <= sizes.min && sizes.min <= sizes.opt && sizes.opt <= sizes.max && sizes.max <= kLargestSize,
-            start + " must rise from min over opt to max, from 1");
+    require(1 <= sizes.min && sizes.min <= sizes.opt && sizes.opt <= sizes.max && sizes.max <= kMaxSize,
+            start + " must satisfy 1 <= min <= opt <= max");
   }
 
   void check_buckets() const {
@@ -225,7 +225,7 @@ class Rules {
   }
 };
 
-// Before anything else, since a newer format may differ in everything else.
+// Check the version first, since newer formats may differ in everything else.
 void check_version(const Json& value, const std::string& file) {
   const auto found = value.find("format_version");
   if (found == value.end() || !found->is_number_integer() || found->get<std::int64_t>() < 1) {
@@ -246,7 +246,7 @@ std::string LibraryVersion::title() const { return (name == "tensorrt_rtx" ? "Te
 std::vector<std::int64_t> LibraryVersion::numbers() const {
   std::vector<std::int64_t> numbers;
   for (const std::string_view part : dotted_parts(version)) {
-    std::int64_t number = std::numeric_limits<std::int64_t>::max();  // what from_chars leaves if it is beyond
+    std::int64_t number = std::numeric_limits<std::int64_t>::max();  // from_chars does not change it on overflow
     std::from_chars(part.data(), part.data() + part.size(), number);
     numbers.push_back(number);
   }
@@ -257,7 +257,7 @@ BuildRecord BuildRecord::load(const fs::path& directory) {
   const fs::path path = directory / kBuildName;
   std::string data;
   try {
-    data = read_file(path, kLargestRecord + 1);
+    data = read_file(path, kMaxRecordBytes + 1);
   } catch (const std::system_error& error) {
     throw BundleError(path.string() + " cannot be read (" + error.code().message() + ")");
   }
@@ -265,8 +265,8 @@ BuildRecord BuildRecord::load(const fs::path& directory) {
 }
 
 BuildRecord BuildRecord::parse(std::string_view data, const std::string& file) {
-  if (data.size() > kLargestRecord) {
-    throw BundleError(file + " is larger than " + std::to_string(kLargestRecord) +
+  if (data.size() > kMaxRecordBytes) {
+    throw BundleError(file + " is larger than " + std::to_string(kMaxRecordBytes) +
                       " bytes: it is not the record of a build");
   }
   const Json json = core::parse(data, file);
@@ -295,7 +295,7 @@ void BuildRecord::check_files(const fs::path& directory) const {
       if (sha256_of(path) != engine.sha256) {
         throw BundleError(path.string() + " was changed (its SHA-256 differs): run tx-build again");
       }
-    } catch (const std::system_error&) {  // of the file system, and of reading
+    } catch (const std::system_error&) {  // from file system functions and from reading
       throw BundleError(path.string() + " is missing or cannot be read: run tx-build again");
     }
   }

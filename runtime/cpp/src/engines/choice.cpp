@@ -32,12 +32,13 @@ constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
 constexpr const char* kNoEngines = "the bundle has no TensorRT engines";
 constexpr const char* kNoFloat32 = "lowering ort has no float32 kernels on a GPU";
 
-// ONNX Runtime, and the lowerings in the order in which it runs them best there.
+// Return the choice of ONNX Runtime, with the lowerings in the order of their speed on this device.
 Choice on_ort(const Manifest& manifest, const std::string& device, const std::string& lowering,
               const std::string& reason) {
   std::vector<std::string> lowerings = manifest.usable_lowerings(lowering);
   if (device == "cuda" && manifest.precision.type == "float32") {
-    // GroupQueryAttention has kernels for 16 bits only: all caches would go to the CPU and back in each step.
+    // GroupQueryAttention only has float16 kernels: in float32, all caches would be copied to the CPU and back in each
+    // step.
     lowerings.erase(std::remove(lowerings.begin(), lowerings.end(), "ort"), lowerings.end());
   }
   if (lowerings.empty()) {
@@ -57,21 +58,21 @@ void check_word(const std::string& name, const std::string& value, const Names& 
   throw InputError(name + " " + quote(value) + " is not supported by this version of txport: use " + joined(known));
 }
 
-void check_words(const Asked& asked) {
-  for (const auto& [name, value] : {std::pair("device", asked.device), std::pair("lowering", asked.lowering)}) {
+void check_words(const EngineRequest& request) {
+  for (const auto& [name, value] : {std::pair("device", request.device), std::pair("lowering", request.lowering)}) {
     if (value == kFused || value == kTrt) {
       throw InputError(std::string(name) + " " + quote(value) + " is an engine: give engine " + value + " instead");
     }
   }
-  check_word("device", asked.device, kDevices);
-  check_word("engine", asked.engine, kEngines);
+  check_word("device", request.device, kDevices);
+  check_word("engine", request.engine, kEngines);
 }
 
-// The fused engine, whether the bundle was verified with it or not.
-Choice forced(const Manifest& manifest, const Asked& asked, const Machine& machine) {
-  if (asked.device == "cuda") throw InputError("engine fused is for the CPU: leave out the device cuda");
-  if (!asked.lowering.empty()) {
-    throw InputError("engine fused runs no graph of the bundle: leave out the lowering " + asked.lowering);
+// Return the choice of the fused engine, which was requested. The bundle need not have been verified with it.
+Choice requested_fused(const Manifest& manifest, const EngineRequest& request, const Machine& machine) {
+  if (request.device == "cuda") throw InputError("engine fused is for the CPU: leave out the device cuda");
+  if (!request.lowering.empty()) {
+    throw InputError("engine fused runs no graph of the bundle: leave out the lowering " + request.lowering);
   }
   if (manifest.model.copies) {
     throw BundleError(kNoCopies + std::string(", which this model needs: leave out the engine fused"));
@@ -85,7 +86,7 @@ Choice forced(const Manifest& manifest, const Asked& asked, const Machine& machi
   return {kFused, "cpu", {}, "engine fused was requested", std::nullopt, nullptr};
 }
 
-// Why the fused engine is not chosen for a bundle; empty if it is.
+// Return the reason why "auto" does not choose the fused engine for a bundle; empty if it does.
 std::string against_fused(const Manifest& manifest, const Machine& machine) {
   if (manifest.model.copies) return kNoCopies;
   if (!manifest.parameters) return kNoTable;
@@ -98,10 +99,11 @@ std::string against_fused(const Manifest& manifest, const Machine& machine) {
   return machine.against_fused(manifest);
 }
 
-// The fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime.
-Choice on_cpu(const Manifest& manifest, const Asked& asked, const std::string& reason, const Machine& machine) {
-  if (asked.engine == kOrt) return on_ort(manifest, "cpu", asked.lowering, reason + "; engine ort was requested");
-  if (!asked.lowering.empty()) return on_ort(manifest, "cpu", asked.lowering, reason);
+// Return the choice of the fused engine if it can run the bundle and no lowering is requested; otherwise ONNX Runtime.
+Choice on_cpu(const Manifest& manifest, const EngineRequest& request, const std::string& reason,
+              const Machine& machine) {
+  if (request.engine == kOrt) return on_ort(manifest, "cpu", request.lowering, reason + "; engine ort was requested");
+  if (!request.lowering.empty()) return on_ort(manifest, "cpu", request.lowering, reason);
   const std::string against = against_fused(manifest, machine);
   if (!against.empty()) return on_ort(manifest, "cpu", "", reason + "; " + against);
   Choice instead = on_ort(manifest, "cpu", "", reason + "; the fused engine cannot run the bundle");
@@ -110,71 +112,73 @@ Choice on_cpu(const Manifest& manifest, const Asked& asked, const std::string& r
           std::nullopt, std::make_shared<Choice>(std::move(instead))};
 }
 
-// The engines that fit.
-Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const Asked& asked) {
-  const std::string& lowering = asked.lowering;
+// Return the choice of TensorRT with engines for this machine.
+Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const EngineRequest& request) {
+  const std::string& lowering = request.lowering;
 #ifdef TXPORT_WITH_TENSORRT
   if (!bundle.is_directory()) {
     throw BundleError(bundle.name() +
                       " has no TensorRT engines, which are in directories only: unzip it, and run tx-build");
   }
-  Built built = find_trt(bundle.directory(), manifest, asked.trust_engines);
-  const std::string& has = built.record.lowering;
-  if (!lowering.empty() && lowering != has) {
-    throw BundleError("the TensorRT engines of " + bundle.name() + " that fit have the lowering " + has + ", not " +
-                      lowering + ": run tx-build " + bundle.name() + " --lowering " + lowering);
+  Built built = find_trt(bundle.directory(), manifest, request.trust_engines);
+  const std::string& built_lowering = built.record.lowering;
+  if (!lowering.empty() && lowering != built_lowering) {
+    throw BundleError("the TensorRT engines of " + bundle.name() + " that fit have the lowering " + built_lowering +
+                      ", not " + lowering + ": run tx-build " + bundle.name() + " --lowering " + lowering);
   }
   const std::string reason = "engines/" + built.directory.filename().string() + " fits " +
                              std::get<Gpu>(find_gpu()).title() + " and " + built.record.library.title();
-  return {kTrt, "cuda", {has}, reason, std::move(built), nullptr};
+  return {kTrt, "cuda", {built_lowering}, reason, std::move(built), nullptr};
 #else
   (void)bundle, (void)manifest, (void)lowering;
   throw MissingLibrary("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
 #endif
 }
 
-// TensorRT for the engine "auto", or why not.
-std::variant<Choice, std::string> fitting_engines(const Bundle& bundle, const Manifest& manifest, const Asked& asked) {
-  if (asked.engine == kOrt) return "engine ort was requested";
+// Return the choice of TensorRT for engine "auto", or the reason why it is not used.
+std::variant<Choice, std::string> fitting_engines(const Bundle& bundle, const Manifest& manifest,
+                                                  const EngineRequest& request) {
+  if (request.engine == kOrt) return "engine ort was requested";
   if (!bundle.is_directory()) return kNoEngines;
   try {
-    if (usable_directories(bundle.directory(), manifest, asked.trust_engines).empty()) {
+    if (usable_directories(bundle.directory(), manifest, request.trust_engines).empty()) {
       if (engine_directories(bundle.directory() / kEnginesName).empty()) return kNoEngines;
       return untrusted(bundle.directory());
     }
-    return tensorrt(bundle, manifest, asked);
+    return tensorrt(bundle, manifest, request);
   } catch (const Error& error) {
     return error.what();
   }
 }
 
-// TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it.
-Choice fastest(const Bundle& bundle, const Manifest& manifest, const Asked& asked, const Machine& machine) {
+// Return the first choice that can be used: TensorRT, ONNX Runtime on the GPU, the CPU. The reason explains why the
+// earlier ones are not used.
+Choice fastest(const Bundle& bundle, const Manifest& manifest, const EngineRequest& request, const Machine& machine) {
   const auto cpu = [&](const std::string& reason) {
-    return on_cpu(manifest, asked, "auto is the CPU: " + reason, machine);
+    return on_cpu(manifest, request, "auto is the CPU: " + reason, machine);
   };
   if (manifest.precision.weights == "int8") return cpu("int8 weights are for it");
   const auto gpu = machine.gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
   const std::string title = std::get<Gpu>(gpu).title();
-  auto found = fitting_engines(bundle, manifest, asked);
-  if (auto* choice = std::get_if<Choice>(&found)) {
+  auto engines = fitting_engines(bundle, manifest, request);
+  if (auto* choice = std::get_if<Choice>(&engines)) {
     choice->fallback = std::make_shared<Choice>(cpu("TensorRT cannot be used"));
     return std::move(*choice);
   }
-  const std::string& against = std::get<std::string>(found);
+  const std::string& against = std::get<std::string>(engines);
   if (!machine.cuda_provider()) return cpu(against + ", and onnxruntime-gpu is not installed for " + title);
   if (manifest.precision.type == "float32" &&
-      manifest.usable_lowerings(asked.lowering) == std::vector<std::string>{"ort"}) {
+      manifest.usable_lowerings(request.lowering) == std::vector<std::string>{"ort"}) {
     return cpu(against + ", and " + kNoFloat32);
   }
-  Choice on_gpu = on_ort(manifest, "cuda", asked.lowering, "auto is ONNX Runtime on " + title + ": " + against);
+  Choice on_gpu = on_ort(manifest, "cuda", request.lowering, "auto is ONNX Runtime on " + title + ": " + against);
   on_gpu.fallback = std::make_shared<Choice>(cpu("ONNX Runtime cannot use the GPU"));
   return on_gpu;
 }
 
-// Run the encoder and a step once: a library may miss something only then, as cuDNN. The step's buffers are of the size
-// that a first sentence needs.
+// Run the encoder and allocate a state once, since a missing library such as cuDNN may only be detected then. The
+// buffers have the size that a first sentence needs.
 void try_out(const Engine& engine) {
   engine.encode({engine.tokens().eos}, {1});
   engine.allocate(1, 1, engine.first_target(1), {});
@@ -224,20 +228,20 @@ bool cuda_provider_is_here() {
 #endif
 }
 
-Choice choose(const Bundle& bundle, const Manifest& manifest, const Asked& asked, const Machine& machine) {
-  check_words(asked);
-  if (asked.engine == kFused) return forced(manifest, asked, machine);
-  if (asked.engine == kTrt) {
-    if (asked.device == "cpu") throw InputError("engine trt is for a GPU: leave out the device cpu");
-    manifest.usable_lowerings(asked.lowering);  // refuses one that the bundle lacks
-    return tensorrt(bundle, manifest, asked);
+Choice choose(const Bundle& bundle, const Manifest& manifest, const EngineRequest& request, const Machine& machine) {
+  check_words(request);
+  if (request.engine == kFused) return requested_fused(manifest, request, machine);
+  if (request.engine == kTrt) {
+    if (request.device == "cpu") throw InputError("engine trt is for a GPU: leave out the device cpu");
+    manifest.usable_lowerings(request.lowering);  // refuses a lowering that the bundle does not have
+    return tensorrt(bundle, manifest, request);
   }
-  if (asked.device == "auto") return fastest(bundle, manifest, asked, machine);
-  const std::string reason = "device " + asked.device + " was requested";
-  if (asked.device == "cpu") return on_cpu(manifest, asked, reason, machine);
-  auto found = fitting_engines(bundle, manifest, asked);
-  if (auto* choice = std::get_if<Choice>(&found)) return std::move(*choice);
-  return on_ort(manifest, "cuda", asked.lowering, reason + "; " + std::get<std::string>(found));
+  if (request.device == "auto") return fastest(bundle, manifest, request, machine);
+  const std::string reason = "device " + request.device + " was requested";
+  if (request.device == "cpu") return on_cpu(manifest, request, reason, machine);
+  auto engines = fitting_engines(bundle, manifest, request);
+  if (auto* choice = std::get_if<Choice>(&engines)) return std::move(*choice);
+  return on_ort(manifest, "cuda", request.lowering, reason + "; " + std::get<std::string>(engines));
 }
 
 std::unique_ptr<Engine> open_engine(const Bundle& bundle, const Manifest& manifest, Choice& choice,

@@ -22,7 +22,7 @@ bool version_fits(const BuildRecord& record, const LibraryVersion& library) {
   if (record.library.name != library.name) return false;
   auto built = record.library.numbers();
   auto installed = library.numbers();
-  // Python's TensorRT leaves the number of the build out in some releases.
+  // In some releases, the version of the Python package has no build number.
   if (std::min(built.size(), installed.size()) == 3) {
     built.resize(3);
     installed.resize(3);
@@ -31,7 +31,7 @@ bool version_fits(const BuildRecord& record, const LibraryVersion& library) {
   return record.version_compatible && !installed.empty() && built[0] == installed[0] && installed >= built;
 }
 
-// Of the name and the compute capability that engines are for, perhaps of another size.
+// Return whether a GPU has the name and compute capability of the target. Its number of multiprocessors may differ.
 bool has_name(const TargetGpu& target, const Gpu& gpu) {
   return target.name == gpu.name && target.compute_capabilities == std::vector{gpu.compute_capability};
 }
@@ -43,20 +43,21 @@ bool gpu_fits(const TargetGpu& target, const Gpu& gpu) {
   return std::find(listed.begin(), listed.end(), gpu.compute_capability) != listed.end();
 }
 
-// "is for ..., but this machine has ...".
+// Return a message "is for ..., but this machine has ...".
 std::string misfit(const TargetGpu& target, const Gpu& gpu) {
   const std::string capabilities = joined(target.compute_capabilities);
-  std::string wanted = "compute capability " + (target.compatibility == "ampere_plus" ? "8.0 and later" : capabilities);
-  std::string here = gpu.title();
-  if (target.compatibility == "exact") wanted = *target.name + " (" + capabilities + ")";
+  std::string built_for =
+      "compute capability " + (target.compatibility == "ampere_plus" ? "8.0 and later" : capabilities);
+  std::string present = gpu.title();
+  if (target.compatibility == "exact") built_for = *target.name + " (" + capabilities + ")";
   if (target.compatibility == "exact" && has_name(target, gpu)) {
-    wanted += " of " + std::to_string(*target.multiprocessors) + " multiprocessors";
-    here += " of " + std::to_string(gpu.multiprocessors);
+    built_for += " of " + std::to_string(*target.multiprocessors) + " multiprocessors";
+    present += " of " + std::to_string(gpu.multiprocessors);
   }
-  return "is for " + wanted + ", but this machine has " + here;
+  return "is for " + built_for + ", but this machine has " + present;
 }
 
-// Why these engines must not run here; nothing if they may.
+// Return the reason why engines do not fit this machine; no value if they fit.
 std::optional<std::string> misfit(const BuildRecord& record, const Manifest& manifest, const Gpu& gpu,
                                   const LibraryVersion& library) {
   for (const auto& [name, digest] : record.bundle) {
@@ -70,29 +71,30 @@ std::optional<std::string> misfit(const BuildRecord& record, const Manifest& man
 }
 
 std::int64_t largest_batch(const BuildRecord& record) {
-  std::int64_t most = 0;
+  std::int64_t largest = 0;
   for (const EngineFile& engine : record.of_role("decoder_step")) {
-    for (const Profile& profile : engine.profiles) most = std::max(most, profile.batch.max);
+    for (const Profile& profile : engine.profiles) largest = std::max(largest, profile.batch.max);
   }
-  return most;
+  return largest;
 }
 
-// Engines for this very GPU first, then those for this very version, then the largest batch.
+// Return the sort key of engines: built for exactly this GPU first, then for exactly this library version, then the
+// largest batch.
 auto rank(const Built& built) {
   const BuildRecord& record = built.record;
   return std::tuple(record.gpu.compatibility != "exact", record.version_compatible, -largest_batch(record),
                     built.directory.filename().string());
 }
 
-// This user's cache, as Python's txport.runtime.bundle.names has it.
+// Return this user's cache directory. The Python twin is txport.runtime.bundle.names.
 fs::path cache_directory() {
   if (const std::string named = variable("TXPORT_CACHE"); !named.empty()) return named;
   const std::string caches = variable("XDG_CACHE_HOME");
   return (caches.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(caches)) / "txport";
 }
 
-// Whether only this user and root can write to a folder.
-bool is_own(const fs::path& folder) {
+// Return whether only this user and root can write to a folder.
+bool is_private(const fs::path& folder) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) != 0) return false;
   return (status.st_uid == 0 || status.st_uid == ::geteuid()) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
@@ -100,7 +102,7 @@ bool is_own(const fs::path& folder) {
 
 }  // namespace
 
-fs::path own_engines(const Manifest& manifest) {
+fs::path user_engines(const Manifest& manifest) {
   const std::string folder = fs::path(kWeightsName).parent_path().string() + "/";
   std::string listed;
   for (const auto& [name, entry] : manifest.files) {
@@ -116,10 +118,10 @@ std::string untrusted(const fs::path& bundle) {
 }
 
 std::vector<fs::path> usable_directories(const fs::path& bundle, const Manifest& manifest, bool trust_engines) {
-  const fs::path own = own_engines(manifest);
-  std::vector<fs::path> found = engine_directories(own);
-  if (!found.empty() && !is_own(own)) {
-    throw BundleError("other users can write the TensorRT engines in " + own.string() +
+  const fs::path user_directory = user_engines(manifest);
+  std::vector<fs::path> found = engine_directories(user_directory);
+  if (!found.empty() && !is_private(user_directory)) {
+    throw BundleError("other users can write the TensorRT engines in " + user_directory.string() +
                       ": remove it, and run tx-build " + bundle.string());
   }
   if (trust_engines) {

@@ -1,6 +1,6 @@
-// Which of a bundle's TensorRT engines fits this machine, and for each that does not, why. An engine is native code,
-// and a bundle may come from a stranger: engines are in this user's cache, where tx-build writes them. Those in a
-// bundle, where earlier versions wrote them, run only if the caller trusts them.
+// Search for TensorRT engines of a bundle that fit this machine. Engines are native code, and a bundle may come from an
+// untrusted source. Therefore tx-build writes engines to this user's cache. Engines in a bundle, where earlier versions
+// wrote them, run only if the caller trusts them.
 #pragma once
 
 #include <filesystem>
@@ -22,33 +22,36 @@ struct Built {
   BuildRecord record;
 };
 
-// The engines that fit, the best first, and why each other directory does not: (name, reason) in name order.
+// The engines that fit, the best first, and the other directories with the reason why they do not fit: (name, reason),
+// sorted by name.
 struct Candidates {
   std::vector<Built> fitting;
   std::vector<std::pair<std::string, std::string>> refused;
 };
 
-// The folder of this user's engines for a bundle, by the hashes of its graphs and weights.
-std::filesystem::path own_engines(const Manifest& manifest);
+// Return the directory of this user's engines for a bundle. Its name depends on the hashes of the bundle's graphs and
+// weights.
+std::filesystem::path user_engines(const Manifest& manifest);
 
-// Directories of engines that may run: this user's, then those of the bundle if the caller trusts them. Throws
-// BundleError: others can write this user's engines.
+// Return the directories of engines that may run: first this user's, then those of the bundle if the caller trusts
+// them. Throws BundleError: other users can write this user's engines.
 std::vector<std::filesystem::path> usable_directories(const std::filesystem::path& bundle, const Manifest& manifest,
                                                       bool trust_engines);
 
-// Why the engines of a bundle do not run, and what to do.
+// Return a message that explains why the engines of a bundle do not run, and what to do.
 std::string untrusted(const std::filesystem::path& bundle);
 
-// Look at every directory of engines that may run, for this GPU and this installed library; no engine file is opened.
+// Check every directory of engines that may run against the GPU and the installed library. Engine files are not opened.
 Candidates candidates(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu,
                       const LibraryVersion& library, bool trust_engines);
 
-// The engines to run. Throws BundleError: none fits; the message lists the engines, the GPU and the library, and how to
-// build them.
+// Return the engines to run. Throws BundleError: none fits. The message lists the engines, the GPU and the library, and
+// explains how to build engines.
 Built best(const std::filesystem::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
            bool trust_engines);
 
-// Directories of engines, sorted by name, without hidden ones, which a build is still writing.
+// Return the directories of engines in a folder, sorted by name. Hidden directories are skipped, since a build is still
+// writing them.
 std::vector<std::filesystem::path> engine_directories(const std::filesystem::path& folder);
 
 }  // namespace txport::core

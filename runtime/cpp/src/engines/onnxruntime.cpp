@@ -20,15 +20,16 @@ std::string library_name() {
 }
 
 const OrtApiBase* load() {
-  // ONNX Runtime has telemetry from 1.29 on, unless this variable is set before it starts. A library that translates
-  // must not report anything; to allow it, set the variable to 0.
-  ::setenv("ORT_DISABLE_TELEMETRY", "1", 0);  // NOLINT(concurrency-mt-unsafe): once, before the library is there
+  // ONNX Runtime 1.29 and newer send telemetry unless this variable is set before it starts. A translation library must
+  // not send anything. To allow telemetry, set the variable to 0.
+  ::setenv("ORT_DISABLE_TELEMETRY", "1",
+           0);  // NOLINT(concurrency-mt-unsafe): called once, before the library is loaded
   const std::string name = library_name();
   // Never closed: sessions may live until the process ends.
   void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "OrtGetApiBase");
   if (symbol == nullptr) {
-    const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
+    const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc stores one per thread
     throw MissingLibrary("ONNX Runtime cannot be loaded (" + std::string(reason == nullptr ? name : reason) +
                          "): install it, or name the file in the environment variable " + kVariable);
   }

@@ -1,4 +1,4 @@
-// Both sessions map the bundle's one weights file into memory.
+// Both sessions map the weights file of the bundle into memory.
 
 #include "engines/ort.hpp"
 
@@ -17,7 +17,7 @@ namespace txport::core {
 
 namespace {
 
-// The step of beam search with its buffers, as BeamSession has it.
+// The beam search step and its buffers, opened at the first use; see BeamSession.
 class LazyBeams {
  public:
   LazyBeams(const Bundle& bundle, const Manifest& manifest, int threads)
@@ -56,9 +56,9 @@ class OrtEngine : public Engine {
   const Limits& limits() const override { return limits_; }
   const SpecialTokens& tokens() const override { return steps_.tokens; }
   std::int64_t vocabulary() const override { return vocabulary_; }
-  std::int64_t poll() const override { return 1; }  // polling costs nothing here
-  // The lowering "ort" reads only the used part of a cache. Longer caches cost it nothing but memory, and moves are
-  // saved if there is room for answers as long as the sources.
+  std::int64_t poll() const override { return 1; }  // reading tokens costs nothing on the CPU
+  // The lowering "ort" reads only the used part of a cache, so longer caches only cost memory. Caches as long as the
+  // sources avoid most moves.
   std::int64_t first_target(std::int64_t source) const override {
     std::int64_t target = kFirstTarget;
     while (buffers_.step().lowering == "ort" && target <= source) target *= 2;
@@ -66,10 +66,10 @@ class OrtEngine : public Engine {
   }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
-    return encode_here(input_ids, source_lengths);
+    return encode_to_host(input_ids, source_lengths);
   }
 
-  std::shared_ptr<const OrtMemory> encode_here(const Ids& input_ids, const Ids& source_lengths) const {
+  std::shared_ptr<const OrtMemory> encode_to_host(const Ids& input_ids, const Ids& source_lengths) const {
     const auto batch = static_cast<std::int64_t>(source_lengths.size());
     const std::int64_t source = static_cast<std::int64_t>(input_ids.size()) / batch;
     const HostTensors inputs = buffers_.encoder_inputs(batch, source);
@@ -120,8 +120,8 @@ std::unique_ptr<Engine> open_ort(const Bundle& bundle, const Manifest& manifest,
 }
 
 std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths) {
-  const auto* ours = dynamic_cast<const OrtEngine*>(&engine);
-  return ours == nullptr ? nullptr : ours->encode_here(input_ids, source_lengths);
+  const auto* ort_engine = dynamic_cast<const OrtEngine*>(&engine);
+  return ort_engine == nullptr ? nullptr : ort_engine->encode_to_host(input_ids, source_lengths);
 }
 
 }  // namespace txport::core

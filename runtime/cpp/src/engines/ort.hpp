@@ -1,4 +1,4 @@
-// The engine on ONNX Runtime, by its CPU provider or its CUDA provider.
+// The ONNX Runtime engine, with the CPU or the CUDA provider.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,13 @@
 
 namespace txport::core {
 
-// A bundle on ONNX Runtime, with the first of the chosen lowerings that the installed version loads. `warn` is called,
-// in the thread of a call, with what went wrong in the background.
-// Throws BundleError: ONNX Runtime does not load it. MissingLibrary, EngineError: it cannot run on that device.
+// Open a bundle with ONNX Runtime, with the first of the chosen lowerings that the installed version can load. `warn`
+// is called for failures in the background, in the thread of a call. Throws BundleError: ONNX Runtime cannot load the
+// bundle; MissingLibrary, EngineError: the device cannot be used.
 std::unique_ptr<Engine> open_ort(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                  const CpuShare& share, const std::function<void(const std::string&)>& warn);
 
-// What the encoder makes of sentences, as Engine::encode, in host memory; null for an engine that is not ONNX Runtime's
+// Run the encoder as Engine::encode does, and return its output in host memory; null if the engine is not ONNX Runtime
 // on the CPU.
 std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths);
 

@@ -11,20 +11,20 @@ namespace txport::core {
 
 namespace {
 
-// Positions by which caches grow. A step reads all that they have, used or not: longer ones cost time, and copying them
-// into longer ones costs as much as reading them once.
+// Number of positions by which caches grow. A step reads whole caches, so longer caches cost time. Copying a cache to a
+// longer one costs as much as reading it once.
 constexpr std::int64_t kWindow = 16;
 
-Sizes named(const BeamSizes& sizes, std::int64_t window) {
+Sizes sizes_of(const BeamSizes& sizes, std::int64_t window) {
   const auto batch = static_cast<std::int64_t>(sizes.batch);
   const auto beams = static_cast<std::int64_t>(sizes.beams);
   return {{"batch", batch},         {"beam", beams},          {"rows", batch * beams},
           {"source", sizes.source}, {"target", sizes.target}, {"slots", window * beams}};
 }
 
-// The tensors of a new state, whose rows have all finished.
+// Return the tensors of a new state, in which all rows are finished.
 HostTensors fresh(const OrtSteps& steps, const BeamSizes& sizes, std::int64_t window) {
-  const Sizes all = named(sizes, window);
+  const Sizes all = sizes_of(sizes, window);
   HostTensors tensors = steps.buffers.inputs(all);
   for (const char* name : {"lengths", "target_limits"}) {
     tensors.emplace(name, HostTensor({name, "int64", {"batch"}, false}, all));
@@ -36,8 +36,8 @@ HostTensors fresh(const OrtSteps& steps, const BeamSizes& sizes, std::int64_t wi
   return tensors;
 }
 
-// The candidates that the graph gives for each row.
-std::size_t most_top(const Graph& graph) {
+// Return the number of candidates that the graph computes per row.
+std::size_t max_top(const Graph& graph) {
   const auto found = std::find_if(graph.outputs.begin(), graph.outputs.end(),
                                   [](const Tensor& tensor) { return tensor.name == kTopIds; });
   return static_cast<std::size_t>(std::get<std::int64_t>(found->shape[1]));
@@ -47,7 +47,7 @@ std::size_t most_top(const Graph& graph) {
 
 OrtBeams::OrtBeams(const OrtSteps& steps, const BeamSizes& sizes, const Outputs& outputs)
     : OrtBeams(steps, fresh(steps, sizes, kWindow), sizes,
-               outputs.logits || outputs.top > most_top(steps.buffers.step())) {}
+               outputs.logits || outputs.top > max_top(steps.buffers.step())) {}
 
 OrtBeams::OrtBeams(const OrtSteps& steps, HostTensors tensors, const BeamSizes& sizes, bool logits)
     : OrtState(steps, std::move(tensors), sizes.batch, sizes.source, sizes.target, sizes.beams),
@@ -55,7 +55,7 @@ OrtBeams::OrtBeams(const OrtSteps& steps, HostTensors tensors, const BeamSizes& 
       window_(this->tensors().at(kAncestors).size(2) / static_cast<std::int64_t>(sizes.beams)) {
   std::vector<std::string> names{kTopIds, kTopLogits, kNormaliser};
   if (logits) names.emplace_back(kLogits);
-  outputs_ = steps.buffers.outputs(named(sizes, window_), names);
+  outputs_ = steps.buffers.outputs(sizes_of(sizes, window_), names);
   auto* numbers = this->tensors().at("rows").as<std::int64_t>();
   std::iota(numbers, numbers + rows(), std::int64_t{0});
   bind_all();
@@ -71,7 +71,7 @@ void OrtBeams::bind_all() {
   for (const auto& [name, tensor] : outputs_) binding().BindOutput(name.c_str(), tensor.value());
 }
 
-// A sentence starts in the first of its rows; the others wait, finished, for `reorder`.
+// A sentence starts in the first of its rows. The others are finished until `reorder`.
 void OrtBeams::place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
   std::vector<std::size_t> sentences;
@@ -91,23 +91,23 @@ void OrtBeams::step(std::int64_t count) {
   }
 }
 
-// Whether a sentence has rows that have not finished.
-bool OrtBeams::works(std::size_t sentence) const {
+// Return whether a sentence has unfinished rows.
+bool OrtBeams::is_active(std::size_t sentence) const {
   const bool* const flags = finished() + sentence * beams();
   return std::find(flags, flags + beams(), false) != flags + beams();
 }
 
-// Flags of the slots of each position, [window, beams], of one hypothesis.
+// Return the ancestor flags [window, beams] of one hypothesis: the cache slots that it continues.
 bool* OrtBeams::ancestors(std::size_t sentence, std::size_t beam) const {
   const HostTensor& tensor = tensors().at(kAncestors);
   return tensor.as<bool>() + (sentence * beams() + beam) * static_cast<std::size_t>(tensor.size(2));
 }
 
-// Where the next token of each row goes. The positions of sentences that have finished stay before the end of the
-// cache, where these write unused values.
+// Set the cache slots of the next tokens. Positions of finished sentences stay within the cache; unused values are
+// written there.
 void OrtBeams::prepare() {
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
-    if (works(sentence) && positions()[sentence] >= window_) lengthen();
+    if (is_active(sentence) && positions()[sentence] >= window_) lengthen();
   }
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
     const std::int64_t position = std::min(positions()[sentence], window_ - 1);
@@ -118,10 +118,10 @@ void OrtBeams::prepare() {
   }
 }
 
-// Give the caches a window more.
+// Lengthen the caches by one window.
 void OrtBeams::lengthen() {
   window_ += kWindow;
-  const HostTensors longer = steps().buffers.inputs(named({batch(), beams(), source(), target()}, window_));
+  const HostTensors longer = steps().buffers.inputs(sizes_of({batch(), beams(), source(), target()}, window_));
   for (auto& [name, tensor] : tensors()) {
     if (!is_cache(name) && name != kSlotPositions) continue;
     const HostTensor& next = longer.at(name);
@@ -133,18 +133,18 @@ void OrtBeams::lengthen() {
   bind_all();
 }
 
-// What the graphs of plain steps do themselves: the best token of each row, and whether that ends it.
+// Set the best token of each row and whether it ends the row. The graphs of ordinary steps do this themselves.
 void OrtBeams::advance() {
   const auto* best = outputs_.at(kTopIds).as<std::int64_t>();
   const auto candidates = static_cast<std::size_t>(outputs_.at(kTopIds).size(1));
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
-    positions()[sentence] += works(sentence) ? 1 : 0;
+    positions()[sentence] += is_active(sentence) ? 1 : 0;
     const bool full = positions()[sentence] >= target_limits()[sentence];
     for (std::size_t row = sentence * beams(); row < (sentence + 1) * beams(); ++row) {
       const std::int64_t token = finished()[row] ? steps().tokens.pad : best[row * candidates];
       token_ids()[row] = token;
       finished()[row] = finished()[row] || full || token == steps().tokens.eos;
-      made().push_back(token);
+      generated().push_back(token);
     }
   }
 }
@@ -199,11 +199,11 @@ std::unique_ptr<DecoderState> OrtBeams::resized(const std::vector<std::size_t>& 
     if (i % beams() == 0) sentences.push_back(rows[i] / beams());
   }
   if (sentences.size() > batch()) return widened(sentences, target);
-  set_target(target);  // caches grow by themselves
+  set_target(target);  // caches grow as needed
   return narrowed(sentences);
 }
 
-std::unique_ptr<OrtState> OrtBeams::of(HostTensors tensors, std::size_t batch, std::int64_t target) const {
+std::unique_ptr<OrtState> OrtBeams::with_tensors(HostTensors tensors, std::size_t batch, std::int64_t target) const {
   const BeamSizes sizes{batch, beams(), source(), target};
   return std::unique_ptr<OrtState>(new OrtBeams(steps(), std::move(tensors), sizes, logits_));
 }

@@ -1,8 +1,8 @@
-// A running batch of beam search on ONNX Runtime's CPU provider, by the graph "decoder_beams".
+// A running batch of beam search on ONNX Runtime's CPU provider, with the graph "decoder_beams".
 //
-// A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues
-// with other hypotheses moves the flags of ancestors and no cache (txport.exporter.graphs.lowerings). The rows of a
-// sentence that have not finished are all at one position.
+// The rows of a sentence share one entry of each buffer. Cross-attention exists once per sentence. When the search
+// continues with other hypotheses, it moves the ancestor flags instead of caches (txport.exporter.graphs.lowerings).
+// All unfinished rows of a sentence are at the same position.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ struct BeamSizes {
   std::size_t batch = 0;  // sentences
   std::size_t beams = 0;
   std::int64_t source = 0;
-  std::int64_t target = 0;  // the maximum number of tokens; the caches are shorter
+  std::int64_t target = 0;  // maximum number of tokens; caches may be shorter
 };
 
-// Rows are reordered within their sentence, and sentences move whole.
+// Rows are only reordered within their sentence, and sentences are moved as a whole.
 class OrtBeams : public OrtState {
  public:
-  // A state of new buffers, all rows finished.
+  // Create a state with new buffers. All rows are finished.
   OrtBeams(const OrtSteps& steps, const BeamSizes& sizes, const Outputs& outputs);
 
   void place(const std::vector<std::size_t>& rows, const Memory& memory, const std::vector<std::size_t>& memory_rows,
@@ -38,17 +38,17 @@ class OrtBeams : public OrtState {
 
  private:
   bool logits_;
-  HostTensors outputs_;  // with a row for each row
-  std::int64_t window_;  // positions that the caches have now
+  HostTensors outputs_;  // outputs with an entry per row
+  std::int64_t window_;  // current length of the caches
 
   OrtBeams(const OrtSteps& steps, HostTensors tensors, const BeamSizes& sizes, bool logits);
 
   std::int64_t* positions() const override { return tensors().at("lengths").as<std::int64_t>(); }
-  std::unique_ptr<OrtState> of(HostTensors tensors, std::size_t batch, std::int64_t target) const override;
+  std::unique_ptr<OrtState> with_tensors(HostTensors tensors, std::size_t batch, std::int64_t target) const override;
   HostTensors allocated(std::size_t batch, std::int64_t target) const override;
   const HostTensor& all_logits() const override { return outputs_.at("logits"); }
 
-  bool works(std::size_t sentence) const;
+  bool is_active(std::size_t sentence) const;
   bool* ancestors(std::size_t sentence, std::size_t beam) const;
   void bind_all();
   void lengthen();

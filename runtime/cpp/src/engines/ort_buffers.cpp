@@ -13,7 +13,7 @@ namespace txport::core {
 
 namespace {
 
-// Tensors by name, all zeros.
+// Allocate tensors of zeros, by name.
 HostTensors zeros(const std::vector<Tensor>& tensors, const Sizes& sizes) {
   try {
     HostTensors result;
@@ -27,7 +27,7 @@ HostTensors zeros(const std::vector<Tensor>& tensors, const Sizes& sizes) {
 }
 
 template <typename Wanted>
-std::vector<Tensor> those(const std::vector<Tensor>& tensors, const Wanted& wanted) {
+std::vector<Tensor> filtered(const std::vector<Tensor>& tensors, const Wanted& wanted) {
   std::vector<Tensor> result;
   std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(result), wanted);
   return result;
@@ -45,10 +45,10 @@ HostTensor::HostTensor(const Tensor& tensor, const Sizes& sizes) : type_(type_of
     count *= extent;
   }
   bytes_ = count * type_.bytes;
-  own(std::calloc(std::max<std::size_t>(bytes_, 1), 1));
+  take_ownership(std::calloc(std::max<std::size_t>(bytes_, 1), 1));
 }
 
-void HostTensor::own(void* data) {
+void HostTensor::take_ownership(void* data) {
   if (data == nullptr) throw std::bad_alloc();
   data_ = {static_cast<std::byte*>(data), [](std::byte* owned) { std::free(owned); }};
 }
@@ -62,7 +62,7 @@ HostTensor HostTensor::front(std::size_t rows) const {
 
 HostTensor HostTensor::like(std::size_t rows) const {
   HostTensor result = front(rows);
-  result.own(std::malloc(std::max<std::size_t>(result.bytes_, 1)));
+  result.take_ownership(std::malloc(std::max<std::size_t>(result.bytes_, 1)));
   return result;
 }
 
@@ -104,7 +104,7 @@ HostTensors OrtBuffers::encoder_inputs(std::int64_t batch, std::int64_t source) 
 }
 
 HostTensors OrtBuffers::encoder_outputs(std::int64_t batch, std::int64_t source) const {
-  return zeros(those(encoder_.outputs, is_bound), {{"batch", batch}, {"source", source}});
+  return zeros(filtered(encoder_.outputs, is_bound), {{"batch", batch}, {"source", source}});
 }
 
 HostTensors OrtBuffers::state(std::size_t rows, std::int64_t source, std::int64_t target, bool logits) const {
@@ -119,20 +119,20 @@ HostTensors OrtBuffers::state(std::size_t rows, std::int64_t source, std::int64_
   return result;
 }
 
-// Cross-attention's come with the first sentences.
+// Tensors of cross-attention are added when the first sentences are placed.
 HostTensors OrtBuffers::inputs(const Sizes& sizes) const {
-  return zeros(those(step_.inputs, [](const Tensor& tensor) { return !is_cross(tensor.name); }), sizes);
+  return zeros(filtered(step_.inputs, [](const Tensor& tensor) { return !is_cross(tensor.name); }), sizes);
 }
 
 HostTensors OrtBuffers::outputs(const Sizes& sizes, const std::vector<std::string>& names) const {
   const auto is_named = [&](const Tensor& tensor) {
     return std::find(names.begin(), names.end(), tensor.name) != names.end();
   };
-  return zeros(those(step_.outputs, is_named), sizes);
+  return zeros(filtered(step_.outputs, is_named), sizes);
 }
 
 HostTensors OrtBuffers::cross(std::size_t rows, std::int64_t source) const {
-  const auto tensors = those(step_.inputs, [](const Tensor& tensor) { return is_cross(tensor.name); });
+  const auto tensors = filtered(step_.inputs, [](const Tensor& tensor) { return is_cross(tensor.name); });
   return zeros(tensors, {{"batch", static_cast<std::int64_t>(rows)}, {"source", source}});
 }
 

@@ -1,6 +1,6 @@
-// Both sessions work on the one stream of the device, which orders copies and steps without any waiting. The device
-// captures a step as a CUDA graph, as with TensorRT: ONNX Runtime's own graphs belong to one thread each, and a stream
-// of tokens may be read by any thread. Temporaries are ONNX Runtime's; they are dead between two runs, and runs do not
+// Both sessions use the stream of the device, which orders copies and steps without waiting. The device captures steps
+// as CUDA graphs, as for TensorRT. CUDA graphs of ONNX Runtime are not used, because they belong to one thread, but any
+// thread may read a stream of tokens. ONNX Runtime owns the temporaries. They are unused between runs, and runs do not
 // overlap.
 
 #include "engines/ort_cuda.hpp"
@@ -22,9 +22,9 @@ namespace txport::core {
 
 namespace {
 
-constexpr std::int64_t kShortestTarget = 32;
+constexpr std::int64_t kMinTarget = 32;
 
-// A session with its tensors bound.
+// A session with bound tensors.
 class Bound {
  public:
   Bound(Ort::Session& session, const Graph& graph, const DeviceTensors& tensors, bool on_gpu)
@@ -39,7 +39,7 @@ class Bound {
     for (const Tensor& tensor : graph.outputs) {
       if (is_bound(tensor)) binding_.BindOutput(tensor.name.c_str(), value(tensor));
     }
-    // The stream orders everything; only looking waits for it.
+    // The stream orders all work; the host only waits when it reads.
     if (on_gpu) options_.AddConfigEntry("disable_synchronize_execution_providers", "1");
   }
 
@@ -51,15 +51,15 @@ class Bound {
   Ort::IoBinding binding_;
 };
 
-std::int64_t power_of_two(std::int64_t number, std::int64_t most) {
+std::int64_t power_of_two(std::int64_t number, std::int64_t maximum) {
   std::int64_t power = 1;
   while (power < number) power *= 2;
-  return std::min(power, most);
+  return std::min(power, maximum);
 }
 
 class OrtProgram : public Program {
  public:
-  // `device` must outlive it.
+  // `device` must outlive the program.
   OrtProgram(OrtSessions sessions, std::unique_ptr<BeamSession> beams, const Manifest& manifest, Device& device,
              bool on_gpu)
       : sessions_(std::make_unique<const OrtSessions>(std::move(sessions))),
@@ -77,16 +77,17 @@ class OrtProgram : public Program {
   OrtProgram(const OrtProgram&) = delete;
   OrtProgram& operator=(const OrtProgram&) = delete;
 
-  // Any number of rows. Their weights are on the GPU once more.
+  // The graph supports any number of rows. Its session has its own copy of the weights on the GPU.
   const Graph* beam_graph(std::int64_t /*beams*/) const override {
     return beams_->open() == nullptr ? nullptr : &beams_->graph();
   }
 
-  // Powers of two, so that buffers and captured steps are reused.
-  StepSizes bucket(const StepSizes& asked) const override {
-    const std::int64_t target = power_of_two(std::max(asked.target, kShortestTarget), limits_.target);
-    const std::int64_t most = std::max<std::int64_t>(limits_.batch / asked.beams, 1);
-    return {power_of_two(asked.batch, most), source_bucket(asked.source, limits_.source), target, asked.beams};
+  // Round sizes up to powers of two, so that buffers and captured steps are reused.
+  StepSizes bucket(const StepSizes& requested) const override {
+    const std::int64_t target = power_of_two(std::max(requested.target, kMinTarget), limits_.target);
+    const std::int64_t maximum = std::max<std::int64_t>(limits_.batch / requested.beams, 1);
+    return {power_of_two(requested.batch, maximum), source_bucket(requested.source, limits_.source), target,
+            requested.beams};
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
@@ -96,9 +97,11 @@ class OrtProgram : public Program {
     return [bound] { bound->run(); };
   }
 
-  // What lies at an address follows from the sizes, and so does what is computed.
+  // A captured run can be reused for the same address and sizes, which determine the computation.
   void encode(const DeviceTensors& tensors, const StepSizes& sizes) const override {
-    const auto run = [&] { Bound(sessions_->encoder, encoder_, tensors, on_gpu_).run(); };  // within this call only
+    const auto run = [&] {
+      Bound(sessions_->encoder, encoder_, tensors, on_gpu_).run();
+    };  // only called during this call
     on_gpu_ ? encoder_runs_.launch({tensors.at("input_ids").address, sizes.batch, sizes.source}, run) : run();
   }
 

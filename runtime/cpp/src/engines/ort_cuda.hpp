@@ -1,4 +1,4 @@
-// ONNX Runtime's CUDA provider as programs of the device layer: it runs on the device's own buffers and stream.
+// ONNX Runtime's CUDA provider as a program of the device layer. It uses the buffers and the stream of the device.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,13 @@
 
 namespace txport::core {
 
-// A bundle on ONNX Runtime's CUDA provider, its state on the GPU. `warn` is called, in the thread of a call, if its
-// steps cannot be captured.
-// Throws BundleError: ONNX Runtime does not load it. MissingLibrary: there is no GPU, or this ONNX Runtime has no CUDA
-// provider.
+// Open a bundle with ONNX Runtime's CUDA provider. Its states are on the GPU. `warn` is called if steps cannot be
+// captured, in the thread of a call. Throws BundleError: ONNX Runtime cannot load the bundle; MissingLibrary: there is
+// no GPU, or this ONNX Runtime has no CUDA provider.
 std::unique_ptr<Engine> open_ort_cuda(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                       const std::function<void(const std::string&)>& warn);
 
-// The same over any device: with `choice.device` cpu, one whose memory is the host's, as in tests.
+// The same on any device. With `choice.device` cpu, the memory of the device must be host memory, as in tests.
 std::unique_ptr<Engine> open_ort_on(std::shared_ptr<Device> device, const Bundle& bundle, const Manifest& manifest,
                                     const Choice& choice, const std::function<void(const std::string&)>& warn);
 

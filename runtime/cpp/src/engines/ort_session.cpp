@@ -34,7 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether this processor adds products of 8 bits in 32 bits: AVX-512 VNNI or AVX VNNI, by CPUID's leaf 7.
+// Return whether this processor accumulates int8 products in 32 bits (AVX-512 VNNI or AVX VNNI, CPUID leaf 7).
 bool has_vnni() {
 #ifdef __x86_64__
   unsigned a = 0;
@@ -48,7 +48,7 @@ bool has_vnni() {
 #endif
 }
 
-// Name, type and shape of a graph's tensors, in the order of their names.
+// Type and shape of the tensors of a graph, by name.
 using Signature = std::map<std::string, std::tuple<ONNXTensorElementDataType, std::vector<Size>>>;
 
 Signature signature(const std::vector<Tensor>& tensors) {
@@ -82,10 +82,10 @@ bool fits(const Ort::Session& session, const Graph& graph) {
   return inputs == signature(graph.inputs) && outputs == signature(graph.outputs);
 }
 
-// Whether a reason is that of a call of CUDA, cuBLAS or cuDNN.
+// Return whether a message is from a failed call of CUDA, cuBLAS or cuDNN.
 bool is_cuda_failure(const std::string& reason) { return std::regex_search(reason, std::regex(R"(^CU\w+ failure)")); }
 
-// The error for a provider that cannot be used, whenever that is seen.
+// Return the error for a CUDA provider that cannot be used.
 MissingLibrary no_cuda(const std::string& reason) {
   return MissingLibrary("ONNX Runtime cannot start its CUDA provider: " + reason + "; or use device cpu");
 }
@@ -94,7 +94,7 @@ std::string missing(const std::string& library) {
   return library + " is missing, install it in a folder of the loader, for example of LD_LIBRARY_PATH";
 }
 
-// The generation of CUDA, as 13, whose runtime the provider has loaded; 0 if it has loaded none.
+// Return the major version of the CUDA runtime that the provider has loaded, for example 13; 0 for none.
 int built_for() {
   constexpr int kNewest = 19;
   for (int generation = kNewest; generation > 0; --generation) {
@@ -104,7 +104,7 @@ int built_for() {
   return 0;
 }
 
-// What a driver for an older CUDA needs; empty if it is not older.
+// Return a message if the driver is too old for this ONNX Runtime; otherwise an empty text.
 std::string against_driver() {
   const auto gpu = find_gpu();
   const int built = built_for();
@@ -112,7 +112,7 @@ std::string against_driver() {
   const std::string& driver = std::get<Gpu>(gpu).driver;
   const std::string supported = driver.substr(0, driver.find('.'));
   if (std::stoi(supported) >= built) return "";
-  // The first driver of each generation (CUDA's release notes, table 3).
+  // First driver for each major version of CUDA (CUDA release notes, table 3).
   static const std::map<int, std::string> drivers{{12, "525"}, {13, "580"}};
   const auto first = drivers.find(built);
   return "ONNX Runtime " + onnxruntime_version() + " is built for CUDA " + std::to_string(built) +
@@ -131,14 +131,14 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
                          " needs an ONNX Runtime with its CUDA provider, which this one lacks: use device cpu");
   }
   try {
-    OrtCUDAProviderOptionsV2* made = nullptr;
-    Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
-    const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCudaOptions> cuda(made);
-    // Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The
-    // arena grows by powers of two, its default, so that it settles. Attention by ONNX Runtime's own kernels (flash 1,
-    // memory efficient 2, plain 16; XQA is apart), never by cuDNN's, the default from Hopper on: ONNX Runtime keeps
-    // their code for the thread that first ran them, and unloads it when that thread ends. Captured steps then ran what
-    // lay there instead.
+    OrtCUDAProviderOptionsV2* created = nullptr;
+    Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&created));
+    const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCudaOptions> cuda(created);
+    // Use full float32 MatMul, since ids must equal those of PyTorch: TF32, the default, keeps 10 bits of each factor.
+    // The arena grows by powers of two (the default), so that its size settles. Use ONNX Runtime's attention kernels
+    // (flash 1, memory efficient 2, plain 16; XQA is separate) and never those of cuDNN, the default from Hopper on:
+    // ONNX Runtime unloads their code when the thread that first ran them ends, and captured steps would then execute
+    // unloaded code.
     constexpr std::array names{"use_tf32", "sdpa_kernel"};
     constexpr std::array values{"0", "19"};
     Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptions(cuda.get(), names.data(), values.data(), names.size()));
@@ -149,44 +149,49 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
   }
 }
 
-// Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
+// Microseconds for which threads spin while they wait for the next run or operator; longer than the time of the host
+// between steps.
 constexpr const char* kSpin = "500";
 
-// How to open the sessions of a bundle.
-struct How {
+// Settings for opening sessions.
+struct SessionSettings {
   std::string device;
   int threads;
   void* stream;
 };
 
-Ort::SessionOptions session_options(const How& how) {
+Ort::SessionOptions session_options(const SessionSettings& settings) {
   Ort::SessionOptions options;
-  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // errors are exceptions
-  // On a GPU one thread: the host only launches kernels.
-  options.SetIntraOpNumThreads(how.device != "cpu" ? 1 : how.threads > 0 ? how.threads : limited_cores());
-  // Without the arena the temporaries of a large batch go back to the system; steps are as fast without it.
+  options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // errors are reported as exceptions
+  // On a GPU, one thread suffices, since the host only launches kernels.
+  options.SetIntraOpNumThreads(settings.device != "cpu" ? 1
+                               : settings.threads > 0   ? settings.threads
+                                                        : limited_cores());
+  // Without the arena, the temporaries of a large batch are returned to the system. Steps are equally fast without it.
   options.DisableCpuMemArena();
-  // Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they take
-  // a core from the other session, as at each change between the encoder and the steps.
+  // Each session has its own threads. By default they spin for about 10 ms after a run and occupy cores that the other
+  // session needs, whenever encoder and steps alternate.
   options.AddConfigEntry("session.intra_op.spin_duration_us", kSpin);
-  if (how.device == "cpu") {
-    // On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one element
-    // after the other (Welford 1962) and divides at each.
+  if (settings.device == "cpu") {
+    // On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums sequentially
+    // (Welford 1962) with a division per element.
     options.AddConfigEntry("optimization.disable_specified_optimizers", "SkipLayerNormFusion");
   } else {
-    // A block planned for all temporaries of a run, by its sizes, fits no hole that other sizes left: the encoder's
-    // memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
+    // A memory pattern plans one block for all temporaries of a run. Blocks for other sizes do not fit into its gaps,
+    // so the memory of the encoder doubles once more than necessary, and ONNX Runtime 1.23 still allocates memory in
+    // the third run for some sizes.
     options.DisableMemPattern();
   }
-  options.AddConfigEntry("session.load_model_format", "ONNX");  // never its own format, whatever the name
-  // For int8: x86-64 adds pairs of products in 16 bits then, which overflow, unless this option is set. With VNNI
-  // this would only cost the time that it and AMX save.
+  options.AddConfigEntry("session.load_model_format", "ONNX");  // never the ORT format, for any file name
+  // For int8: without VNNI, x86-64 adds pairs of products in 16 bits, which may overflow unless this option is set.
+  // With VNNI or AMX, the option would only make runs slower.
   if (!has_vnni()) options.AddConfigEntry("session.x64quantprecision", "1");
-  if (how.device != "cpu") append_cuda(options, how.device, how.stream);
+  if (settings.device != "cpu") append_cuda(options, settings.device, settings.stream);
   return options;
 }
 
-// A session of a graph of an archive: ONNX Runtime maps its weights if that is a file, and copies them if not.
+// Open a session for a graph in a file of tx-pack. ONNX Runtime maps the weights of a file, and copies those of a
+// bundle in memory.
 Ort::Session session_of(const Bundle& bundle, const Graph& graph, Ort::SessionOptions options) {
   std::string model(bundle.view(graph.file));
   const Bundle::Place weights = bundle.place(kWeightsName);
@@ -201,10 +206,10 @@ Ort::Session session_of(const Bundle& bundle, const Graph& graph, Ort::SessionOp
   return {environment(), model.data(), model.size(), options};
 }
 
-// The first version whose MultiHeadAttention reads a bias of one head, [batch, 1, 1, source], rightly in all rows.
-constexpr const char* kReadsBias = "1.21.1";
+// First version whose MultiHeadAttention applies a bias of one head, [batch, 1, 1, source], correctly to all rows.
+constexpr const char* kFirstWithBias = "1.21.1";
 
-// The numbers of a version, as {1, 21, 1}.
+// Return the numbers of a version, such as {1, 21, 1}.
 std::array<int, 3> numbers_of(const std::string& version) {
   std::array<int, 3> numbers{};
   std::istringstream stream(version);
@@ -213,24 +218,24 @@ std::array<int, 3> numbers_of(const std::string& version) {
   return numbers;
 }
 
-// Refuse a graph with an operator that this version computes wrongly, without an error, in rows after the first.
+// Refuse a graph with an operator that this version computes incorrectly in rows after the first, without an error.
 void check_version(const Bundle& bundle, const Graph& graph) {
-  if (numbers_of(onnxruntime_version()) >= numbers_of(kReadsBias)) return;
+  if (numbers_of(onnxruntime_version()) >= numbers_of(kFirstWithBias)) return;
   if (bundle.read(graph.file).find("MultiHeadAttention") == std::string::npos) return;
   throw BundleError("ONNX Runtime " + onnxruntime_version() + " computes the lowering " + graph.lowering + " of " +
-                    bundle.name(graph.file) + " wrongly in batches: install " + kReadsBias +
+                    bundle.name(graph.file) + " wrongly in batches: install " + kFirstWithBias +
                     " or newer, or use a bundle with the lowering scatter");
 }
 
-Ort::Session open_session(const Bundle& bundle, const Graph& graph, const How& how) {
+Ort::Session open_session(const Bundle& bundle, const Graph& graph, const SessionSettings& settings) {
   const std::string path = bundle.name(graph.file);
   check_graph(bundle, graph.file);
   check_version(bundle, graph);
   std::shared_lock<std::shared_mutex> uncaptured;
-  if (how.device != "cpu") uncaptured = std::shared_lock(whole_device());
+  if (settings.device != "cpu") uncaptured = std::shared_lock(whole_device());
   try {
-    Ort::Session session = bundle.is_directory() ? Ort::Session(environment(), path.c_str(), session_options(how))
-                                                 : session_of(bundle, graph, session_options(how));
+    Ort::Session session = bundle.is_directory() ? Ort::Session(environment(), path.c_str(), session_options(settings))
+                                                 : session_of(bundle, graph, session_options(settings));
     if (fits(session, graph)) return session;
   } catch (const Ort::Exception& error) {
     const std::string why = reason(error);
@@ -276,22 +281,22 @@ std::string onnxruntime_version() { return onnxruntime_library().GetVersionStrin
 
 fs::path cuda_provider() {
   Dl_info found{};
-  ::dladdr(&onnxruntime_library(), &found);  // data of the library's own
+  ::dladdr(&onnxruntime_library(), &found);  // an address inside the library
   return fs::path(found.dli_fname == nullptr ? "" : found.dli_fname)
       .replace_filename("libonnxruntime_providers_cuda.so");
 }
 
-std::string why_no_cuda(const fs::path& provider, const std::string& given) {
+std::string why_no_cuda(const fs::path& provider, const std::string& reported) {
   if (::dlopen(provider.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
-    const char* said = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
-    const std::string line = said == nullptr ? "" : said;
+    const char* loader_error = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc stores one per thread
+    const std::string line = loader_error == nullptr ? "" : loader_error;
     const auto end = line.find(": cannot open shared object file");
-    if (end != std::string::npos && line.rfind("libcuda.so", 0) != 0) {  // which is the driver's
+    if (end != std::string::npos && line.rfind("libcuda.so", 0) != 0) {  // libcuda.so is part of the driver
       return missing(line.substr(0, end));
     }
   }
   const std::string against = against_driver();
-  return against.empty() ? given + (given.empty() ? "" : ", ") + "check the driver with nvidia-smi" : against;
+  return against.empty() ? reported + (reported.empty() ? "" : ", ") + "check the driver with nvidia-smi" : against;
 }
 
 bool has_cuda_provider() {
@@ -304,19 +309,19 @@ bool has_cuda_provider() {
 OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const Choice& choice, int threads,
                           void* stream) {
   environment();
-  const How how{choice.device, threads, stream};
-  auto encoder =
-      std::async(std::launch::async, open_session, std::cref(bundle), std::cref(manifest.encoder()), std::cref(how));
+  const SessionSettings settings{choice.device, threads, stream};
+  auto encoder = std::async(std::launch::async, open_session, std::cref(bundle), std::cref(manifest.encoder()),
+                            std::cref(settings));
   std::exception_ptr failure;
   for (const std::string& lowering : choice.lowerings) {
     const Graph& graph = manifest.step(lowering);
     try {
-      Ort::Session step = open_session(bundle, graph, how);
+      Ort::Session step = open_session(bundle, graph, settings);
       Ort::Session opened = encoder.get();
       return {"ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering,
               std::move(opened), std::move(step), graph};
     } catch (const BundleError&) {
-      if (!encoder.valid()) throw;  // the encoder's own failure
+      if (!encoder.valid()) throw;  // the encoder failed
       if (!failure) failure = std::current_exception();
     }
   }
@@ -353,7 +358,7 @@ void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBin
   try {
     session.Run(options, binding);
   } catch (const Ort::Exception& error) {
-    // The provider looks for it when it first needs it.
+    // The provider loads cuDNN only when it first needs it.
     if (std::string(error.what()).find("cuDNN is unavailable") != std::string::npos) {
       throw no_cuda(missing("libcudnn.so.9"));
     }

@@ -1,4 +1,4 @@
-// One graph opened by ONNX Runtime, and what its C++ API needs from us.
+// Sessions of ONNX Runtime, and helpers for its C++ API.
 #pragma once
 
 #define ORT_API_MANUAL_INIT
@@ -16,52 +16,52 @@
 
 namespace txport::core {
 
-// ONNX Runtime's name of a type of ours, and the bytes of one item.
+// An element type of ONNX Runtime, and its size in bytes.
 struct Type {
   ONNXTensorElementDataType onnx;
   std::size_t bytes;
 };
 Type type_of(const std::string& dtype);
 
-// The first line of ONNX Runtime's message, without its error codes and C++ source locations; of a failure of CUDA what
-// failed and why, as "CUDA failure 35: CUDA driver version is insufficient".
+// Return the first line of ONNX Runtime's message without error codes and source locations. For CUDA failures, return
+// only the failure and its reason: "CUDA failure 35: CUDA driver version is insufficient".
 std::string reason(const std::exception& error);
 
-// The process's one environment of ONNX Runtime. Throws MissingLibrary: the library cannot be loaded.
+// Return ONNX Runtime's environment of this process. Throws MissingLibrary: the library cannot be loaded.
 Ort::Env& environment();
 
-// The version of ONNX Runtime, as it calls itself.
+// Return the version that ONNX Runtime reports.
 std::string onnxruntime_version();
 
-// The sessions of a bundle, opened side by side, since each packs its weights as it opens.
+// The sessions of a bundle. They are opened in parallel, since each packs its weights when it opens.
 struct OrtSessions {
-  std::string name;  // of the library, where it runs and the lowering, for people
-  // Mutable because the C++ API declares Run as not const; the function under it may be called by many threads at once.
+  std::string name;  // library, device and lowering, for messages
+  // Mutable because Run is not const in the C++ API. The underlying function may be called by several threads at once.
   mutable Ort::Session encoder;
   mutable Ort::Session step;
   Graph step_graph;
 };
 
-// Open the encoder and the first of the chosen lowerings that ONNX Runtime loads. `stream` is the cudaStream_t that its
-// CUDA provider works on; of use for device cuda only.
-// Throws BundleError: ONNX Runtime does not load one, or it contradicts the manifest. ResourceError: for want of
-// memory. MissingLibrary: this ONNX Runtime has no CUDA provider, or one that does not start.
+// Open the encoder and the first of the chosen lowerings that ONNX Runtime can load. `stream` is the cudaStream_t for
+// the CUDA provider, only used with device cuda. Throws BundleError: ONNX Runtime cannot load a graph, or the graph
+// contradicts the manifest; ResourceError: memory does not suffice; MissingLibrary: this ONNX Runtime has no CUDA
+// provider, or the provider does not start.
 OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const Choice& choice, int threads,
                           void* stream);
 
-// Open one more graph of a bundle on the CPU. Throws as `open_sessions`.
+// Open another graph of a bundle on the CPU. Throws the errors of `open_sessions`.
 Ort::Session open_on_cpu(const Bundle& bundle, const Graph& graph, int threads);
 
-// The session of the step of beam search, opened when it is first needed. Threads may share one.
+// The session of the beam search step, opened at its first use. Threads may share one object.
 class BeamSession {
  public:
-  // `device`, `threads` and `stream` as of `open_sessions`.
+  // `device`, `threads` and `stream` are as in `open_sessions`.
   BeamSession(Bundle bundle, const Manifest& manifest, std::string device, int threads, void* stream);
 
-  // Null for a bundle without it, and for an ONNX Runtime before 1.25, which does not support its opset: the rows of a
-  // sentence are then ordinary rows. Throws as `open_sessions` otherwise.
+  // Return the session. Null if the bundle does not have the graph, or if ONNX Runtime is older than 1.25 and does not
+  // support its opset; beams are then ordinary rows. Otherwise throws the errors of `open_sessions`.
   Ort::Session* open() const;
-  // Its graph, if `open` gives a session.
+  // Return its graph. Only valid if `open` returns a session.
   const Graph& graph() const { return *graph_; }
 
  private:
@@ -74,18 +74,18 @@ class BeamSession {
   mutable std::optional<Ort::Session> session_;
 };
 
-// Run a session over what is bound. Throws EngineError: ONNX Runtime failed. MissingLibrary: its CUDA provider does not
-// find cuDNN. ResourceError: for want of memory.
+// Run a session with bound tensors. Throws EngineError: ONNX Runtime failed; MissingLibrary: its CUDA provider cannot
+// find cuDNN; ResourceError: memory does not suffice.
 void run(Ort::Session& session, const Ort::RunOptions& options, const Ort::IoBinding& binding);
 
-// The file of ONNX Runtime's CUDA provider, which lies beside the library.
+// Return the path of ONNX Runtime's CUDA provider, which is in the folder of the library.
 std::filesystem::path cuda_provider();
 
-// Why ONNX Runtime could not start that provider: a library that is missing, a driver for an older CUDA, or the reason
-// that was given.
-std::string why_no_cuda(const std::filesystem::path& provider, const std::string& given = "");
+// Return the reason why ONNX Runtime cannot start the CUDA provider: a missing library, a driver for an older CUDA, or
+// otherwise the `reported` reason.
+std::string why_no_cuda(const std::filesystem::path& provider, const std::string& reported = "");
 
-// Whether this ONNX Runtime has its CUDA provider.
+// Return whether this ONNX Runtime has its CUDA provider.
 bool has_cuda_provider();
 
 }  // namespace txport::core

@@ -11,18 +11,18 @@ namespace txport::core {
 
 namespace {
 
-// Whether this tensor has an entry for each of the batch,
+// Return whether a tensor has batch entries.
 bool has_entries(const std::string& name) { return name != kCachePositions && name != kSlotPositions; }
-// and whether that moves with it.
+// Return whether the entries of a tensor move with their rows.
 bool moves(const std::string& name) { return has_entries(name) && name != kLogits && name != "rows"; }
 
-// One row of the encoder's keys or values; the rest of the row is zeroed.
+// Copy one row of the encoder's keys or values. The rest of the target row becomes zero.
 void copy_source(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row) {
   std::memset(to.data() + to_row * to.row_bytes(), 0, to.row_bytes());
   to.copy_tokens(to_row, from, from_row, from.size(2));
 }
 
-// One row of the encoder's bias `[batch, 1, 1, source]`; the rest of the row is masked.
+// Copy one row of the encoder's bias `[batch, 1, 1, source]`. The rest of the target row is masked.
 void copy_bias(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row) {
   std::byte* row = to.data() + to_row * to.row_bytes();
   std::memcpy(row, from.data() + from_row * from.row_bytes(), from.row_bytes());
@@ -31,7 +31,7 @@ void copy_bias(const HostTensor& to, std::size_t to_row, const HostTensor& from,
   }
 }
 
-// A row, or the first tokens of a row of a cache.
+// Copy a row or, if `tokens` is positive, the first tokens of a row of a cache.
 void copy_part(const HostTensor& to, std::size_t to_row, const HostTensor& from, std::size_t from_row,
                std::int64_t tokens) {
   if (tokens > 0) {
@@ -41,16 +41,16 @@ void copy_part(const HostTensor& to, std::size_t to_row, const HostTensor& from,
   }
 }
 
-// Copies row `rows[i]` of a tensor to each row i of `changed`. Where a row would be overwritten before it is copied,
-// all go by way of others.
+// Copy row `rows[i]` of a tensor to each row i of `changed`. If a row could be overwritten before it is copied, all
+// rows are first copied to a buffer.
 void move_rows(const HostTensor& tensor, const std::vector<std::size_t>& changed, const std::vector<std::size_t>& rows,
                std::int64_t tokens) {
-  const bool from_behind = std::all_of(changed.begin(), changed.end(), [&](std::size_t i) { return rows[i] > i; });
-  const HostTensor aside = from_behind ? tensor : tensor.like(changed.size());
+  const bool is_forward = std::all_of(changed.begin(), changed.end(), [&](std::size_t i) { return rows[i] > i; });
+  const HostTensor buffer = is_forward ? tensor : tensor.like(changed.size());
   for (std::size_t k = 0; k < changed.size(); ++k) {
-    copy_part(aside, from_behind ? changed[k] : k, tensor, rows[changed[k]], tokens);
+    copy_part(buffer, is_forward ? changed[k] : k, tensor, rows[changed[k]], tokens);
   }
-  for (std::size_t k = 0; !from_behind && k < changed.size(); ++k) copy_part(tensor, changed[k], aside, k, tokens);
+  for (std::size_t k = 0; !is_forward && k < changed.size(); ++k) copy_part(tensor, changed[k], buffer, k, tokens);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ OrtState::OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t batch
   bind();
 }
 
-// All tensors but cross-attention's, which come with the first sentences.
+// Bind all tensors except those of cross-attention, which are added when the first sentences are placed.
 void OrtState::bind() {
   const Graph& graph = steps_.buffers.step();
   for (const Tensor& tensor : graph.inputs) {
@@ -79,20 +79,20 @@ void OrtState::bind() {
   if (tensors_.count(kLogits) == 1) binding_.BindOutput(kLogits, tensors_.at(kLogits).value());
 }
 
-// What earlier sentences left in a row is cleared: it is masked, but a NaN would come through the mask.
+// The values of earlier sentences in a row are cleared. They are masked, but a NaN would propagate through the mask.
 void OrtState::place(const std::vector<std::size_t>& rows, const Memory& memory,
                      const std::vector<std::size_t>& memory_rows, const Ids& target_limits) {
   const HostTensors& encoded = dynamic_cast<const OrtMemory&>(memory).tensors();
-  const bool take = rows == memory_rows && is_all(rows) && fits(encoded.at(kCrossBias));
-  if (take) {
+  const bool reuses_memory = rows == memory_rows && is_all(rows) && fits(encoded.at(kCrossBias));
+  if (reuses_memory) {
     use_cross(encoded);
   } else if (tensors_.count(kCrossBias) == 0) {
     use_cross(steps_.buffers.cross(batch_, source_));
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::size_t row = rows[i];
-    if (!clean_) clear_row(row);
-    if (!take) copy_memory_row(encoded, memory_rows[i], row);
+    if (!caches_are_zero_) clear_row(row);
+    if (!reuses_memory) copy_memory_row(encoded, memory_rows[i], row);
     token_ids()[row * beams_] = steps_.tokens.bos;
     positions()[row] = 0;
     finished()[row * beams_] = false;
@@ -102,16 +102,16 @@ void OrtState::place(const std::vector<std::size_t>& rows, const Memory& memory,
 }
 
 void OrtState::step(std::int64_t count) {
-  clean_ = false;
+  caches_are_zero_ = false;
   for (std::int64_t i = 0; i < count; ++i) {
     run(steps_.session, Ort::RunOptions{nullptr}, binding_);
-    made_.insert(made_.end(), token_ids(), token_ids() + rows());
+    generated_.insert(generated_.end(), token_ids(), token_ids() + rows());
   }
 }
 
 StepOutput OrtState::read() {
-  StepOutput output{std::move(made_), std::vector<bool>(finished(), finished() + rows())};
-  made_.clear();
+  StepOutput output{std::move(generated_), std::vector<bool>(finished(), finished() + rows())};
+  generated_.clear();
   return output;
 }
 
@@ -146,15 +146,15 @@ std::unique_ptr<DecoderState> OrtState::resized(const std::vector<std::size_t>& 
   return target == target_ ? std::move(next) : next->with_caches(target);
 }
 
-// A state that continues this one's rows.
+// Create a state that continues the rows of this one.
 std::unique_ptr<OrtState> OrtState::next(HostTensors tensors, std::size_t batch, std::int64_t target) const {
-  auto made = of(std::move(tensors), batch, target);
-  made->clean_ = clean_;
-  made->placed_ = placed_;
-  return made;
+  auto created = with_tensors(std::move(tensors), batch, target);
+  created->caches_are_zero_ = caches_are_zero_;
+  created->placed_ = placed_;
+  return created;
 }
 
-std::unique_ptr<OrtState> OrtState::of(HostTensors tensors, std::size_t batch, std::int64_t target) const {
+std::unique_ptr<OrtState> OrtState::with_tensors(HostTensors tensors, std::size_t batch, std::int64_t target) const {
   return std::make_unique<OrtState>(steps_, std::move(tensors), batch, source_, target);
 }
 
@@ -162,24 +162,24 @@ HostTensors OrtState::allocated(std::size_t batch, std::int64_t target) const {
   return steps_.buffers.state(batch, source_, target, tensors_.count(kLogits) == 1);
 }
 
-// Whether these are all entries, in order.
+// Return whether these are all entries, in order.
 bool OrtState::is_all(const std::vector<std::size_t>& entries) const {
   std::vector<std::size_t> all(batch_);
   std::iota(all.begin(), all.end(), std::size_t{0});
   return entries == all;
 }
 
-// How much of its caches an entry has used.
+// Return how many cache slots an entry has used.
 std::int64_t OrtState::used(std::size_t row) const {
   return (positions()[row] + 1) * static_cast<std::int64_t>(beams_);
 }
 
-// Whether encoder output, by its bias `[batch, 1, 1, source]`, has the shapes of this state's own tensors.
+// Return whether encoder output has the shapes of this state's tensors, according to its bias `[batch, 1, 1, source]`.
 bool OrtState::fits(const HostTensor& bias) const {
   return bias.size(0) == static_cast<std::int64_t>(batch_) && bias.size(3) == source_;
 }
 
-// Use the encoder's output itself, or share another state's.
+// Use the buffers of the encoder output or of another state without copying.
 void OrtState::use_cross(const HostTensors& others) {
   for (const auto& [name, tensor] : others) {
     if (!is_cross(name)) continue;
@@ -210,48 +210,49 @@ std::unique_ptr<OrtState> OrtState::narrowed(const std::vector<std::size_t>& ent
   for (const auto& [name, tensor] : tensors_) {
     front.emplace(name, has_entries(name) ? tensor.front(entries.size()) : tensor);
   }
-  auto made = next(std::move(front), entries.size(), target_);
-  std::copy_n(sentences_.begin(), entries.size(), made->sentences_.begin());
-  return made;
+  auto created = next(std::move(front), entries.size(), target_);
+  std::copy_n(sentences_.begin(), entries.size(), created->sentences_.begin());
+  return created;
 }
 
 std::unique_ptr<OrtState> OrtState::widened(const std::vector<std::size_t>& entries, std::int64_t target) const {
-  auto made = next(allocated(entries.size(), target), entries.size(), target);
-  if (tensors_.count(kCrossBias) == 1) made->use_cross(steps_.buffers.cross(entries.size(), source_));
-  for (std::size_t row = 0; row < entries.size(); ++row) made->copy_state_row(*this, entries[row], row);
-  return made;
+  auto created = next(allocated(entries.size(), target), entries.size(), target);
+  if (tensors_.count(kCrossBias) == 1) created->use_cross(steps_.buffers.cross(entries.size(), source_));
+  for (std::size_t row = 0; row < entries.size(); ++row) created->copy_state_row(*this, entries[row], row);
+  return created;
 }
 
-// All rows, with caches of another length.
+// Return a state with all rows and caches of another length.
 std::unique_ptr<OrtState> OrtState::with_caches(std::int64_t target) const {
-  auto made = next(allocated(batch_, target), batch_, target);
-  made->use_cross(tensors_);
-  for (std::size_t row = 0; row < batch_; ++row) made->copy_state_row(*this, row, row);
-  return made;
+  auto created = next(allocated(batch_, target), batch_, target);
+  created->use_cross(tensors_);
+  for (std::size_t row = 0; row < batch_; ++row) created->copy_state_row(*this, row, row);
+  return created;
 }
 
-// Copy these rows to the first rows of the same buffers. What an earlier sentence left beyond the end of the one that
-// moves in is overwritten as well: see `place`. Cross-attention stays where a row keeps its sentence.
+// Copy these rows to the first rows of the same buffers. Values of an earlier sentence after the end of the copied one
+// are also overwritten; see `place`. Cross-attention is not copied if a row keeps its sentence.
 void OrtState::gather(const std::vector<std::size_t>& rows) {
   std::int64_t longest = 0;
   std::vector<std::size_t> changed;
-  std::vector<std::size_t> others;
+  std::vector<std::size_t> moved;
   Ids sentences;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     sentences.push_back(sentences_[rows[i]]);
     if (rows[i] == i) continue;
     changed.push_back(i);
-    if (sentences[i] != sentences_[i]) others.push_back(i);
+    if (sentences[i] != sentences_[i]) moved.push_back(i);
     longest = std::max({longest, used(i), used(rows[i])});
   }
   for (const auto& [name, tensor] : tensors_) {
     if (!moves(name)) continue;
-    move_rows(tensor, is_cross(name) ? others : changed, rows, is_cache(name) ? std::min(longest, tensor.size(2)) : 0);
+    move_rows(tensor, is_cross(name) ? moved : changed, rows, is_cache(name) ? std::min(longest, tensor.size(2)) : 0);
   }
   std::copy(sentences.begin(), sentences.end(), sentences_.begin());
 }
 
-// Into new buffers, whose caches are zero and may have another length. Cross-attention's tensors may be shared.
+// Copy a row to new buffers, whose caches are zero and may have another length. Tensors of cross-attention may be
+// shared.
 void OrtState::copy_state_row(const OrtState& from, std::size_t from_row, std::size_t row) {
   sentences_[row] = from.sentences_[from_row];
   for (const auto& [name, tensor] : tensors_) {

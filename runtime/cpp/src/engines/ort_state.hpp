@@ -1,7 +1,7 @@
 // A running batch on ONNX Runtime's CPU provider.
 //
-// A state binds every buffer of its step once, caches and ids in = out: a step is then one call that allocates nothing
-// of ours.
+// A state binds all buffers of a step once. Caches and ids are input and output in the same buffers, so a step is one
+// call that does not allocate buffers.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace txport::core {
 
-// What all states of an engine share; it must outlive them.
+// Data that all states of an engine share. It must outlive them.
 struct OrtSteps {
   const OrtBuffers& buffers;
   Ort::Session& session;
@@ -22,7 +22,7 @@ struct OrtSteps {
 
 class OrtState : public DecoderState {
  public:
-  // `tensors` are those of OrtBuffers::state, with an entry for each of `batch`, which `beams` rows share.
+  // `tensors` are from OrtBuffers::state. They have `batch` entries; `beams` rows share each entry.
   OrtState(const OrtSteps& steps, HostTensors tensors, std::size_t batch, std::int64_t source, std::int64_t target,
            std::size_t beams = 1);
 
@@ -47,27 +47,27 @@ class OrtState : public DecoderState {
   Ort::IoBinding& binding() { return binding_; }
   std::size_t batch() const { return batch_; }
   std::size_t beams() const { return beams_; }
-  Ids& made() { return made_; }
+  Ids& generated() { return generated_; }
   void set_target(std::int64_t target) { target_ = target; }
 
   std::int64_t* token_ids() const { return tensors_.at("token_ids").as<std::int64_t>(); }
-  // The tokens that each entry has made.
+  // Return the number of tokens that each entry has generated.
   virtual std::int64_t* positions() const { return tensors_.at("positions").as<std::int64_t>(); }
   bool* finished() const { return tensors_.at("finished").as<bool>(); }
   std::int64_t* target_limits() const { return tensors_.at("target_limits").as<std::int64_t>(); }
 
-  // The state before its first step again.
-  void begin_step() { clean_ = false; }
+  // Record that steps may have written to the caches.
+  void begin_step() { caches_are_zero_ = false; }
   void bind();
-  // Entries, no more than there are, at the front of the same buffers: nothing is allocated or zeroed.
+  // Return a state with some of the entries, moved to the front of the same buffers. Nothing is allocated or zeroed.
   std::unique_ptr<OrtState> narrowed(const std::vector<std::size_t>& entries);
-  // More entries than there are, in new buffers.
+  // Return a state with more entries, in new buffers.
   std::unique_ptr<OrtState> widened(const std::vector<std::size_t>& entries, std::int64_t target) const;
 
-  // A state of these tensors, and the tensors of a new one.
-  virtual std::unique_ptr<OrtState> of(HostTensors tensors, std::size_t batch, std::int64_t target) const;
+  // Create a state from tensors, and allocate the tensors of a new state.
+  virtual std::unique_ptr<OrtState> with_tensors(HostTensors tensors, std::size_t batch, std::int64_t target) const;
   virtual HostTensors allocated(std::size_t batch, std::int64_t target) const;
-  // The logits of all rows.
+  // Return the logits of all rows.
   virtual const HostTensor& all_logits() const { return tensors_.at("logits"); }
 
  private:
@@ -78,10 +78,11 @@ class OrtState : public DecoderState {
   std::int64_t source_;
   std::int64_t target_;
   Ort::IoBinding binding_;
-  bool clean_ = true;  // nothing was written into the caches yet
-  Ids sentences_;      // which each entry has, counted as they are placed: those of one have equal cross-attention
+  bool caches_are_zero_ = true;  // no step has written to the caches yet
+  Ids sentences_;  // number of the sentence of each entry, in the order of placement; equal numbers have equal
+                   // cross-attention
   std::int64_t placed_ = 0;
-  Ids made_;
+  Ids generated_;
 
   std::unique_ptr<OrtState> next(HostTensors tensors, std::size_t batch, std::int64_t target) const;
   bool is_all(const std::vector<std::size_t>& entries) const;

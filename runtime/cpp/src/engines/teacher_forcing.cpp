@@ -18,7 +18,7 @@ namespace txport::core {
 
 namespace {
 
-// The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
+// Maximum number of values of one output, or of all logits, of a run (64 MiB), unless a single sentence needs more.
 constexpr std::size_t kMaxNumbers = std::size_t{1} << 24;
 
 std::string users_of(const std::string& role) {
@@ -50,13 +50,13 @@ Padded padded(const std::vector<Ids>& all, const std::vector<std::size_t>& rows,
   return result;
 }
 
-// A view for ONNX Runtime.
+// Return a view for ONNX Runtime.
 Ort::Value tensor_of(Ids& numbers, const std::vector<std::int64_t>& shape) {
   const auto host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
   return Ort::Value::CreateTensor<std::int64_t>(host, numbers.data(), numbers.size(), shape.data(), shape.size());
 }
 
-// Tensors by name: what a graph reads, and what it makes.
+// Inputs or outputs of a graph, by name.
 using Named = std::map<std::string, Ort::Value>;
 
 class OrtTeacherForcing : public TeacherForcing {
@@ -66,24 +66,24 @@ class OrtTeacherForcing : public TeacherForcing {
 
   void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
             const std::function<void(std::size_t, Reading)>& take) const override {
-    environment();  // the engine may do without ONNX Runtime, and nothing have loaded it
+    environment();  // load ONNX Runtime, which the engine may not use
     const auto numbers = [this](std::size_t source, std::size_t target) {
       const ModelSizes& model = manifest_.model;
       const auto maps = static_cast<std::size_t>(model.decoder_layers * model.heads);
-      // All are computed, even unused ones.
+      // All outputs are computed, even unused ones.
       return target * std::max(static_cast<std::size_t>(model.target_vocabulary), maps * std::max(source, target));
     };
-    std::vector<const char*> wanted{"log_probabilities"};
-    if (cross) wanted.push_back("cross_attention");
+    std::vector<const char*> requested{"log_probabilities"};
+    if (cross) requested.push_back("cross_attention");
     for (const auto& rows : batches_of(sources, targets, manifest_.limits().batch, numbers)) {
-      const Named found = decode(sources, targets, rows, wanted);
-      const auto* scores = found.at("log_probabilities").GetTensorData<float>();
-      const auto width = static_cast<std::size_t>(sizes_of(found.at("log_probabilities"))[1]);
+      const Named outputs = decode(sources, targets, rows, requested);
+      const auto* scores = outputs.at("log_probabilities").GetTensorData<float>();
+      const auto width = static_cast<std::size_t>(sizes_of(outputs.at("log_probabilities"))[1]);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const float* start = scores + i * width;
         Reading reading{{start, start + targets[rows[i]].size()}, {}};
         if (cross) {
-          reading.cross = cross_of(found.at("cross_attention"), i, targets[rows[i]].size(), sources[rows[i]].size());
+          reading.cross = cross_of(outputs.at("cross_attention"), i, targets[rows[i]].size(), sources[rows[i]].size());
         }
         take(rows[i], std::move(reading));
       }
@@ -99,11 +99,11 @@ class OrtTeacherForcing : public TeacherForcing {
       return source * std::max(width, static_cast<std::size_t>(model.encoder_layers * model.encoder_heads) * source);
     };
     for (const auto& rows : batches_of(sources, sources, manifest_.limits().batch, numbers)) {
-      Padded given = padded(sources, rows, manifest_.tokens.pad);
-      const Named found = run(*manifest_.optional_graph(kEncoderAttention), source_tensors(given), {"memory"});
-      const auto* memory = found.at("memory").GetTensorData<float>();
+      Padded source = padded(sources, rows, manifest_.tokens.pad);
+      const Named outputs = run(*manifest_.optional_graph(kEncoderAttention), source_tensors(source), {"memory"});
+      const auto* memory = outputs.at("memory").GetTensorData<float>();
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        const float* start = memory + i * given.longest * width;
+        const float* start = memory + i * source.longest * width;
         const std::size_t length = sources[rows[i]].size();
         take(rows[i], {length, width, {start, start + length * width}});
       }
@@ -116,20 +116,20 @@ class OrtTeacherForcing : public TeacherForcing {
   const Engine& engine_;
   const int threads_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, Ort::Session> sessions_;  // of each graph, by its name
+  mutable std::map<std::string, Ort::Session> sessions_;  // by name of the graph
 
   static std::vector<std::int64_t> sizes_of(const Ort::Value& tensor) {
     return tensor.GetTensorTypeAndShapeInfo().GetShape();
   }
 
-  static Named source_tensors(Padded& given) {
+  static Named source_tensors(Padded& source) {
     Named inputs;
-    inputs.emplace("input_ids", tensor_of(given.ids, given.shape()));
-    inputs.emplace("source_lengths", tensor_of(given.lengths, {given.shape()[0]}));
+    inputs.emplace("input_ids", tensor_of(source.ids, source.shape()));
+    inputs.emplace("source_lengths", tensor_of(source.lengths, {source.shape()[0]}));
     return inputs;
   }
 
-  // Of row `row` of a tensor `[layers, batch, heads, target, source]`.
+  // Return cross-attention of one row of a tensor `[layers, batch, heads, target, source]`.
   static CrossAttention cross_of(const Ort::Value& tensor, std::size_t row, std::size_t targets, std::size_t sources) {
     const std::vector<std::int64_t> shape = sizes_of(tensor);
     const auto size = [&shape](std::size_t axis) { return static_cast<std::size_t>(shape[axis]); };
@@ -149,10 +149,10 @@ class OrtTeacherForcing : public TeacherForcing {
   }
 
   Named decode(const std::vector<Ids>& sources, const std::vector<Ids>& targets, const std::vector<std::size_t>& rows,
-               const std::vector<const char*>& wanted) const {
+               const std::vector<const char*>& requested) const {
     Padded source = padded(sources, rows, manifest_.tokens.pad);
     Padded target = padded(targets, rows, manifest_.tokens.pad);
-    // The engine on the CPU encodes for this one too; others keep elsewhere what they encode.
+    // ONNX Runtime on the CPU can share its encoder. The outputs of other engines are not in host memory.
     const auto memory = encode_on_host(engine_, source.ids, source.lengths);
     Named inputs;
     if (memory != nullptr) {
@@ -162,10 +162,10 @@ class OrtTeacherForcing : public TeacherForcing {
     }
     inputs.emplace("target_ids", tensor_of(target.ids, target.shape()));
     inputs.emplace("target_lengths", tensor_of(target.lengths, {target.shape()[0]}));
-    return run(*manifest_.optional_graph(kDecoder), inputs, wanted);
+    return run(*manifest_.optional_graph(kDecoder), inputs, requested);
   }
 
-  // What the encoder makes and the decoder reads.
+  // Return the names of outputs of the encoder that the decoder reads.
   std::vector<const char*> cross_names() const {
     std::vector<const char*> names;
     for (const Tensor& tensor : manifest_.optional_graph(kDecoder)->inputs) {
@@ -174,27 +174,27 @@ class OrtTeacherForcing : public TeacherForcing {
     return names;
   }
 
-  Named run(const Graph& graph, const Named& inputs, const std::vector<const char*>& wanted) const {
+  Named run(const Graph& graph, const Named& inputs, const std::vector<const char*>& requested) const {
     std::vector<const char*> names;
-    std::vector<const OrtValue*> given;
+    std::vector<const OrtValue*> input_values;
     for (const Tensor& tensor : graph.inputs) {
       names.push_back(tensor.name.c_str());
-      given.push_back(inputs.at(tensor.name));
+      input_values.push_back(inputs.at(tensor.name));
     }
-    std::vector<OrtValue*> made(wanted.size());
+    std::vector<OrtValue*> values(requested.size());
     Ort::Session& opened = session(graph);
     try {
-      Ort::ThrowOnError(Ort::GetApi().Run(opened, nullptr, names.data(), given.data(), given.size(), wanted.data(),
-                                          wanted.size(), made.data()));
+      Ort::ThrowOnError(Ort::GetApi().Run(opened, nullptr, names.data(), input_values.data(), input_values.size(),
+                                          requested.data(), requested.size(), values.data()));
     } catch (const Ort::Exception& error) {
       throw_failure("ONNX Runtime failed: " + reason(error));
     }
-    Named found;
-    for (std::size_t i = 0; i < wanted.size(); ++i) found.emplace(wanted[i], Ort::Value(made[i]));
-    return found;
+    Named outputs;
+    for (std::size_t i = 0; i < requested.size(); ++i) outputs.emplace(requested[i], Ort::Value(values[i]));
+    return outputs;
   }
 
-  // Loaded at its first use.
+  // Return the session of a graph, which is loaded at its first use.
   Ort::Session& session(const Graph& graph) const {
     const std::lock_guard lock(mutex_);
     const auto found = sessions_.find(graph.name);
@@ -229,7 +229,7 @@ std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const
 }
 
 std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources, const std::vector<Ids>& targets,
-                                                 std::int64_t most_rows,
+                                                 std::int64_t max_rows,
                                                  const std::function<std::size_t(std::size_t, std::size_t)>& numbers) {
   std::vector<std::size_t> order(sources.size());
   std::iota(order.begin(), order.end(), 0);
@@ -237,13 +237,13 @@ std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources
     return std::pair(targets[a].size(), sources[a].size()) > std::pair(targets[b].size(), sources[b].size());
   });
   std::vector<std::vector<std::size_t>> batches;
-  std::size_t source = 0;  // the longest of the batch
+  std::size_t source = 0;  // longest source of the batch
   for (const std::size_t row : order) {
     source = std::max(source, sources[row].size());
     if (!batches.empty()) {
       const std::size_t rows = batches.back().size();
       const std::size_t target = targets[batches.back().front()].size();
-      if (rows < static_cast<std::size_t>(most_rows) && (rows + 1) * numbers(source, target) <= kMaxNumbers) {
+      if (rows < static_cast<std::size_t>(max_rows) && (rows + 1) * numbers(source, target) <= kMaxNumbers) {
         batches.back().push_back(row);
         continue;
       }

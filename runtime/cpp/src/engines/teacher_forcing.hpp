@@ -1,7 +1,7 @@
-// The optional graphs of a bundle on ONNX Runtime: they read whole sentences, finished translations among them.
+// The optional graphs of a bundle on ONNX Runtime, which process complete sentences and complete translations.
 //
-// These are plain runs of some sentences at a time on the CPU, also beside an engine on a GPU: nothing is kept from one
-// to the next. txport.runtime.engines.teacher_forcing is the same in Python.
+// They run on the CPU, in batches without state, also together with an engine on a GPU. The Python twin is
+// txport.runtime.engines.teacher_forcing.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@
 
 namespace txport::core {
 
-// What the decoder makes of one translation.
+// Output of the decoder for one translation.
 struct Reading {
-  std::vector<float> log_probabilities;  // natural logarithms, of each id of the translation
-  CrossAttention cross;                  // empty if it was not asked for
+  std::vector<float> log_probabilities;  // natural log-probability of each id
+  CrossAttention cross;                  // empty if not requested
 };
 
-// The graphs of the optional roles, each loaded at its first use. Threads may share one. Methods throw ResourceError,
-// EngineError and MissingLibrary as an engine's.
+// The graphs of the optional roles, each loaded at its first use. Threads may share one object. Methods throw
+// ResourceError, EngineError and MissingLibrary, as those of an engine do.
 class TeacherForcing {
  public:
   TeacherForcing() = default;
@@ -29,29 +29,29 @@ class TeacherForcing {
   TeacherForcing(const TeacherForcing&) = delete;
   TeacherForcing& operator=(const TeacherForcing&) = delete;
 
-  // What the decoder makes of translations (without bos) of sources, of which neither is empty: `take` gets each with
-  // its number, in the order in which they are computed. `cross`: cross-attention as well.
+  // Run the decoder on sources and their translations (without bos), none of them empty. `take` is called with the
+  // index and output of each translation, in the order of computation. `cross`: also return cross-attention.
   virtual void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
                     const std::function<void(std::size_t, Reading)>& take) const = 0;
 
-  // The encoder's output `[source ids, d_model]` for each source, likewise.
+  // Compute the encoder output `[source ids, d_model]` of each source, in the same way.
   virtual void memories(const std::vector<Ids>& sources,
                         const std::function<void(std::size_t, FloatMatrix)>& take) const = 0;
 };
 
-// Throws BundleError: a bundle has no graph of this role, kDecoder or kEncoderAttention. MissingLibrary: this build of
-// txport cannot run it.
+// Check that a bundle has the graph of a role, kDecoder or kEncoderAttention. Throws BundleError: it does not;
+// MissingLibrary: this build of txport cannot run it.
 void check_has(const Bundle& bundle, const Manifest& manifest, const std::string& role);
 
-// Of a bundle and the engine that runs it, which must outlive this; `threads`: of each operator, 0 for as many as there
-// are cores. Null in a build without ONNX Runtime.
+// Open the optional graphs of a bundle. `engine` runs the bundle and must outlive the result. `threads`: threads of
+// each operator, 0 for one per core. Returns null in a build without ONNX Runtime.
 std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const Manifest& manifest,
                                                      const Engine& engine, int threads);
 
-// Rows of about one length, the longest targets first, as many in a batch as there may be: of rows, and of `numbers`
-// (of a source's and a target's length) that each row has at most.
+// Group rows of similar length in batches, the longest targets first. A batch has up to `max_rows` rows. `numbers`
+// returns how many values a row of given source and target length needs; their total is also limited.
 std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources, const std::vector<Ids>& targets,
-                                                 std::int64_t most_rows,
+                                                 std::int64_t max_rows,
                                                  const std::function<std::size_t(std::size_t, std::size_t)>& numbers);
 
 }  // namespace txport::core

@@ -15,10 +15,10 @@ namespace txport::core {
 namespace {
 
 constexpr const char* kVariable = "TXPORT_TENSORRT";
-// The versions that these headers are good for.
-constexpr const char* kWanted = NV_TENSORRT_MAJOR == 8    ? "TensorRT 8.6"
-                                : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10"
-                                                          : "TensorRT 11";
+// Library versions that these headers support.
+constexpr const char* kSupported = NV_TENSORRT_MAJOR == 8    ? "TensorRT 8.6"
+                                   : NV_TENSORRT_MAJOR == 10 ? "TensorRT 10"
+                                                             : "TensorRT 11";
 
 struct Library {
   void* handle = nullptr;
@@ -39,12 +39,14 @@ void* open_library() {
       if (void* found = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return found;
     }
   }
-  const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
+  const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc stores one per thread
   throw MissingLibrary("TensorRT cannot be loaded (" + std::string(reason == nullptr ? kVariable : reason) +
-                       "): install " + kWanted + ", or name its libnvinfer in the environment variable " + kVariable);
+                       "): install " + kSupported + ", or name its libnvinfer in the environment variable " +
+                       kVariable);
 }
 
-// As Python has it: major.minor.patch, and the build number from 10 on where the library has it.
+// Return the version in the form of the Python package: major.minor.patch and, from 10 on, the build number if the
+// library reports it.
 std::string version_of(void* library) {
   auto* get = symbol<std::int32_t()>(library, "getInferLibVersion");
   if (get == nullptr) return "";
@@ -68,8 +70,8 @@ const Library& library() {
                            std::string(kVariable));
     }
     if (numbers[0] != NV_TENSORRT_MAJOR || (numbers[0] == 8 && numbers[1] < 6)) {
-      throw MissingLibrary(version.title() + " is installed, but this txport was built with the headers of " + kWanted +
-                           ": install that, or build txport with the headers of the other");
+      throw MissingLibrary(version.title() + " is installed, but this txport was built with the headers of " +
+                           kSupported + ": install that, or build txport with the headers of the other");
     }
     return Library{handle, version};
   }();
@@ -83,7 +85,7 @@ void TensorRtLog::log(Severity severity, const nvinfer1::AsciiChar* message) noe
   try {
     const std::lock_guard lock(mutex_);
     if (first_.empty() || (is_out_of_memory(message) && !is_out_of_memory(first_))) first_ = message;
-  } catch (...) {  // NOLINT(bugprone-empty-catch): without memory there is no message
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory for the message
   }
 }
 
@@ -107,8 +109,8 @@ std::unique_ptr<nvinfer1::IRuntime> make_tensorrt_runtime(TensorRtLog& log) {
   return std::unique_ptr<nvinfer1::IRuntime>(runtime);
 }
 
-// All of 8 and 10 have the older functions for a context's memory, 10.0 no others; 11 has the newer ones alone. They
-// differ in the streaming of weights only, which no engine here uses.
+// TensorRT 8 and 10 have the older functions for the memory of a context, and 10.0 only these; 11 has only the newer
+// ones. They differ only in weight streaming, which our engines do not use.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
@@ -134,7 +136,8 @@ std::unique_ptr<nvinfer1::IExecutionContext> new_context(nvinfer1::ICudaEngine& 
 #else
   if (context) context->setDeviceMemoryV2(scratch, static_cast<std::int64_t>(bytes));
 #endif
-  // The engine was built to be inspected; naming layers for profilers would cost time in each run.
+  // Engines are built with detailed profiling verbosity for inspection. Disable it here, since annotations for
+  // profilers would slow down each run.
   if (context) context->setNvtxVerbosity(nvinfer1::ProfilingVerbosity::kNONE);
   return context;
 }

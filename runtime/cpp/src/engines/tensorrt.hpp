@@ -1,7 +1,7 @@
-// TensorRT's runtime library, opened on first use, and the differences between its generations.
+// TensorRT's runtime library, loaded at its first use, and the differences between its major versions.
 //
-// Its interfaces are C++ classes whose layout is that of one major version: the headers of the build and the library
-// must be of the same one. createInferRuntime_INTERNAL, the C function under createInferRuntime, is in all of them.
+// Its interfaces are C++ classes whose layout depends on the major version, so the library must have the major version
+// of the headers. createInferRuntime_INTERNAL, the C function behind createInferRuntime, exists in all versions.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -15,12 +15,12 @@
 
 namespace txport::core {
 
-// Keeps TensorRT's first error since the last call of `why`: later ones are often mere consequences, but memory that
-// ran out may be reported in any of them.
+// Stores TensorRT's first error since the last call of `why`. Later errors are often consequences of it, but exhausted
+// memory may be reported in any of them.
 class TensorRtLog : public nvinfer1::ILogger {
  public:
   void log(Severity severity, const nvinfer1::AsciiChar* message) noexcept override;
-  // The error as one line; it is then forgotten.
+  // Return the error as one line and clear it.
   std::string why();
 
  private:
@@ -28,25 +28,25 @@ class TensorRtLog : public nvinfer1::ILogger {
   std::string first_;
 };
 
-// The library that is installed here, as build.json names it.
-// Throws MissingLibrary: there is none, it is older than 8.6, or of another major version than the headers.
+// Return the installed library, in the form of build.json. Throws MissingLibrary: it is not installed, older than 8.6,
+// or its major version differs from the headers.
 LibraryVersion tensorrt_version();
 
-// A runtime of that library, which must not outlive its log. Throws as tensorrt_version, and EngineError: it does not
-// start.
+// Create a runtime, which must not outlive its log. Throws the errors of tensorrt_version, and EngineError: the runtime
+// does not start.
 std::unique_ptr<nvinfer1::IRuntime> make_tensorrt_runtime(TensorRtLog& log);
 
-// Device memory for the temporaries of one context of this engine, in whichever profile needs the most.
+// Return the size of device memory for temporaries of one context of this engine, for its largest profile.
 std::size_t scratch_bytes(const nvinfer1::ICudaEngine& engine);
 
-// An execution context whose temporaries are in the caller's memory, which must have at least `scratch_bytes` and stay
-// as long as the context and what was captured of it; null if TensorRT cannot make one. By default each would have
-// memory for the largest profile. Contexts may share it if they run on one stream, as NVIDIA recommends (TensorRT
+// Create an execution context whose temporaries are in memory of the caller; null if TensorRT fails. The memory must
+// have at least `scratch_bytes` and outlive the context and its captured graphs. By default, each context would
+// allocate memory for the largest profile. Contexts on one stream may share the memory, as NVIDIA recommends (TensorRT
 // issues 2040 and 3276) and TensorRT-LLM does.
 std::unique_ptr<nvinfer1::IExecutionContext> new_context(nvinfer1::ICudaEngine& engine, std::byte* scratch,
                                                          std::size_t bytes);
 
-// The manifest's name of a type; empty for one that no bundle has.
+// Return the manifest's name of a type; empty for types that bundles do not use.
 std::string name_of(nvinfer1::DataType type);
 
 }  // namespace txport::core

@@ -1,6 +1,6 @@
-// One execution context for each set of buffers, at the optimization profile of its bucket, and one for each profile of
-// the encoder. All of them run on one stream and share one block of memory for temporaries, which is never moved, since
-// captured graphs hold its address. All calls here are in TensorRT since 8.6 and still in 11.
+// There is one execution context for each set of buffers, with the optimization profile of its bucket, and one for each
+// profile of the encoder. All contexts run on one stream and share one block of memory for temporaries. The block is
+// never moved, since captured graphs contain its address. All functions used here exist in TensorRT 8.6 to 11.
 
 #include "engines/trt.hpp"
 
@@ -26,24 +26,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The runtime and its log, which all engines of a directory share and which must outlive them.
+// The runtime and its log. All engines of a directory share it, and it must outlive them.
 struct Runtime {
   TensorRtLog log;
   std::unique_ptr<nvinfer1::IRuntime> runtime;
 };
 
-// One engine file, opened.
+// An open engine file.
 struct OpenEngine {
   std::shared_ptr<Runtime> runtime;
   std::unique_ptr<nvinfer1::ICudaEngine> engine;
-  std::set<std::string> names;  // of its inputs and outputs
+  std::set<std::string> names;  // names of inputs and outputs
 };
 
-// One optimization profile and the engine that it is of.
+// An optimization profile of an engine.
 struct Bucket {
   std::shared_ptr<const OpenEngine> engine;
   int profile;
-  StepSizes most;  // exact for beams; target is 0 for an encoder
+  StepSizes maximum;  // maximum sizes, but `beams` is exact; target is 0 for an encoder
 };
 
 std::string title() { return tensorrt_version().title(); }
@@ -72,7 +72,7 @@ class Scratch {
   std::byte* address_ = nullptr;
 };
 
-// One context at the profile of its bucket.
+// A context with the profile of its bucket.
 class Context {
  public:
   Context(Bucket bucket, const Graph& graph, std::shared_ptr<const Scratch> scratch)
@@ -80,14 +80,15 @@ class Context {
     context_ = new_context(*bucket_.engine->engine, scratch_->address(), scratch_->bytes);
     if (!context_ || !context_->setOptimizationProfileAsync(bucket_.profile, stream())) {
       const std::string fault = title() + " makes no execution context: " + why();
-      // A context takes little memory besides what it is given: one that is refused with less was refused for that.
-      if (scratch_->device().free_memory() < kLittle) throw ResourceError(fault);
+      // A context allocates little memory besides the scratch memory. If less than this is free, that is the cause of
+      // the failure.
+      if (scratch_->device().free_memory() < kLowMemory) throw ResourceError(fault);
       throw_failure(fault);
     }
     scratch_->device().synchronize();
   }
 
-  const StepSizes& most() const { return bucket_.most; }
+  const StepSizes& maximum() const { return bucket_.maximum; }
 
   void bind(const DeviceTensors& tensors) {
     for (const std::string& name : bucket_.engine->names) {
@@ -104,7 +105,7 @@ class Context {
   }
 
  private:
-  static constexpr std::size_t kLittle = std::size_t{64} << 20;
+  static constexpr std::size_t kLowMemory = std::size_t{64} << 20;
 
   const Bucket bucket_;
   const Graph& graph_;
@@ -131,14 +132,15 @@ class Context {
   }
 };
 
-// The buckets of one graph, the fewest rows first, then the shortest cache.
+// The buckets of one graph, sorted by number of rows, then by cache length.
 struct Role {
   Graph graph;
   std::vector<Bucket> buckets;
 
   Role(Graph graph, std::vector<Bucket> opened) : graph(std::move(graph)), buckets(std::move(opened)) {
     std::sort(buckets.begin(), buckets.end(), [](const Bucket& first, const Bucket& second) {
-      return std::pair(first.most.batch, first.most.target) < std::pair(second.most.batch, second.most.target);
+      return std::pair(first.maximum.batch, first.maximum.target) <
+             std::pair(second.maximum.batch, second.maximum.target);
     });
   }
 };
@@ -147,11 +149,11 @@ class TrtProgram : public Program {
  public:
   TrtProgram(Role encoder, Role step, Role beams, std::int64_t source, std::shared_ptr<Device> device)
       : encoder_(std::move(encoder)), step_(std::move(step)), beams_(std::move(beams)), source_(source) {
-    std::size_t most = 0;
+    std::size_t maximum = 0;
     for (const Role* role : {&encoder_, &step_, &beams_}) {
-      for (const Bucket& bucket : role->buckets) most = std::max(most, scratch_bytes(*bucket.engine->engine));
+      for (const Bucket& bucket : role->buckets) maximum = std::max(maximum, scratch_bytes(*bucket.engine->engine));
     }
-    scratch_ = std::make_shared<Scratch>(std::move(device), most);
+    scratch_ = std::make_shared<Scratch>(std::move(device), maximum);
     for (const Bucket& bucket : encoder_.buckets) {
       encoders_.push_back(std::make_unique<Context>(bucket, encoder_.graph, scratch_));
     }
@@ -159,13 +161,13 @@ class TrtProgram : public Program {
 
   const Graph* beam_graph(std::int64_t beams) const override {
     const bool any = std::any_of(beams_.buckets.begin(), beams_.buckets.end(),
-                                 [&](const Bucket& bucket) { return bucket.most.beams == beams; });
+                                 [&](const Bucket& bucket) { return bucket.maximum.beams == beams; });
     return any ? &beams_.graph : nullptr;
   }
 
-  StepSizes bucket(const StepSizes& asked) const override {
-    const Bucket& found = smallest(asked);
-    return {found.most.batch, source_bucket(asked.source, source_), found.most.target, asked.beams};
+  StepSizes bucket(const StepSizes& requested) const override {
+    const Bucket& found = smallest(requested);
+    return {found.maximum.batch, source_bucket(requested.source, source_), found.maximum.target, requested.beams};
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {
@@ -176,46 +178,46 @@ class TrtProgram : public Program {
 
   void encode(const DeviceTensors& tensors, const StepSizes& sizes) const override {
     const auto found = std::find_if(encoders_.begin(), encoders_.end(),
-                                    [&](const auto& context) { return context->most().batch >= sizes.batch; });
+                                    [&](const auto& context) { return context->maximum().batch >= sizes.batch; });
     if (found == encoders_.end()) throw BundleError(too_large(sizes));
     (*found)->bind(tensors);
     (*found)->enqueue();
   }
 
   bool can_be_captured() const override { return true; }
-  // TensorRT promises an output over an input only where a layer asks for it (getAliasedInputTensor).
+  // TensorRT only allows an output to overwrite an input if a layer requests it (getAliasedInputTensor).
   bool runs_in_order() const override { return false; }
 
  private:
   const Role encoder_;
   const Role step_;
-  const Role beams_;  // without buckets where there are no engines of beam search
+  const Role beams_;  // no buckets if there are no engines for beam search
   const std::int64_t source_;
   std::shared_ptr<const Scratch> scratch_;
   std::vector<std::unique_ptr<Context>> encoders_;
 
   const Role& role_of(const StepSizes& sizes) const { return sizes.beams == 1 ? step_ : beams_; }
 
-  // The fewest rows, then the shortest cache, that have room.
-  const Bucket& smallest(const StepSizes& asked) const {
-    const std::vector<Bucket>& buckets = role_of(asked).buckets;
+  // Return the first bucket that fits: the fewest rows, then the shortest cache.
+  const Bucket& smallest(const StepSizes& requested) const {
+    const std::vector<Bucket>& buckets = role_of(requested).buckets;
     const auto found = std::find_if(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
-      return bucket.most.beams == asked.beams && bucket.most.batch >= asked.batch &&
-             bucket.most.target >= asked.target && asked.source <= source_;
+      return bucket.maximum.beams == requested.beams && bucket.maximum.batch >= requested.batch &&
+             bucket.maximum.target >= requested.target && requested.source <= source_;
     });
     if (found != buckets.end()) return *found;
-    throw BundleError(too_large(asked));
+    throw BundleError(too_large(requested));
   }
 
-  static std::string too_large(const StepSizes& asked) {
-    return "no TensorRT engine takes a batch of " + std::to_string(asked.batch) + " rows of " +
-           std::to_string(asked.source) + " source and " + std::to_string(asked.target) +
+  static std::string too_large(const StepSizes& requested) {
+    return "no TensorRT engine takes a batch of " + std::to_string(requested.batch) + " rows of " +
+           std::to_string(requested.source) + " source and " + std::to_string(requested.target) +
            " target tokens: use a smaller batch, or run tx-build again for larger ones";
   }
 };
 
-// Inputs and outputs; an input that nothing reads may be left out. TensorRT wants memory for every output that an
-// engine has: unbound ones must have been removed by tx-build.
+// Check the inputs and outputs of an engine. TensorRT may remove unused inputs. It needs memory for every output, so
+// tx-build must have removed outputs that are not bound.
 void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& graph, const std::string& id_type) {
   std::map<std::string, std::string> listed;
   for (const auto* tensors : {&graph.inputs, &graph.outputs}) {
@@ -265,7 +267,7 @@ std::vector<Bucket> open_role(const std::shared_ptr<Runtime>& runtime, const Bui
   return buckets;
 }
 
-// The largest sizes that all engines of a directory accept.
+// Return the maximum sizes that all engines of a directory accept.
 Limits limits_of(const BuildRecord& record) {
   std::map<std::string, std::int64_t> batches;
   Limits limits{0, record.engines[0].profiles[0].source.max, 0};

@@ -1,7 +1,7 @@
-// Beam search as Hugging Face's `generate` does it (transformers 5, generation/utils.py, `_beam_search`).
+// Beam search with the algorithm of Hugging Face's `generate` (transformers 5, generation/utils.py, `_beam_search`).
 //
-// A sentence has Search::beam rows in a batch. Its first step has one of them; then the best continuations fork, and
-// after each step rows continue those hypotheses that are best among all continuations.
+// A sentence has Search::beam rows in a batch. Its first step uses one of them. After each step, the rows continue the
+// best hypotheses among all continuations of all rows.
 #pragma once
 
 #include <vector>
@@ -11,49 +11,49 @@
 
 namespace txport::core {
 
-// One token more for a hypothesis that runs.
+// A running hypothesis with one more token.
 struct Candidate {
-  double total;        // the log-probability of the hypothesis with this token
-  std::size_t parent;  // which hypothesis of its sentence
+  double total;        // log-probability of the hypothesis including this token
+  std::size_t parent;  // index of the hypothesis in BeamSlot::running
   std::int64_t token;
-  double score;  // the log-probability of the token
+  double score;  // log-probability of the token
 };
 
-// A hypothesis that has not ended.
+// An unfinished hypothesis.
 struct Running {
   Ids ids;
   std::vector<double> scores;
   double total = 0;
 };
 
-// A sentence whose rows are hypotheses, by descending log-probability; `ids` and `scores` stay empty.
+// A sentence whose rows are hypotheses, sorted by descending log-probability. `ids` and `scores` stay empty.
 struct BeamSlot : Slot {
-  std::vector<Running> running{1};  // hypotheses that continue, one for each of the first rows
-  // At most Search::beam (times the patience) finished hypotheses, by descending score.
-  std::vector<Hypothesis> ended;
+  std::vector<Running> running{1};  // running hypotheses, one for each of the first rows
+  // Finished hypotheses, sorted by descending score; at most Search::beam (times the patience).
+  std::vector<Hypothesis> finished;
 
   BeamSlot(std::size_t index, Request request, std::int64_t limit);
 
-  // Whether the prefix is complete.
+  // Return whether the prefix is complete.
   bool begun() const { return length >= static_cast<std::int64_t>(request.prefix.size()); }
-  // Append the next token of the prefix to the one hypothesis there is; returns as `advance`.
-  std::vector<Candidate> force();
-  // Take the best continuations: candidates by descending total, as many as leave `beam` of them that do not end.
-  // Returns the running hypotheses; none if the sentence is finished.
+  // Append the next token of the prefix to the only hypothesis. Return the same as `advance`.
+  std::vector<Candidate> append_forced();
+  // Choose the next hypotheses among candidates, which must be sorted by descending total and contain at least `beam`
+  // that do not end. Return the candidates that become running hypotheses; none if the sentence is finished.
   std::vector<Candidate> advance(const std::vector<Candidate>& candidates, const Constraints& constraints);
   Result result() override;
 
  private:
-  std::size_t most_;        // hypotheses to end
-  std::int64_t uncounted_;  // tokens that are none of a hypothesis' length
+  std::size_t max_finished_;       // maximum size of `finished`
+  std::int64_t uncounted_tokens_;  // tokens of the prefix that do not count towards the length
 
-  Running continued(const Candidate& candidate) const;
-  void end(std::vector<Running> ending);
-  bool none_better() const;
+  Running extended(const Candidate& candidate) const;
+  void finish(std::vector<Running> ending);
+  bool is_search_over() const;
 };
 
-// The policy of beam search; `vocabulary`: logits of a row. Of an engine that `recomputes_logits` few are read for
-// rules.
+// The policy of beam search. `vocabulary` is the number of logits of a row. If the engine `recomputes_logits`, rules
+// read only a few of them.
 class BeamSearch : public Policy {
  public:
   BeamSearch(const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
@@ -65,12 +65,12 @@ class BeamSearch : public Policy {
   }
   bool steps_one_by_one(const Slots& /*slots*/) const override { return true; }
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const override;
-  // `choose`, and up to `more` steps likewise, as long as no sentence ends and there is room in the caches. Returns the
-  // number of tokens that were chosen.
-  std::int64_t go_on(DecoderState& state, const Slots& slots, std::int64_t more) const;
+  // Call `choose`, then run up to `more` further steps in the same way, until a sentence is done or a cache is full.
+  // Return the number of tokens chosen for each hypothesis.
+  std::int64_t choose_and_step(DecoderState& state, const Slots& slots, std::int64_t more) const;
 
  private:
-  // Of the best tokens of a row: ids `[k]` and log-probabilities `[k]`.
+  // The best tokens of a row: ids `[k]` and log-probabilities `[k]`.
   struct Scored {
     Ids ids;
     std::vector<double> scores;
@@ -80,14 +80,14 @@ class BeamSearch : public Policy {
   const bool renormalize_;
   const bool recomputes_logits_;
   const std::int64_t pad_;
-  const std::size_t kept_;  // candidates of a sentence: all may be ends of hypotheses, and `beam` must continue
+  const std::size_t max_candidates_;  // per sentence; enough for `beam` candidates that do not end
 
   BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
              bool recomputes_logits);
   std::vector<Scored> scored(DecoderState& state, const Slots& slots) const;
-  Scored by_rules(DecoderState& state, std::size_t row, double normaliser, const Scored& best, const Ids& made,
-                  const Request& request) const;
-  Scored by_rules(const std::vector<float>& logits, const Ids& made, const Request& request) const;
+  Scored with_rules(DecoderState& state, std::size_t row, double normaliser, const Scored& best, const Ids& generated,
+                    const Request& request) const;
+  Scored with_rules(const std::vector<float>& logits, const Ids& generated, const Request& request) const;
   std::vector<Candidate> candidates(const BeamSlot& slot, const Scored* rows) const;
 };
 

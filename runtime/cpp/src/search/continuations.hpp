@@ -1,4 +1,4 @@
-// Continuations of the rows of a state after a step, if they differ from the choice of the device.
+// Changes of rows after a step, if their continuations differ from the choice of the device.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ class Continuations {
  public:
   explicit Continuations(std::size_t rows);
 
-  // Row `row` continues what row `from` was.
-  void fork(std::size_t row, std::size_t from) { order_[row] = from; }
-  // Row `row`, which may have been another, has made `token`, and has finished or not.
+  // Make `row` a copy of the former row `parent`.
+  void fork(std::size_t row, std::size_t parent) { order_[row] = parent; }
+  // Set the last token of `row` (after any fork), and whether it is finished.
   void set(std::size_t row, std::int64_t token, bool finished);
-  // Change the state accordingly. All of its steps must have been read.
+  // Apply the changes to the state. All of its steps must have been read.
   void apply(DecoderState& state) const;
 
  private:

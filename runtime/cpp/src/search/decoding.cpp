@@ -28,16 +28,16 @@ std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& sear
   return std::make_unique<Greedy>(engine.tokens(), search, engine.recomputes_logits());
 }
 
-// Who shares a batch may change the last digits of a score. So each worker has a queue of its own: with one for all,
-// batches would depend on who is faster.
+// The composition of a batch may change the last digits of a score. Therefore each worker has its own queue: with a
+// common queue, batches would depend on the speed of the workers.
 std::vector<Result> decode_all(const Engine& engine, std::vector<Request> requests, const SearchOptions& options) {
   std::vector<std::size_t> order(requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
-    return requests[first].width() > requests[second].width();
+    return requests[first].source_length() > requests[second].source_length();
   });
-  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(options.workers, 1));
-  const std::size_t workers = std::max<std::size_t>(1, std::min(most, requests.size()));
+  const auto max_workers = static_cast<std::size_t>(std::max<std::int64_t>(options.workers, 1));
+  const std::size_t workers = std::max<std::size_t>(1, std::min(max_workers, requests.size()));
   const auto parts = static_cast<std::int64_t>(workers);
   SearchOptions each;
   each.rows = std::max<std::int64_t>(1, options.rows.value_or(engine.limits().batch) / parts);
@@ -97,7 +97,7 @@ TokenStream& TokenStream::operator=(TokenStream&& other) noexcept = default;
 
 std::optional<Token> TokenStream::next() {
   if (ended_) return std::nullopt;
-  // A step of one row makes one token; there is none if the maximum length leaves no room for any.
+  // A step of one row generates one token.
   const Slots working = work_->worker.step();
   if (working.empty()) return std::nullopt;
   const Slot& slot = *working.front();

@@ -1,4 +1,4 @@
-// Answers to requests, by the policy of their search.
+// Decoding of requests with the policy of their search.
 #pragma once
 
 #include <memory>
@@ -11,18 +11,18 @@
 
 namespace txport::core {
 
-// The policy of a search. Throws InputError: the engine cannot restrict rows to a shortlist.
+// Return the policy of a search. Throws InputError: the engine cannot restrict rows to a shortlist.
 std::unique_ptr<const Policy> policy_of(const Engine& engine, const Search& search);
 
-// Answer all requests, which are of one search, the longest sources first; the results are in the order of the
-// requests. Throws InputError: a source is empty or longer than the engine takes, a length is not positive, the bundle
-// runs fewer rows than a sentence needs, or the engine has no shortlists.
+// Decode requests with the same search, the longest sources first. Return results in the order of the requests. Throws
+// InputError: a source is empty or longer than the engine supports, a length is not positive, a sentence needs more
+// rows than the bundle supports, or the engine does not support shortlists.
 std::vector<Result> decode_all(const Engine& engine, std::vector<Request> requests, const SearchOptions& options);
 
-// Throws InputError: the search has several answers, or finds its tokens later.
+// Throw InputError unless the search is greedy. Other searches have several translations or choose tokens later.
 void check_streams(const Search& search);
 
-// Answers one request token by token, eos too. Throws as `decode_all`. The engine must outlive it.
+// Decodes one request token by token, including eos. Throws the errors of `decode_all`. The engine must outlive it.
 class TokenStream {
  public:
   TokenStream(const Engine& engine, Request request);
@@ -32,7 +32,7 @@ class TokenStream {
   TokenStream(TokenStream&& other) noexcept;
   TokenStream& operator=(TokenStream&& other) noexcept;
 
-  // The next token, or nothing after the last.
+  // Return the next token, or no value after the last one.
   std::optional<Token> next();
 
  private:

@@ -18,9 +18,9 @@ std::size_t rows_of(const Search& search) {
 
 Result ForkedSlot::result() {
   if (answers.empty()) return Slot::result();
-  Result made{index, {}};
-  for (Slot& answer : answers) made.hypotheses.push_back(answer.hypothesis());
-  return made;
+  Result result{index, {}};
+  for (Slot& answer : answers) result.hypotheses.push_back(answer.hypothesis());
+  return result;
 }
 
 Forks::Forks(const SpecialTokens& tokens, const Search& search, bool recomputes_logits)
@@ -36,7 +36,7 @@ std::shared_ptr<Slot> Forks::slot(std::size_t index, Request request, std::int64
 }
 
 bool Forks::needs_logits(const Request& request) const {
-  // Of each step, or only where alternatives begin.
+  // Sampling reads them at each step; alternatives only at the first step after the prefix.
   return sampling_ || !recomputes_logits_ || greedy_.needs_logits(request);
 }
 
@@ -49,13 +49,13 @@ void Forks::choose(DecoderState& state, const Slots& slots, const Ids& token_ids
   next.apply(state);
 }
 
-// One token more for each answer of a slot, whose rows begin at `first`.
+// Append one token to each translation of a slot, whose first row is `first`.
 void Forks::extend_all(DecoderState& state, ForkedSlot& slot, std::size_t first, const Ids& token_ids,
                        Continuations& next) const {
-  const auto extend = [&](Slot& answer, std::size_t from, std::size_t row, std::int64_t token) {
-    if (answer.request.scores) answer.scores.push_back(state.log_probability(from, token));
+  const auto extend = [&](Slot& answer, std::size_t parent, std::size_t row, std::int64_t token) {
+    if (answer.request.scores) answer.scores.push_back(state.log_probability(parent, token));
     answer.extend(token, constraints_.is_end(token));
-    if (row != from) next.fork(row, from);
+    if (row != parent) next.fork(row, parent);
     next.set(row, answer.done ? pad_ : token, answer.done);
   };
   if (static_cast<std::size_t>(slot.length) < slot.request.prefix.size()) {
@@ -75,40 +75,40 @@ void Forks::extend_all(DecoderState& state, ForkedSlot& slot, std::size_t first,
       if (answer.done) continue;
       extend(
           answer, row, row,
-          sampling_ ? draw_next(state, row, answer, number) : greedy_.next_token(state, row, answer, token_ids[row]));
+          sampling_ ? sample_next(state, row, answer, number) : greedy_.next_token(state, row, answer, token_ids[row]));
     }
   }
   ++slot.length;
   slot.done = std::all_of(slot.answers.begin(), slot.answers.end(), [](const Slot& answer) { return answer.done; });
 }
 
-// The first token of each answer.
+// Return the first token of each translation.
 Ids Forks::first_tokens(DecoderState& state, std::size_t row, const Slot& slot) const {
   if (!sampling_) return alternatives(state, row, slot);
   Ids tokens;
-  for (std::size_t number = 0; number < rows(); ++number) tokens.push_back(draw_next(state, row, slot, number));
+  for (std::size_t number = 0; number < rows(); ++number) tokens.push_back(sample_next(state, row, slot, number));
   return tokens;
 }
 
-// The best tokens by the rules.
+// Return the best tokens after the rules were applied.
 Ids Forks::alternatives(DecoderState& state, std::size_t row, const Slot& slot) const {
   if (const auto forced = forced_token(slot)) return {*forced};
   const std::vector<float> scores = constrained(state, row, slot);
   Ids tokens = best_ids(scores, std::min(rows(), scores.size()));
-  const auto never = std::find_if(tokens.begin(), tokens.end(),
-                                  [&](std::int64_t id) { return std::isinf(scores[static_cast<std::size_t>(id)]); });
-  tokens.erase(never, tokens.end());
+  const auto banned = std::find_if(tokens.begin(), tokens.end(),
+                                   [&](std::int64_t id) { return std::isinf(scores[static_cast<std::size_t>(id)]); });
+  tokens.erase(banned, tokens.end());
   return tokens;
 }
 
-// The next token of the sample of this number.
-std::int64_t Forks::draw_next(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number) const {
+// Return the next token of sample `number`.
+std::int64_t Forks::sample_next(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number) const {
   if (const auto forced = forced_token(answer)) return *forced;
   const DrawPlace place{answer.request.key, number, static_cast<std::uint64_t>(answer.length)};
   return draw(constrained(state, row, answer), *sampling_, place);
 }
 
-// A copy of the logits, as the rules change them.
+// Return a copy of the logits with the rules applied.
 std::vector<float> Forks::constrained(DecoderState& state, std::size_t row, const Slot& answer) const {
   std::vector<float> scores = state.logits(row);
   constraints_.apply(scores, answer.ids, answer.request);

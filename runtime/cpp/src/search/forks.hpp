@@ -1,6 +1,6 @@
-// Searches of several independent answers: samples, and alternatives at a position.
+// Searches with several independent translations per sentence: sampling, and alternatives at a position.
 //
-// The first step after the prefix has one row; then each answer takes a row of its own.
+// The prefix and the first step after it use one row. Then each translation has its own row.
 #pragma once
 
 #include <deque>
@@ -13,16 +13,16 @@
 
 namespace txport::core {
 
-// A sentence with a slot for each of its answers; `ids` and `scores` are of what they have in common.
+// A sentence with a slot for each of its translations. `ids` and `scores` contain their common prefix.
 struct ForkedSlot : Slot {
   std::deque<Slot> answers;
 
   using Slot::Slot;
-  // The answers, in the order in which they were chosen.
+  // Return the translations in the order in which their first tokens were chosen.
   Result result() override;
 };
 
-// The policy of sampling, and of alternatives.
+// The policy of sampling and of alternatives.
 class Forks : public Policy {
  public:
   // `recomputes_logits`: see Engine.
@@ -44,7 +44,7 @@ class Forks : public Policy {
                   Continuations& next) const;
   Ids first_tokens(DecoderState& state, std::size_t row, const Slot& slot) const;
   Ids alternatives(DecoderState& state, std::size_t row, const Slot& slot) const;
-  std::int64_t draw_next(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number) const;
+  std::int64_t sample_next(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number) const;
   std::vector<float> constrained(DecoderState& state, std::size_t row, const Slot& answer) const;
 };
 

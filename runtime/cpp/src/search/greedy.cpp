@@ -10,7 +10,8 @@ Greedy::Greedy(const SpecialTokens& tokens, const Search& search, bool recompute
     : constraints_(search.rules, tokens), tokens_(tokens), recomputes_logits_(recomputes_logits) {}
 
 bool Greedy::needs_logits(const Request& request) const {
-  // Of each step, or only where the best token must not come.
+  // Scores and penalties read logits at each step. Other rules read them only if the best token is banned, so they can
+  // be recomputed.
   return request.scores || constraints_.penalises() || (request.ruled() && !recomputes_logits_);
 }
 
@@ -32,7 +33,7 @@ void Greedy::choose(DecoderState& state, const Slots& slots, const Ids& token_id
   }
 }
 
-// One token for each row, with its score.
+// Append one token to each slot, with its score.
 void Greedy::choose_one(DecoderState& state, const Slots& slots, const Ids& token_ids) const {
   Continuations next(slots.size());
   for (std::size_t row = 0; row < slots.size(); ++row) {
@@ -41,10 +42,12 @@ void Greedy::choose_one(DecoderState& state, const Slots& slots, const Ids& toke
     const std::int64_t token = next_token(state, row, slot, token_ids[row]);
     const bool is_end = constraints_.is_end(token);
     slot.extend(token, is_end);
-    // The device does not see ends that only the rules define; it sees ends that the prefix forces.
-    const bool given_up = slot.done && is_end && token != tokens_.eos;
-    const bool goes_on = token == tokens_.eos && !slot.done;
-    if (given_up || goes_on || token != token_ids[row]) next.set(row, given_up ? tokens_.pad : token, slot.done);
+    // The device stops only at eos. It ignores other end ids of the rules, and it also stops at an eos inside a
+    // forced prefix.
+    const bool ends_by_rule = slot.done && is_end && token != tokens_.eos;
+    const bool continues = token == tokens_.eos && !slot.done;
+    if (ends_by_rule || continues || token != token_ids[row])
+      next.set(row, ends_by_rule ? tokens_.pad : token, slot.done);
     if (slot.request.scores) slot.scores.push_back(state.log_probability(row, token));
   }
   next.apply(state);

@@ -17,7 +17,8 @@ class Greedy : public Policy {
   bool needs_logits(const Request& request) const override;
   bool steps_one_by_one(const Slots& slots) const override;
   void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const override;
-  // What comes by the rules, where the device chose `best`; the first of equals, as with ArgMax.
+  // Return the next token after rules, given the token `best` that the device chose. Of equal scores the first one
+  // wins, as in ArgMax.
   std::int64_t next_token(DecoderState& state, std::size_t row, const Slot& slot, std::int64_t best) const;
 
  private:

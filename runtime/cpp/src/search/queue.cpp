@@ -21,20 +21,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// From now; nothing for what no clock can count to.
+// Return the time point after `seconds`; no value if there is no limit, or if it is too far for the clock.
 std::optional<Clock::time_point> deadline_of(std::optional<double> seconds) {
-  constexpr double kMost = 1e9;
-  if (!seconds || !(*seconds < kMost)) return std::nullopt;
+  constexpr double kMaxSeconds = 1e9;
+  if (!seconds || !(*seconds < kMaxSeconds)) return std::nullopt;
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*seconds));
 }
 
 }  // namespace
 
-// Its methods are those of Queue, which explains them.
+// The queue of one process. Its public methods are documented in Queue.
 class ProcessQueue {
  public:
-  ProcessQueue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting, bool closed)
-      : engine_(engine), options_(options), most_waiting_(most_waiting), closing_(closed) {}
+  ProcessQueue(const Engine& engine, const SearchOptions& options, std::size_t max_waiting, bool closed)
+      : engine_(engine), options_(options), max_waiting_(max_waiting), closing_(closed) {}
   ~ProcessQueue();
   ProcessQueue(const ProcessQueue&) = delete;
   ProcessQueue& operator=(const ProcessQueue&) = delete;
@@ -45,21 +45,21 @@ class ProcessQueue {
   void close(bool drain);
   bool is_own_thread() const;
 
-  const unsigned forked = forks();  // by then
+  const unsigned forked = forks();  // value of forks() at construction
 
  private:
   struct Lane;
 
   const Engine& engine_;
   const SearchOptions options_;
-  const std::size_t most_waiting_;
-  mutable std::mutex mutex_;         // of all that follows
-  std::condition_variable changed_;  // a lane has come, the queue closes, or its thread has ended
+  const std::size_t max_waiting_;
+  mutable std::mutex mutex_;         // guards the members below
+  std::condition_variable changed_;  // a lane was added, the queue is closing, or its thread has ended
   std::list<Lane> lanes_;
   std::size_t unanswered_ = 0;
   bool closing_;
-  bool runs_ = false;
-  std::thread thread_;  // begins with the first request
+  bool is_running_ = false;
+  std::thread thread_;  // starts with the first request
 
   Lane& lane_of(const Search& search);
   void run();
@@ -70,11 +70,11 @@ class ProcessQueue {
   void lose_batch(Lane& lane, const std::exception_ptr& error);
   void end(Lane& lane);
   std::shared_ptr<Ticket> find(const Lane& lane, std::size_t index) const;
-  bool take(Lane& lane, const Ticket& ticket);
+  bool mark_finished(Lane& lane, const Ticket& ticket);
   void fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error);
 };
 
-// Requests of one search: their batches, until none waits.
+// The requests of one search and their batches. A lane exists until none of its requests waits.
 struct ProcessQueue::Lane {
   Search search;
   std::unique_ptr<const Policy> policy;
@@ -82,14 +82,14 @@ struct ProcessQueue::Lane {
   Worker worker;
   std::map<std::size_t, std::shared_ptr<Ticket>> tickets;  // by their index in the scheduler
 
-  Lane(const Engine& engine, const Search& asked, const SearchOptions& options)
-      : search(asked), policy(policy_of(engine, search)), scheduler(engine, *policy, options), worker(scheduler) {}
+  Lane(const Engine& engine, const Search& lane_search, const SearchOptions& options)
+      : search(lane_search), policy(policy_of(engine, search)), scheduler(engine, *policy, options), worker(scheduler) {}
 };
 
 std::exception_ptr Ticket::overdue(Time now) const {
   if (cancelled_) return std::make_exception_ptr(Cancelled("the request was cancelled"));
   if (!deadline_ || now < *deadline_) return nullptr;
-  return std::make_exception_ptr(DeadlineExceeded("there was no answer at the deadline"));
+  return std::make_exception_ptr(DeadlineExceeded("the request was not finished at its deadline"));
 }
 
 void Ticket::answer(Result result) {
@@ -116,12 +116,12 @@ std::shared_ptr<Ticket> ProcessQueue::submit(Request request, Listener<Result, T
   ticket->listener_ = std::move(listener);
   const std::lock_guard lock(mutex_);
   if (closing_) throw InputError("the queue was closed: open the bundle again");
-  if (unanswered_ >= most_waiting_) {
+  if (unanswered_ >= max_waiting_) {
     throw ResourceError(std::to_string(unanswered_) + " requests are waiting, which is the maximum: try again later");
   }
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { run(); });
-    runs_ = true;
+    is_running_ = true;
   }
   Lane& lane = lane_of(request.search);
   std::vector<Request> requests;
@@ -157,7 +157,7 @@ void ProcessQueue::close(bool drain) {
     }
   }
   changed_.notify_all();
-  if (thread_.get_id() != std::this_thread::get_id()) changed_.wait(lock, [this] { return !runs_; });
+  if (thread_.get_id() != std::this_thread::get_id()) changed_.wait(lock, [this] { return !is_running_; });
 }
 
 ProcessQueue::Lane& ProcessQueue::lane_of(const Search& search) {
@@ -166,7 +166,7 @@ ProcessQueue::Lane& ProcessQueue::lane_of(const Search& search) {
   return found != lanes_.end() ? *found : lanes_.emplace_back(engine_, search, options_);
 }
 
-// Callers must not wait for ever, not even after a bug or without memory.
+// Run the thread. All requests get an error if it fails, so that callers never wait forever.
 void ProcessQueue::run() {
   std::exception_ptr error;
   try {
@@ -186,7 +186,7 @@ void ProcessQueue::run() {
   }
   lost.clear();
   const std::lock_guard lock(mutex_);
-  runs_ = false;
+  is_running_ = false;
   changed_.notify_all();
 }
 
@@ -197,7 +197,7 @@ void ProcessQueue::work() {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return closing_ || !lanes_.empty(); });
       if (lanes_.empty()) return;
-      for (Lane& lane : lanes_) lanes.push_back(&lane);  // only this thread removes any
+      for (Lane& lane : lanes_) lanes.push_back(&lane);  // valid, because only this thread removes lanes
     }
     for (Lane* lane : lanes) {
       drop_overdue(*lane);
@@ -206,7 +206,7 @@ void ProcessQueue::work() {
   }
 }
 
-// Give up what was cancelled or is late.
+// Remove requests that were cancelled or are past their deadline.
 void ProcessQueue::drop_overdue(Lane& lane) {
   const Clock::time_point now = Clock::now();
   std::vector<std::pair<std::shared_ptr<Ticket>, std::exception_ptr>> overdue;
@@ -222,7 +222,7 @@ void ProcessQueue::drop_overdue(Lane& lane) {
   }
 }
 
-// One group of steps of a lane's batch; false if nothing waits for a batch any more.
+// Run a group of steps of a lane's batch. Return false if no request of the lane is left.
 bool ProcessQueue::step(Lane& lane) {
   Slots slots;
   try {
@@ -235,26 +235,26 @@ bool ProcessQueue::step(Lane& lane) {
   return !slots.empty();
 }
 
-// Give the tokens of a slot, and its answer if it is done, to who waits.
+// Pass the new tokens of a slot to its listener, and the result if the slot is done.
 void ProcessQueue::serve(Lane& lane, Slot& slot) {
   const std::shared_ptr<Ticket> ticket = find(lane, slot.index);
   if (!ticket) return;
   try {
-    std::size_t& given = ticket->given_;
-    for (; ticket->listener_.part && given < slot.ids.size(); ++given) {
-      const bool last = slot.done && given + 1 == slot.ids.size();
-      const auto score = slot.request.scores ? std::optional(slot.scores[given]) : std::nullopt;
-      ticket->listener_.part({slot.ids[given], score, last});
+    std::size_t& delivered = ticket->delivered_;
+    for (; ticket->listener_.part && delivered < slot.ids.size(); ++delivered) {
+      const bool last = slot.done && delivered + 1 == slot.ids.size();
+      const auto score = slot.request.scores ? std::optional(slot.scores[delivered]) : std::nullopt;
+      ticket->listener_.part({slot.ids[delivered], score, last});
     }
   } catch (...) {
     lane.worker.cancel(slot.index);
     fail(lane, *ticket, std::current_exception());
     return;
   }
-  if (slot.done && take(lane, *ticket)) ticket->answer(slot.result());
+  if (slot.done && mark_finished(lane, *ticket)) ticket->answer(slot.result());
 }
 
-// A batch has failed: all that does not wait for another one is lost.
+// Handle the failure of a batch: requests that do not wait in the queue are lost.
 void ProcessQueue::lose_batch(Lane& lane, const std::exception_ptr& error) {
   lane.worker.abandon();
   std::vector<std::shared_ptr<Ticket>> lost;
@@ -265,12 +265,12 @@ void ProcessQueue::lose_batch(Lane& lane, const std::exception_ptr& error) {
       if (waiting.count(index) == 0) lost.push_back(ticket);
     }
     if (waiting.empty()) break;
-    if (lost.empty()) lane.scheduler.drop_head();  // it failed before it took any
+    if (lost.empty()) lane.scheduler.drop_head();  // the batch failed before it took any requests
   }
   for (const auto& ticket : lost) fail(lane, *ticket, error);
 }
 
-// Drop a lane whose batches have ended, unless a request came meanwhile.
+// Remove a lane without batches, unless a new request has arrived.
 void ProcessQueue::end(Lane& lane) {
   const std::lock_guard lock(mutex_);
   if (!lane.scheduler.waiting().empty()) return;
@@ -283,8 +283,8 @@ std::shared_ptr<Ticket> ProcessQueue::find(const Lane& lane, std::size_t index) 
   return found == lane.tickets.end() ? nullptr : found->second;
 }
 
-// Whether a request had no answer; now it has.
-bool ProcessQueue::take(Lane& lane, const Ticket& ticket) {
+// Mark a request as finished. Return false if it was already finished.
+bool ProcessQueue::mark_finished(Lane& lane, const Ticket& ticket) {
   const std::lock_guard lock(mutex_);
   const std::size_t count = lane.tickets.erase(ticket.index_);
   unanswered_ -= count;
@@ -292,41 +292,42 @@ bool ProcessQueue::take(Lane& lane, const Ticket& ticket) {
 }
 
 void ProcessQueue::fail(Lane& lane, Ticket& ticket, const std::exception_ptr& error) {
-  if (take(lane, ticket)) ticket.fail(error);
+  if (mark_finished(lane, ticket)) ticket.fail(error);
 }
 
-Queue::Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting)
+Queue::Queue(const Engine& engine, const SearchOptions& options, std::size_t max_waiting)
     : engine_(engine),
       options_{options.rows, options.batch_tokens, 1},
-      most_waiting_(most_waiting),
-      own_(new ProcessQueue(engine_, options_, most_waiting_, false)) {}
+      max_waiting_(max_waiting),
+      process_queue_(new ProcessQueue(engine_, options_, max_waiting_, false)) {}
 
-// What belongs to the parent of a forked process waits there for a thread that is not here.
+// In a forked process, the queue of the parent is not deleted: its destructor would wait for a thread that does not
+// exist here.
 Queue::~Queue() {
-  if (own_.load()->forked == forks()) delete own_.load();
+  if (process_queue_.load()->forked == forks()) delete process_queue_.load();
 }
 
-ProcessQueue& Queue::own() const {
-  ProcessQueue* found = own_.load();
+ProcessQueue& Queue::process_queue() const {
+  ProcessQueue* found = process_queue_.load();
   if (found->forked == forks()) return *found;
-  auto made = std::make_unique<ProcessQueue>(engine_, options_, most_waiting_, closed_);
-  return own_.compare_exchange_strong(found, made.get()) ? *made.release() : *found;
+  auto created = std::make_unique<ProcessQueue>(engine_, options_, max_waiting_, closed_);
+  return process_queue_.compare_exchange_strong(found, created.get()) ? *created.release() : *found;
 }
 
 std::shared_ptr<Ticket> Queue::submit(Request request, Listener<Result, Token> listener,
                                       std::optional<double> seconds) {
-  return own().submit(std::move(request), std::move(listener), seconds);
+  return process_queue().submit(std::move(request), std::move(listener), seconds);
 }
 
-std::size_t Queue::unanswered() const { return own().unanswered(); }
+std::size_t Queue::unanswered() const { return process_queue().unanswered(); }
 
-std::size_t Queue::searches() const { return own().searches(); }
+std::size_t Queue::searches() const { return process_queue().searches(); }
 
 void Queue::close(bool drain) {
   closed_ = true;
-  own().close(drain);
+  process_queue().close(drain);
 }
 
-bool Queue::is_own_thread() const { return own().is_own_thread(); }
+bool Queue::is_own_thread() const { return process_queue().is_own_thread(); }
 
 }  // namespace txport::core

@@ -1,8 +1,8 @@
-// Requests of many threads, which join the batch that runs.
+// A queue for requests of several threads, which join the running batch.
 //
-// A request takes the next free row of the running batch. Requests of one search share a batch; batches of several
-// searches take turns, step by step, in the queue's thread. A forked process has none of its parent's threads: its
-// queue starts one of its own, and requests of the parent stay the parent's.
+// A request gets the next free row of the running batch. Requests with the same search share a batch. Batches of
+// different searches take turns, step by step, in the queue's thread. A forked process has none of its parent's
+// threads: its queue starts a new thread, and requests of the parent remain with the parent.
 #pragma once
 
 #include <atomic>
@@ -21,79 +21,78 @@ namespace txport::core {
 // Default of the maximum number of waiting requests.
 inline constexpr std::size_t kMaxWaiting = 1024;
 
-// What becomes of a request: some parts, then either an answer or a failure, once. All are called in the thread that
-// decodes, so they must return at once.
+// Callbacks of a request: `part` for each part of the result, then either `answer` or `failure`, once. They run on the
+// decoding thread, so they must return quickly.
 template <typename Answer, typename Part>
 struct Listener {
-  std::function<void(Answer)> answer;               // what it throws is the failure
+  std::function<void(Answer)> answer;               // if it throws, `failure` is called
   std::function<void(std::exception_ptr)> failure;  // must not throw
-  std::function<void(const Part&)> part;            // may be empty; what it throws ends the request, as its failure
+  std::function<void(const Part&)> part;            // may be empty; if it throws, the request ends with `failure`
 };
 
 // The queue of one process.
 class ProcessQueue;
 
-// A request in a queue, which it may outlive.
+// A request in a queue. It may outlive the queue.
 class Ticket {
  public:
-  // Give up the request: its row is free after the step that is under way, and its failure is a Cancelled. If it has
-  // been answered, nothing happens.
+  // Cancel the request: its row becomes free after the current step, and `failure` is called with Cancelled. Finished
+  // requests are not affected.
   void cancel() { cancelled_ = true; }
 
  private:
   friend class ProcessQueue;
   using Time = std::chrono::steady_clock::time_point;
   std::atomic<bool> cancelled_{false};
-  std::size_t index_ = 0;  // in its scheduler
-  std::size_t given_ = 0;  // tokens that the listener has taken
+  std::size_t index_ = 0;      // Result::index in its scheduler
+  std::size_t delivered_ = 0;  // number of tokens passed to the listener
   std::optional<Time> deadline_;
   Listener<Result, Token> listener_;
 
-  // Why there will be no answer; null while there may be one.
+  // Return an error if the request was cancelled or is past its deadline, otherwise null.
   std::exception_ptr overdue(Time now) const;
-  // Call the listener for the last time, and drop it.
+  // Call the listener for the last time and release it.
   void answer(Result result);
   void fail(const std::exception_ptr& error);
 };
 
-// Answers to requests, by a thread of its own. Threads may share one.
+// Decodes requests in a background thread. Threads may share a queue.
 class Queue {
  public:
-  // The engine must outlive it. `options`: rows and tokens of each batch; it has one worker.
-  Queue(const Engine& engine, const SearchOptions& options, std::size_t most_waiting = kMaxWaiting);
-  // Cancels what has no answer yet. Not in the queue's own thread.
+  // The engine must outlive it. `options`: sizes of each batch; `workers` is ignored.
+  Queue(const Engine& engine, const SearchOptions& options, std::size_t max_waiting = kMaxWaiting);
+  // Cancel unfinished requests. Must not be called in the queue's thread.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // Queue a request; any thread may do so at any time, that of a listener too. `seconds`: the time to its deadline,
-  // after which its failure is a DeadlineExceeded. Parts are the tokens of a search that has one answer (see
-  // check_streams).
-  // Throws InputError: the request cannot be answered, or the queue was closed. ResourceError: as many requests wait as
-  // may. The listener hears nothing then.
+  // Add a request to the queue. Any thread may call this at any time, also from a listener. `seconds`: time limit,
+  // after which `failure` is called with DeadlineExceeded. Parts are the tokens of a greedy search (see check_streams).
+  // Throws InputError if the request is invalid or the queue is closed, and ResourceError if the maximum number of
+  // requests is waiting; the listener is not called then.
   std::shared_ptr<Ticket> submit(Request request, Listener<Result, Token> listener,
                                  std::optional<double> seconds = std::nullopt);
 
-  // Requests that have no answer yet.
+  // Return the number of unfinished requests.
   std::size_t unanswered() const;
-  // Searches whose batches run.
+  // Return the number of searches with running batches.
   std::size_t searches() const;
 
-  // Refuse further requests, answer or cancel the present ones, and return when that is done (at once if a
-  // listener closes it).
+  // Refuse further requests, finish (`drain`) or cancel the present ones, and return when that is done. In a listener,
+  // return immediately.
   void close(bool drain);
 
-  // Whether this is the thread that decodes.
+  // Return whether the caller runs on the decoding thread.
   bool is_own_thread() const;
 
  private:
   const Engine& engine_;
   const SearchOptions options_;
-  const std::size_t most_waiting_;
+  const std::size_t max_waiting_;
   std::atomic<bool> closed_{false};
-  mutable std::atomic<ProcessQueue*> own_;
+  mutable std::atomic<ProcessQueue*> process_queue_;
 
-  ProcessQueue& own() const;
+  ProcessQueue& process_queue() const;
 };
 
 }  // namespace txport::core

@@ -12,19 +12,19 @@ bool has(const Ids& ids, std::int64_t id) { return std::find(ids.begin(), ids.en
 
 void append(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
 
-// Each id once, ascending.
+// Return each id once, ascending.
 Ids distinct(Ids ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
 }
 
-// Whether the last of `ids` are all but the last of `phrase`.
+// Return whether `ids` ends with `phrase` without its last id.
 bool begun(const Ids& ids, const Ids& phrase) {
   return ids.size() + 1 >= phrase.size() && std::equal(phrase.rbegin() + 1, phrase.rend(), ids.rbegin());
 }
 
-// Add the ids that would complete `n` ids in a row that stand in `ids` already.
+// Add the ids that would complete an n-gram that `ids` already contains.
 void add_repeats(const Ids& ids, std::size_t n, Ids& banned) {
   if (n == 0 || ids.size() < n) return;
   const auto before = static_cast<std::ptrdiff_t>(n - 1);
@@ -64,36 +64,37 @@ Constraints::Constraints(const Rules& rules, const SpecialTokens& tokens)
 
 bool Constraints::is_end(std::int64_t token) const { return has(ends_, token); }
 
-bool Constraints::may_change(std::int64_t token, const Ids& made, const Request& request) const {
-  return penalises() || has(banned(made, request), token);
+bool Constraints::may_change(std::int64_t token, const Ids& generated, const Request& request) const {
+  return penalises() || has(banned(generated, request), token);
 }
 
 template <typename Number>
-void Constraints::apply(std::vector<Number>& scores, const Ids& made, const Request& request) const {
+void Constraints::apply(std::vector<Number>& scores, const Ids& generated, const Request& request) const {
   const auto at = [](std::int64_t id) { return static_cast<std::size_t>(id); };
-  const Ids ids = changed(made, request);
-  std::vector<Number> some;
-  for (const std::int64_t id : ids) some.push_back(scores[at(id)]);
-  change(ids, some, made, request);
-  for (std::size_t i = 0; i < ids.size(); ++i) scores[at(ids[i])] = some[i];
+  const Ids ids = changed(generated, request);
+  std::vector<Number> changed_scores;
+  for (const std::int64_t id : ids) changed_scores.push_back(scores[at(id)]);
+  change(ids, changed_scores, generated, request);
+  for (std::size_t i = 0; i < ids.size(); ++i) scores[at(ids[i])] = changed_scores[i];
   const auto never = [](Number score) { return score == -std::numeric_limits<Number>::infinity(); };
   if (std::all_of(scores.begin(), scores.end(), never)) scores[at(eos_)] = 0;
 }
 
-template void Constraints::apply(std::vector<float>& scores, const Ids& made, const Request& request) const;
-template void Constraints::apply(std::vector<double>& scores, const Ids& made, const Request& request) const;
+template void Constraints::apply(std::vector<float>& scores, const Ids& generated, const Request& request) const;
+template void Constraints::apply(std::vector<double>& scores, const Ids& generated, const Request& request) const;
 
-Ids Constraints::changed(const Ids& made, const Request& request) const {
-  Ids ids = banned(made, request);
-  if (penalises()) append(ids, seen(made));
+Ids Constraints::changed(const Ids& generated, const Request& request) const {
+  Ids ids = banned(generated, request);
+  if (penalises()) append(ids, seen(generated));
   return distinct(std::move(ids));
 }
 
 template <typename Number>
-void Constraints::change(const Ids& ids, std::vector<Number>& scores, const Ids& made, const Request& request) const {
+void Constraints::change(const Ids& ids, std::vector<Number>& scores, const Ids& generated,
+                         const Request& request) const {
   const auto penalty = static_cast<Number>(penalty_);
-  const Ids before = penalises() ? seen(made) : Ids{};
-  const Ids never = distinct(banned(made, request));
+  const Ids before = penalises() ? seen(generated) : Ids{};
+  const Ids never = distinct(banned(generated, request));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Number& score = scores[i];
     if (std::binary_search(before.begin(), before.end(), ids[i])) score = score < 0 ? score * penalty : score / penalty;
@@ -104,24 +105,24 @@ void Constraints::change(const Ids& ids, std::vector<Number>& scores, const Ids&
 template void Constraints::change(const Ids&, std::vector<float>&, const Ids&, const Request&) const;
 template void Constraints::change(const Ids&, std::vector<double>&, const Ids&, const Request&) const;
 
-// Ids that must not follow.
-Ids Constraints::banned(const Ids& made, const Request& request) const {
+// Return the ids that must not be generated next.
+Ids Constraints::banned(const Ids& generated, const Request& request) const {
   Ids ids{bos_};
-  append(ids, made);
+  append(ids, generated);
   Ids banned = never_;
   add_repeats(ids, no_repeat_, banned);
   for (const Ids& phrase : phrases_) {
     if (begun(ids, phrase)) banned.push_back(phrase.back());
   }
-  if (static_cast<std::int64_t>(made.size()) < request.min_length) append(banned, ends_);
-  if (made.size() == request.prefix.size()) append(banned, begin_suppress_);
+  if (static_cast<std::int64_t>(generated.size()) < request.min_length) append(banned, ends_);
+  if (generated.size() == request.prefix.size()) append(banned, begin_suppress_);
   return banned;
 }
 
-// Each id so far, once.
-Ids Constraints::seen(const Ids& made) const {
+// Return each id so far once, including bos.
+Ids Constraints::seen(const Ids& generated) const {
   Ids ids{bos_};
-  append(ids, made);
+  append(ids, generated);
   return distinct(std::move(ids));
 }
 

@@ -1,4 +1,4 @@
-// Rules on the next token of an answer, with the meaning of Hugging Face's generation/logits_process.py.
+// Rules on the next token of a translation, with the meaning of Hugging Face's generation/logits_process.py.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace txport::core {
 
-// The only id that may come next, or nothing.
+// Return the id that is forced at the next position, if any.
 std::optional<std::int64_t> forced_token(const Slot& slot);
 
 // The rules of a search, applied to one hypothesis at a time.
@@ -16,24 +16,25 @@ class Constraints {
  public:
   Constraints(const Rules& rules, const SpecialTokens& tokens);
 
-  // Whether there is a rule that changes the scores of most ids that were made.
+  // Return whether there is a repetition penalty, which changes the scores of all generated ids.
   bool penalises() const { return penalty_ != 1; }
-  // How many ids end an answer, and whether this one does.
+  // Return the number of ids that end a translation.
   std::size_t ends() const { return ends_.size(); }
+  // Return whether this id ends a translation.
   bool is_end(std::int64_t token) const;
 
-  // Whether the rules may choose another token than `token`, the best one, after the ids `made` so far, prefix included
-  // and bos not.
-  bool may_change(std::int64_t token, const Ids& made, const Request& request) const;
+  // Return whether the rules may choose another token than `token`, which has the best score. `generated` contains the
+  // ids so far, with the prefix and without bos.
+  bool may_change(std::int64_t token, const Ids& generated, const Request& request) const;
 
-  // The ids whose scores the rules change after `made`, ascending; most are banned.
-  Ids changed(const Ids& made, const Request& request) const;
-  // Change these scores, of float or double, `scores[i]` that of the id `ids[i]`: -inf where the token must not come.
+  // Return the ids whose scores the rules change after `generated`, ascending. Most of them are banned.
+  Ids changed(const Ids& generated, const Request& request) const;
+  // Apply the rules to some scores, float or double: `scores[i]` is the score of `ids[i]`. Banned ids get -inf.
   template <typename Number>
-  void change(const Ids& ids, std::vector<Number>& scores, const Ids& made, const Request& request) const;
-  // Change the scores `[vocabulary]` of all tokens in that way. If none may come, eos does, with the score 0.
+  void change(const Ids& ids, std::vector<Number>& scores, const Ids& generated, const Request& request) const;
+  // Apply the rules to the scores `[vocabulary]` of all tokens. If all tokens are banned, eos gets the score 0.
   template <typename Number>
-  void apply(std::vector<Number>& scores, const Ids& made, const Request& request) const;
+  void apply(std::vector<Number>& scores, const Ids& generated, const Request& request) const;
 
  private:
   std::int64_t bos_;
@@ -43,10 +44,10 @@ class Constraints {
   Ids ends_;
   Ids never_;
   Ids begin_suppress_;
-  std::vector<Ids> phrases_;  // bad words of two ids or more
+  std::vector<Ids> phrases_;  // bad words of at least two ids
 
-  Ids seen(const Ids& made) const;
-  Ids banned(const Ids& made, const Request& request) const;
+  Ids seen(const Ids& generated) const;
+  Ids banned(const Ids& generated, const Request& request) const;
 };
 
 }  // namespace txport::core

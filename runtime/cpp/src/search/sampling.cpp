@@ -15,7 +15,7 @@ struct Product {
   std::uint64_t low;
 };
 
-// All 128 bits, of products of halves.
+// Return all 128 bits of a product, computed from products of the halves.
 Product product(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t kHalf = 0xFFFFFFFF;
   const std::uint64_t lows = (a & kHalf) * (b & kHalf);
@@ -24,7 +24,7 @@ Product product(std::uint64_t a, std::uint64_t b) {
   return {(a >> 32) * (b >> 32) + (first >> 32) + (second >> 32), a * b};
 }
 
-// Leave the `count` largest, and what equals the least of them.
+// Keep the `count` largest scores and those equal to the smallest of them. Set the others to -inf.
 void keep_best(std::vector<double>& scores, std::size_t count) {
   if (count == 0 || count >= scores.size()) return;
   std::vector<double> ordered = scores;
@@ -35,9 +35,10 @@ void keep_best(std::vector<double>& scores, std::size_t count) {
   }
 }
 
-// Set the smallest weights that have at most the sum `mass` to 0, but never the largest.
+// Set the smallest weights, up to a sum of `mass`, to 0, but never the largest weight.
 void remove_tail(std::vector<double>& weights, double mass) {
-  // Those below half of an equal share have less together, and need no sorting: nearly all of a large vocabulary.
+  // Weights below half of an equal share of `mass` sum to less than `mass`. They are removed without sorting; in a
+  // large vocabulary these are nearly all weights.
   const double small = mass / (2 * static_cast<double>(weights.size()));
   std::vector<std::size_t> ascending;
   double sum = 0;
@@ -72,13 +73,13 @@ std::vector<double> probabilities(const std::vector<float>& logits, const Sampli
   std::vector<double> weights(logits.begin(), logits.end());
   for (double& weight : weights) weight /= sampling.temperature;
   keep_best(weights, static_cast<std::size_t>(sampling.top_k));
-  const double most = *std::max_element(weights.begin(), weights.end());
-  for (double& weight : weights) weight = std::exp(weight - most);
+  const double largest = *std::max_element(weights.begin(), weights.end());
+  for (double& weight : weights) weight = std::exp(weight - largest);
   if (sampling.top_p < 1) {
     remove_tail(weights, (1 - sampling.top_p) * std::accumulate(weights.begin(), weights.end(), 0.0));
   }
   for (double& weight : weights) {
-    if (weight < sampling.min_p) weight = 0;  // the best one's weight is 1
+    if (weight < sampling.min_p) weight = 0;  // the largest weight is 1
   }
   return weights;
 }

@@ -1,4 +1,4 @@
-// Sampling of a token, so that one seed gives one answer in any batch, in Python and in C++.
+// Sampling of tokens. A seed gives the same samples in any batch, in Python and in C++.
 #pragma once
 
 #include <array>
@@ -9,21 +9,23 @@
 
 namespace txport::core {
 
-// What a draw is for: tokens before it, the number of the answer, and the number of the sentence.
+// The position of a token for which a random number is drawn: `key` is the index of the sentence, `sample` the index of
+// its sample, and `position` the number of tokens before it.
 struct DrawPlace {
   std::uint64_t key = 0;
   std::uint64_t sample = 0;
   std::uint64_t position = 0;
 };
 
-// Draw a token by its logits `[vocabulary]`; -inf for tokens that must not come.
+// Sample a token according to logits `[vocabulary]`, which are -inf for banned tokens.
 std::int64_t draw(const std::vector<float>& logits, const Sampling& sampling, const DrawPlace& place);
 
-// `[vocabulary]`, not normalised, 0 for excluded tokens; in the order of Hugging Face's warpers.
+// Return the probabilities `[vocabulary]` before normalization, 0 for excluded tokens. Temperature, top_k, top_p and
+// min_p are applied in the order of Hugging Face's warpers.
 std::vector<double> probabilities(const std::vector<float>& logits, const Sampling& sampling);
 
-// A number of [0, 1): the upper 53 bits of the first word of Philox. Its key is (seed, key); its counter, which NumPy
-// increases by 1 before it is used, (position, sample, 0, 0).
+// Return a random number in [0, 1): the upper 53 bits of the first word of Philox with the key (seed, key) and the
+// counter (position + 1, sample, 0, 0). NumPy increments the counter before the first use, hence the 1.
 double uniform(std::uint64_t seed, const DrawPlace& place);
 
 // Philox 4x64-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).

@@ -10,40 +10,40 @@
 
 namespace txport::core {
 
-// One decoder state, and the slot of each of its rows.
+// One decoder state and the slots of its rows.
 class Batch {
  public:
   Batch(Scheduler& scheduler, const Scheduler::BatchSizes& sizes)
       : scheduler_(scheduler),
         engine_(scheduler.engine_),
         policy_(scheduler.policy_),
-        width_(policy_.rows()),
-        source_(sizes.source),
-        logits_(sizes.logits),
-        slots_(sizes.rows),
+        rows_per_slot_(policy_.rows()),
+        source_length_(sizes.source),
+        has_logits_(sizes.logits),
+        slots_(sizes.sentences),
         state_(allocated(sizes)) {}
 
-  // Run a step and return its slots. Finished ones have already left the batch. Empty if no sentence is
-  // left for this batch.
+  // Run a group of steps and return the slots that took part. Finished slots have already left the batch. Empty if no
+  // sentence is left for this batch.
   Slots step() {
     if (in_flight_ == 0) {
       free_cancelled();
       add_rows();
       refill();
     }
-    drained_ = waiting(1) == 0;
-    Slots working;
-    std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(working), [](const auto& slot) { return slot; });
-    if (working.empty()) return working;
-    grow_or_shrink(working);
-    advance(working);
+    drained_ = count_waiting(1) == 0;
+    Slots active;
+    std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(active), [](const auto& slot) { return slot; });
+    if (active.empty()) return active;
+    grow_or_shrink(active);
+    advance(active);
     for (auto& slot : slots_) {
       if (slot && slot->done) slot.reset();
     }
-    return working;
+    return active;
   }
 
-  // Give up a request, if it is here.
+  // Cancel a request if it is in this batch.
   void cancel(std::size_t index) {
     const auto same = [index](const Encoded& each) { return each.entry.index == index; };
     encoded_.erase(std::remove_if(encoded_.begin(), encoded_.end(), same), encoded_.end());
@@ -62,19 +62,21 @@ class Batch {
   Scheduler& scheduler_;
   const Engine& engine_;
   const Policy& policy_;
-  const std::size_t width_;    // rows of a slot
-  const std::int64_t source_;  // the width that it began with
-  const bool logits_;
+  const std::size_t rows_per_slot_;   // Policy::rows
+  const std::int64_t source_length_;  // longest source at the beginning of the batch
+  const bool has_logits_;
   Slots slots_;
   std::unique_ptr<DecoderState> state_;
   std::deque<Encoded> encoded_;
-  std::int64_t in_flight_ = 0;  // steps of the group that the device began while the host read another
-  bool drained_ = false;        // at this step no sentence waits for this batch; others may come
+  std::int64_t in_flight_ = 0;  // steps that were launched on the device but not read yet
+  bool drained_ = false;        // no sentence waits for this batch at this step; more may arrive later
 
-  // How many sentences may still be placed, as far as is known now, and as far as `most`.
-  std::size_t waiting(std::size_t most) { return encoded_.size() + scheduler_.waiting(*state_, logits_, most); }
+  // Return the number of sentences that could be placed in this batch now. Counting stops at `max_count` of the queue.
+  std::size_t count_waiting(std::size_t max_count) {
+    return encoded_.size() + scheduler_.count_waiting(*state_, has_logits_, max_count);
+  }
 
-  std::size_t count_working() const {
+  std::size_t count_active() const {
     return static_cast<std::size_t>(
         std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot != nullptr; }));
   }
@@ -93,105 +95,107 @@ class Batch {
     state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().pad), std::vector<bool>(rows.size(), true));
   }
 
-  // Take at least twice as many rows if more sentences wait than rows are free.
+  // If more sentences wait than slots are free, grow the batch to at least twice its size.
   void add_rows() {
     const std::size_t count = slots_.size();
-    const std::size_t most = scheduler_.most_rows(source_);
-    if (count >= most) return;
-    const std::size_t needed = count_working() + waiting(most);
+    const std::size_t max_count = scheduler_.max_sentences(source_length_);
+    if (count >= max_count) return;
+    const std::size_t needed = count_active() + count_waiting(max_count);
     if (count >= needed) return;
-    const std::size_t total = std::min(most, std::max(2 * count, needed));
-    // The protocol makes no free rows: copies of the first slot's become free by ending them.
+    const std::size_t total = std::min(max_count, std::max(2 * count, needed));
+    // DecoderState::resized cannot create empty rows, so copy the rows of the first slot and mark the copies as
+    // finished.
     std::vector<std::size_t> rows = rows_of(all_slots());
-    while (rows.size() < total * width_) rows.push_back(rows.size() % width_);
+    while (rows.size() < total * rows_per_slot_) rows.push_back(rows.size() % rows_per_slot_);
     state_ = state_->resized(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
-    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * width_));
+    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * rows_per_slot_));
     end_rows(rows);
     slots_.resize(total);
   }
 
-  // Place waiting sentences in the free rows, a group from one encoder run at a time.
+  // Place waiting sentences in free slots. Sentences of one encoder run are placed together.
   void refill() {
-    std::deque<std::size_t> free;
+    std::deque<std::size_t> free_slots;
     for (std::size_t index = 0; index < slots_.size(); ++index) {
-      if (!slots_[index]) free.push_back(index);
+      if (!slots_[index]) free_slots.push_back(index);
     }
-    while (!free.empty() && (!encoded_.empty() || encode_group())) {
+    while (!free_slots.empty() && (!encoded_.empty() || encode_group())) {
       const std::shared_ptr<const Memory> memory = encoded_.front().memory;
       std::vector<std::size_t> rows;
       std::vector<std::size_t> memory_rows;
       Ids limits;
       std::vector<std::size_t> restricted;
       std::vector<std::shared_ptr<const Ids>> words;
-      while (!free.empty() && !encoded_.empty() && encoded_.front().memory == memory) {
+      while (!free_slots.empty() && !encoded_.empty() && encoded_.front().memory == memory) {
         Encoded next = std::move(encoded_.front());
         encoded_.pop_front();
         const std::int64_t limit = next.entry.request.limit(engine_.limits());
         if (next.entry.request.words != nullptr) {
-          restricted.push_back(free.front() * width_);
+          restricted.push_back(free_slots.front() * rows_per_slot_);
           words.push_back(next.entry.request.words);
         }
-        slots_[free.front()] = policy_.slot(next.entry.index, std::move(next.entry.request), limit);
-        rows.push_back(free.front() * width_);
+        slots_[free_slots.front()] = policy_.slot(next.entry.index, std::move(next.entry.request), limit);
+        rows.push_back(free_slots.front() * rows_per_slot_);
         memory_rows.push_back(next.row);
         limits.push_back(limit);
-        free.pop_front();
+        free_slots.pop_front();
       }
       state_->place(rows, *memory, memory_rows, limits);
       if (!restricted.empty()) state_->restrict_rows(restricted, words);
     }
   }
 
-  // Encode as many sentences as there are rows, ahead of need; false if none is left for this batch.
+  // Encode up to as many waiting sentences as the batch has slots, so that later refills need no encoder run. Return
+  // false if no sentence is left for this batch.
   bool encode_group() {
-    std::vector<Scheduler::Entry> group = scheduler_.take(*state_, logits_);
+    std::vector<Scheduler::Entry> group = scheduler_.take_group(*state_, has_logits_);
     if (group.empty()) return false;
     Ids lengths;
     lengths.reserve(group.size());
-    for (const Scheduler::Entry& entry : group) lengths.push_back(entry.request.width());
-    const auto width = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
-    Ids ids(group.size() * width, engine_.tokens().pad);
+    for (const Scheduler::Entry& entry : group) lengths.push_back(entry.request.source_length());
+    const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+    Ids ids(group.size() * longest, engine_.tokens().pad);
     for (std::size_t row = 0; row < group.size(); ++row) {
       const Ids& source = group[row].request.source_ids;
-      std::copy(source.begin(), source.end(), ids.begin() + static_cast<std::ptrdiff_t>(row * width));
+      std::copy(source.begin(), source.end(), ids.begin() + static_cast<std::ptrdiff_t>(row * longest));
     }
     const auto memory = engine_.encode(ids, lengths);
     for (std::size_t row = 0; row < group.size(); ++row) encoded_.push_back({std::move(group[row]), memory, row});
     return true;
   }
 
-  // The state of this number of sentences. If memory does not suffice, the error contains the number that fits.
+  // Return a new state. If memory does not suffice, the error contains the largest batch that fits.
   std::unique_ptr<DecoderState> allocated(const Scheduler::BatchSizes& sizes) const {
     const std::int64_t source = engine_.ragged() ? engine_.limits().source : sizes.source;
-    const auto state = [&](std::size_t rows, std::size_t width) {
-      return engine_.allocate(rows * width, source, sizes.target, {logits_, policy_.top(), width});
+    const auto allocate = [&](std::size_t sentences, std::size_t rows) {
+      return engine_.allocate(sentences * rows, source, sizes.target, {has_logits_, policy_.top(), rows});
     };
-    const auto fits = [&](std::size_t rows, std::size_t width) {
+    const auto fits = [&](std::size_t sentences, std::size_t rows) {
       try {
-        return state(rows, width) != nullptr;
+        return allocate(sentences, rows) != nullptr;
       } catch (const std::bad_alloc&) {
       } catch (const ResourceError&) {
       }
       return false;
     };
-    const auto way = [&]() -> std::string {
-      for (std::size_t rows = sizes.rows / 2; rows > 0 && width_ > 1; rows /= 2) {
-        if (fits(rows, width_)) return "batch " + std::to_string(rows);
+    const auto smaller = [&]() -> std::string {
+      for (std::size_t count = sizes.sentences / 2; count > 0 && rows_per_slot_ > 1; count /= 2) {
+        if (fits(count, rows_per_slot_)) return "batch " + std::to_string(count);
       }
-      for (std::size_t width = width_ / 2; width > 0; width /= 2) {
-        if (fits(1, width)) return "beam or n_best " + std::to_string(width);
+      for (std::size_t rows = rows_per_slot_ / 2; rows > 0; rows /= 2) {
+        if (fits(1, rows)) return "beam or n_best " + std::to_string(rows);
       }
       return "";
     };
     const auto fail = [&] {
-      const std::string fitting = way();
+      const std::string fitting = smaller();
       if (fitting.empty()) throw;
-      throw ResourceError("there is no memory for " + std::to_string(sizes.rows) + " sentences of " +
-                          std::to_string(width_) + " rows each: " + fitting + " fits");
+      throw ResourceError("there is not enough memory for " + std::to_string(sizes.sentences) + " sentences of " +
+                          std::to_string(rows_per_slot_) + " rows each: " + fitting + " fits");
     };
     try {
-      return state(sizes.rows, width_);
+      return allocate(sizes.sentences, rows_per_slot_);
     } catch (const std::bad_alloc&) {
       fail();
     } catch (const ResourceError&) {
@@ -200,20 +204,20 @@ class Batch {
     return nullptr;
   }
 
-  bool half_free(const Slots& working) const { return drained_ && 2 * working.size() <= slots_.size(); }
+  bool is_half_free(const Slots& active) const { return drained_ && 2 * active.size() <= slots_.size(); }
 
-  // Move to longer caches if a row has filled them, and to fewer rows if half are free and none waits.
-  void grow_or_shrink(const Slots& working) {
-    if (in_flight_ > 0 || (longest(working) < state_->target() && !half_free(working))) return;
-    const std::vector<std::size_t> kept = drained_ ? compacted_slots() : all_slots();
-    state_ = state_->resized(rows_of(kept), target(working));
+  // Move to longer caches if a row has filled them, and to fewer rows if half of them are free and no sentence waits.
+  void grow_or_shrink(const Slots& active) {
+    if (in_flight_ > 0 || (longest(active) < state_->target() && !is_half_free(active))) return;
+    const std::vector<std::size_t> order = drained_ ? compacted_slots() : all_slots();
+    state_ = state_->resized(rows_of(order), target(active));
     Slots slots;
-    slots.reserve(kept.size());
-    for (const std::size_t index : kept) slots.push_back(slots_[index]);
+    slots.reserve(order.size());
+    for (const std::size_t index : order) slots.push_back(slots_[index]);
     slots_ = std::move(slots);
   }
 
-  // A length of caches that leaves each row that works room for a token.
+  // Return a cache length with room for one more token in every active row.
   std::int64_t target(const Slots& slots) const {
     std::int64_t limit = 0;
     for (const auto& slot : slots) limit = slot ? std::max(limit, slot->limit) : limit;
@@ -222,23 +226,23 @@ class Batch {
     return target;
   }
 
-  // The slots that work; those at the end fill the gaps at the front, so that few rows have to move.
+  // Return the active slots. Those at the end fill the gaps at the front, so that few rows move.
   std::vector<std::size_t> compacted_slots() const {
-    const std::size_t count = count_working();
-    std::vector<std::size_t> kept;
-    std::deque<std::size_t> behind;
+    const std::size_t count = count_active();
+    std::vector<std::size_t> order;
+    std::deque<std::size_t> last_slots;
     for (std::size_t index = count; index < slots_.size(); ++index) {
-      if (slots_[index]) behind.push_back(index);
+      if (slots_[index]) last_slots.push_back(index);
     }
     for (std::size_t index = 0; index < count; ++index) {
       if (slots_[index]) {
-        kept.push_back(index);
+        order.push_back(index);
       } else {
-        kept.push_back(behind.front());
-        behind.pop_front();
+        order.push_back(last_slots.front());
+        last_slots.pop_front();
       }
     }
-    return kept;
+    return order;
   }
 
   std::vector<std::size_t> all_slots() const {
@@ -250,38 +254,39 @@ class Batch {
   std::vector<std::size_t> rows_of(const std::vector<std::size_t>& slots) const {
     std::vector<std::size_t> rows;
     for (const std::size_t index : slots) {
-      for (std::size_t row = 0; row < width_; ++row) rows.push_back(index * width_ + row);
+      for (std::size_t row = 0; row < rows_per_slot_; ++row) rows.push_back(index * rows_per_slot_ + row);
     }
     return rows;
   }
 
   static std::int64_t longest(const Slots& slots) {
-    std::int64_t most = 0;
-    for (const auto& slot : slots) most = slot ? std::max(most, slot->length) : most;
-    return most;
+    std::int64_t length = 0;
+    for (const auto& slot : slots) length = slot ? std::max(length, slot->length) : length;
+    return length;
   }
 
-  void advance(const Slots& working) {
-    const bool one_by_one = policy_.steps_one_by_one(working);
-    // If rows do not change, a device continues while the host reads: with half as many steps in a group, since
-    // those of two groups are lost after the last row has finished. Finished rows are inert meanwhile.
-    const bool given_up = std::any_of(working.begin(), working.end(), [](const auto& slot) { return slot->cancelled; });
-    const bool ahead = engine_.poll() > 1 && !one_by_one && !given_up && drained_ && !half_free(working);
-    const std::int64_t poll = scheduler_.poll_;
-    const std::int64_t group = one_by_one ? 1 : ahead ? std::max<std::int64_t>(poll / 2, 1) : poll;
-    if (in_flight_ == 0) in_flight_ = begin(group, working);
-    const std::int64_t following = ahead ? begin(group, working) : 0;
+  void advance(const Slots& active) {
+    const bool one_by_one = policy_.steps_one_by_one(active);
+    // If no rows change, launch the next group of steps before reading this one, so that the device does not wait for
+    // the host. Groups are then half as long, because up to two groups of steps are wasted after the last row has
+    // finished. Finished rows stay unchanged.
+    const bool cancelled = std::any_of(active.begin(), active.end(), [](const auto& slot) { return slot->cancelled; });
+    const bool ahead = engine_.poll() > 1 && !one_by_one && !cancelled && drained_ && !is_half_free(active);
+    const std::int64_t max_steps = scheduler_.max_steps_ahead_;
+    const std::int64_t group = one_by_one ? 1 : ahead ? std::max<std::int64_t>(max_steps / 2, 1) : max_steps;
+    if (in_flight_ == 0) in_flight_ = launch(group, active);
+    const std::int64_t next = ahead ? launch(group, active) : 0;
     const Ids token_ids = state_->read().token_ids;
-    in_flight_ = following;
+    in_flight_ = next;
     policy_.choose(*state_, slots_, token_ids, one_by_one);
   }
 
-  // Begin a group of up to `count` steps, behind the one that is in flight; return how many they are.
-  std::int64_t begin(std::int64_t count, const Slots& working) {
-    const std::int64_t room = state_->target() - longest(working) - in_flight_;
-    std::int64_t most = 0;
-    for (const auto& slot : working) most = std::max(most, slot->limit - slot->length - in_flight_);
-    const std::int64_t steps = std::max<std::int64_t>(std::min({count, room, most}), 0);
+  // Launch a group of up to `count` steps after the group in flight, and return the number of steps.
+  std::int64_t launch(std::int64_t count, const Slots& active) {
+    const std::int64_t room = state_->target() - longest(active) - in_flight_;
+    std::int64_t needed = 0;
+    for (const auto& slot : active) needed = std::max(needed, slot->limit - slot->length - in_flight_);
+    const std::int64_t steps = std::max<std::int64_t>(std::min({count, room, needed}), 0);
     if (steps > 0) state_->step(steps);
     return steps;
   }
@@ -289,26 +294,26 @@ class Batch {
 
 namespace {
 
-// Maximum number of sentences that run together.
-std::int64_t most_sentences(const Engine& engine, const Policy& policy) {
+// Return the maximum number of sentences that the engine can run together.
+std::int64_t max_sentences_of(const Engine& engine, const Policy& policy) {
   const std::int64_t batch = engine.limits().batch;
   const auto rows = static_cast<std::int64_t>(policy.rows());
   if (batch >= rows) return batch / rows;
-  throw InputError(std::to_string(rows) + " rows for a sentence are too many: this bundle runs " +
+  throw InputError("a sentence needs " + std::to_string(rows) + " rows, but this bundle supports at most " +
                    std::to_string(batch));
 }
 
 }  // namespace
 
 Scheduler::Scheduler(const Engine& engine, const Policy& policy, const SearchOptions& options,
-                     std::optional<std::int64_t> poll)
+                     std::optional<std::int64_t> max_steps_ahead)
     : engine_(engine),
       policy_(policy),
-      poll_(poll.value_or(engine.poll())),
+      max_steps_ahead_(max_steps_ahead.value_or(engine.poll())),
       workers_(std::max<std::int64_t>(options.workers, 1)),
-      rows_(std::max<std::int64_t>(
-          1,
-          std::min(options.rows.value_or(most_sentences(engine, policy)), most_sentences(engine, policy)) / workers_)),
+      max_sentences_(std::max<std::int64_t>(
+          1, std::min(options.rows.value_or(max_sentences_of(engine, policy)), max_sentences_of(engine, policy)) /
+                 workers_)),
       batch_tokens_(std::max<std::int64_t>(1, options.batch_tokens / workers_)) {}
 
 std::size_t Scheduler::submit(std::vector<Request> requests) {
@@ -316,7 +321,7 @@ std::size_t Scheduler::submit(std::vector<Request> requests) {
   std::vector<std::size_t> order(requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t first, std::size_t second) {
-    return requests[first].width() > requests[second].width();
+    return requests[first].source_length() > requests[second].source_length();
   });
   const std::lock_guard lock(mutex_);
   const std::size_t first = submissions_;
@@ -327,54 +332,55 @@ std::size_t Scheduler::submit(std::vector<Request> requests) {
 
 void Scheduler::drain(const std::function<void(Result)>& give) {
   Worker worker(*this);
-  for (Slots working = worker.step(); !working.empty(); working = worker.step()) {
-    for (const auto& slot : working) {
+  for (Slots active = worker.step(); !active.empty(); active = worker.step()) {
+    for (const auto& slot : active) {
       if (slot->done) give(slot->result());
     }
   }
 }
 
-// Sizes of a batch for the head of the queue; nothing if nothing waits.
-std::optional<Scheduler::BatchSizes> Scheduler::open() {
+// Return the sizes of a new batch for the head of the queue; no value if the queue is empty.
+std::optional<Scheduler::BatchSizes> Scheduler::begin_batch() {
   const std::lock_guard lock(mutex_);
   if (queue_.empty()) return std::nullopt;
-  const std::int64_t source = head_width();
+  const std::int64_t source = head_source_length();
   std::int64_t longest = 1;
   bool logits = false;
   for (const Entry& entry : queue_) {
     longest = std::max(longest, entry.request.limit(engine_.limits()));
     logits = logits || policy_.needs_logits(entry.request);
   }
-  const std::size_t rows = std::min(most_rows(source), share(workers_ - batches_));
+  const std::size_t sentences = std::min(max_sentences(source), share(workers_ - batches_));
   ++batches_;
-  return BatchSizes{rows, source, std::min(engine_.first_target(source), longest), logits};
+  return BatchSizes{sentences, source, std::min(engine_.first_target(source), longest), logits};
 }
 
-void Scheduler::close() {
+void Scheduler::end_batch() {
   const std::lock_guard lock(mutex_);
   --batches_;
 }
 
-// Maximum number of sentences of a batch of sources of this width.
-std::size_t Scheduler::most_rows(std::int64_t source) const {
-  return static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(rows_, batch_tokens_ / source)));
+// Return the maximum number of sentences of a batch with sources up to this length.
+std::size_t Scheduler::max_sentences(std::int64_t source_length) const {
+  return static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(max_sentences_, batch_tokens_ / source_length)));
 }
 
-// The next group for a running batch, at most as many as it has slots; empty if there is none for it.
-std::vector<Scheduler::Entry> Scheduler::take(const DecoderState& state, bool logits) {
+// Take the next group of requests for a running batch, at most as many as it has slots; empty if none is
+// admissible.
+std::vector<Scheduler::Entry> Scheduler::take_group(const DecoderState& state, bool logits) {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> group;
-  for (std::size_t count = ready(state, logits, state.rows() / policy_.rows()); count > 0; --count) {
+  for (std::size_t count = count_admissible(state, logits, state.rows() / policy_.rows()); count > 0; --count) {
     group.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
   return group;
 }
 
-// The number of waiting requests that a running batch may take now, up to `most`.
-std::size_t Scheduler::waiting(const DecoderState& state, bool logits, std::size_t most) {
+// Return the number of waiting requests that a running batch may take now, at most `max_count`.
+std::size_t Scheduler::count_waiting(const DecoderState& state, bool logits, std::size_t max_count) {
   const std::lock_guard lock(mutex_);
-  return ready(state, logits, most);
+  return count_admissible(state, logits, max_count);
 }
 
 std::set<std::size_t> Scheduler::waiting() {
@@ -395,37 +401,38 @@ bool Scheduler::drop(std::size_t index) {
 
 void Scheduler::drop_head() {
   const std::lock_guard lock(mutex_);
-  const auto count = std::min(queue_.size(), static_cast<std::size_t>(rows_));
+  const auto count = std::min(queue_.size(), static_cast<std::size_t>(max_sentences_));
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// The widest of those from whom a batch gets its width.
-std::int64_t Scheduler::head_width() const {
-  std::int64_t width = 0;
-  const std::size_t count = std::min(queue_.size(), static_cast<std::size_t>(rows_));
-  for (std::size_t i = 0; i < count; ++i) width = std::max(width, queue_[i].request.width());
-  return width;
+// Return the length of the longest source at the head of the queue, which determines the width of a new batch.
+std::int64_t Scheduler::head_source_length() const {
+  std::int64_t length = 0;
+  const std::size_t count = std::min(queue_.size(), static_cast<std::size_t>(max_sentences_));
+  for (std::size_t i = 0; i < count; ++i) length = std::max(length, queue_[i].request.source_length());
+  return length;
 }
 
-// The share of the waiting entries for one of this number of workers.
+// Return the number of waiting requests divided by the number of workers, rounded up.
 std::size_t Scheduler::share(std::int64_t workers) const {
   const auto parts = static_cast<std::size_t>(std::max<std::int64_t>(workers, 1));
   return (queue_.size() + parts - 1) / parts;
 }
 
-// How many at the head of the queue belong in a running batch.
+// Return the number of requests at the head of the queue that a running batch may take.
 //
-// One that is too wide, for an engine that pads, or needs logits lets the batch drain, so that it begins the next one.
-// That is rare where many wait, since the longest come first. Sentences of half the width get a batch of their own if
-// they can fill it, so that they do not pay for the padding.
-std::size_t Scheduler::ready(const DecoderState& state, bool logits, std::size_t most) const {
+// A request does not fit if its source is longer than the state (on engines that pad) or if it needs logits and the
+// state has none. Then the running batch ends, and the request begins the next batch. This is rare when many requests
+// wait, because the queue is sorted by descending length. If the waiting sources are at most half as long as the
+// state and fill a batch, they get a new batch, to avoid padding.
+std::size_t Scheduler::count_admissible(const DecoderState& state, bool logits, std::size_t max_count) const {
   if (queue_.empty()) return 0;
-  const bool narrow = !engine_.ragged() && 2 * head_width() <= state.source();
-  if (narrow && queue_.size() * policy_.rows() >= state.rows()) return 0;
+  const bool half = !engine_.ragged() && 2 * head_source_length() <= state.source();
+  if (half && queue_.size() * policy_.rows() >= state.rows()) return 0;
   std::size_t count = 0;
-  for (most = std::min(most, share(workers_)); count < most; ++count) {
+  for (max_count = std::min(max_count, share(workers_)); count < max_count; ++count) {
     const Request& request = queue_[count].request;
-    if (request.width() > state.source() || (policy_.needs_logits(request) && !logits)) break;
+    if (request.source_length() > state.source() || (policy_.needs_logits(request) && !logits)) break;
   }
   return count;
 }
@@ -441,23 +448,23 @@ void Worker::cancel(std::size_t index) {
 void Worker::abandon() {
   if (!batch_) return;
   batch_.reset();
-  scheduler_.close();
+  scheduler_.end_batch();
 }
 
 Slots Worker::step() {
   while (!scheduler_.stopped_) {
     if (!batch_) {
-      const auto sizes = scheduler_.open();
+      const auto sizes = scheduler_.begin_batch();
       if (!sizes) break;
       try {
         batch_ = std::make_unique<Batch>(scheduler_, *sizes);
       } catch (...) {
-        scheduler_.close();
+        scheduler_.end_batch();
         throw;
       }
     }
-    Slots working = batch_->step();
-    if (!working.empty()) return working;
+    Slots active = batch_->step();
+    if (!active.empty()) return active;
     abandon();
   }
   return {};

@@ -1,4 +1,4 @@
-// Settings of a search. They mean what they mean in Hugging Face's `generate` (transformers 5, generation/utils.py).
+// Search settings, with the meaning that they have in Hugging Face's `generate` (transformers 5, generation/utils.py).
 #pragma once
 
 #include <cstdint>
@@ -10,58 +10,58 @@
 
 namespace txport::core {
 
-// Constraints on the next token, in addition to the model. With beams and in sampling, rules act on log-probabilities;
-// in greedy search, on logits.
+// Constraints on the next token. In beam search and sampling they apply to log-probabilities, in greedy search to
+// logits.
 struct Rules {
-  // Each token of the answer so far, bos included, gets its score times this where the score is negative, else divided
-  // by it (Keskar et al., CTRL, section 4.1); 1 for none.
+  // Penalty for tokens generated so far, including bos: negative scores are multiplied by it, other scores divided by
+  // it (Keskar et al., CTRL, section 4.1). 1: no penalty.
   double repetition_penalty = 1;
-  // Never repeat an n-gram of this size, bos included (Paulus et al., section 2.5); 0 for no rule.
+  // Never repeat an n-gram of this size, counting bos as a token (Paulus et al., section 2.5). 0: no rule.
   std::int64_t no_repeat_ngram = 0;
-  std::vector<Ids> bad_words;              // sequences of ids that never occur
-  Ids suppress;                            // ids that never occur
-  Ids begin_suppress;                      // ids that are not the first of an answer, what it must begin with aside
-  Ids end_ids;                             // ids that end an answer, besides eos
-  std::optional<std::int64_t> forced_end;  // the last id of an answer at its limit; with beams its score is 0
-  bool renormalize = false;                // with beams, probabilities are normalised again after all rules
+  std::vector<Ids> bad_words;              // id sequences that are never generated
+  Ids suppress;                            // ids that are never generated
+  Ids begin_suppress;                      // ids that are never generated first, after the prefix
+  Ids end_ids;                             // ids that end a translation, in addition to eos
+  std::optional<std::int64_t> forced_end;  // last id at the maximum length; score 0 in beam search
+  bool renormalize = false;                // beam search: renormalize probabilities after all rules
 
-  // Whether there is one that may change what comes.
+  // Return whether a rule may change the translation.
   bool any() const { return change_scores() || !end_ids.empty() || forced_end.has_value(); }
-  // Whether there is one that may change the score of a token.
+  // Return whether a rule may change the score of a token.
   bool change_scores() const {
     return repetition_penalty != 1 || no_repeat_ngram > 0 || !bad_words.empty() || !suppress.empty() ||
            !begin_suppress.empty();
   }
 };
 
-// Random choice of tokens.
+// Settings of sampling.
 struct Sampling {
-  double temperature = 1;  // what logits are divided by
-  std::int64_t top_k = 0;  // sample from the k most likely tokens; 0 for all
-  // Choose among the most probable tokens whose probabilities sum up to this (Holtzman et al., section 3.1).
+  double temperature = 1;  // divides the logits
+  std::int64_t top_k = 0;  // sample from the k most likely tokens; 0: all
+  // Sample from the most likely tokens with this total probability (nucleus sampling, Holtzman et al., section 3.1).
   double top_p = 1;
-  double min_p = 0;        // choose among tokens of at least this share of the best one's (Nguyen et al., section 3)
-  std::uint64_t seed = 0;  // one seed gives one answer to a sentence, wherever it stands in a batch
+  double min_p = 0;        // sample from tokens at least this fraction as likely as the best (Nguyen et al., section 3)
+  std::uint64_t seed = 0;  // random seed; the sample of a sentence does not depend on its position in a batch
 };
 
-// When the beam search of a sentence ends.
+// Condition for the end of the beam search of a sentence.
 enum class EarlyStopping {
-  kFalse,  // no running hypothesis is better than the worst finished one, by its score at its present length
-  kTrue,   // as many hypotheses as the beam has have ended
-  kNever,  // none can become better, at the best length that it may reach
+  kFalse,  // no running hypothesis scores better than the worst finished one at its current length
+  kTrue,   // `beam` hypotheses are finished
+  kNever,  // no running hypothesis can score better at any length
 };
 
-// How answers are searched for.
+// Settings of a search.
 struct Search {
-  std::int64_t beam = 1;      // hypotheses that are followed side by side; 1 for greedy search
-  std::int64_t n_best = 1;    // hypotheses of each result, at most `beam`; with sampling, independent samples
-  double length_penalty = 1;  // a hypothesis has its log-probability divided by its length to this power as its score
+  std::int64_t beam = 1;      // number of beams; 1: greedy search
+  std::int64_t n_best = 1;    // hypotheses of each result, at most `beam`; for sampling, independent samples
+  double length_penalty = 1;  // exponent: score = log-probability / length^length_penalty
   EarlyStopping early_stopping = EarlyStopping::kFalse;
-  double patience = 1;  // with kTrue, a sentence ends when `beam` times this have ended (Kasai et al., 2022)
-  std::optional<Sampling> sampling;  // nothing: the best tokens
-  std::int64_t alternatives = 0;     // number of best tokens after the prefix that are continued by greedy search
+  double patience = 1;               // with kTrue, stop after beam x patience finished hypotheses (Kasai et al., 2022)
+  std::optional<Sampling> sampling;  // no value: no sampling
+  std::int64_t alternatives = 0;     // number of best tokens after the prefix that greedy search continues; 0: none
   Rules rules;
-  bool shortlist = false;  // each request has words of its own
+  bool shortlist = false;  // each request has its own Request::words
 };
 
 inline bool operator==(const Rules& one, const Rules& other) {

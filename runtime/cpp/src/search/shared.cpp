@@ -10,22 +10,23 @@
 
 namespace txport::core {
 
-// A call that waits for its answers.
+// A call that waits for its results.
 struct SharedBatches::Call {
   std::vector<Result> results;
   std::size_t unanswered;
-  bool lost = false;                // the batch failed: it decodes alone then, and has what becomes of that
-  std::condition_variable changed;  // it has ended, or is to lead
+  bool lost = false;                // the batch failed: the call then decodes alone, with its own result or error
+  std::condition_variable changed;  // the call has ended or became the leader
 
   explicit Call(std::size_t count) : results(count), unanswered(count) {}
   bool ended() const { return lost || unanswered == 0; }
 };
 
-// Calls of one search that share batches; all but the worker, which is the leader's, under the lock of the groups.
+// Calls with the same search that share batches. The mutex of the groups guards everything except the worker, which
+// only the leader uses.
 class SharedBatches::Group {
  public:
-  Group(const Engine& engine, Search asked, const SearchOptions& options)
-      : search_(std::move(asked)),
+  Group(const Engine& engine, Search search, const SearchOptions& options)
+      : search_(std::move(search)),
         policy_(policy_of(engine, search_)),
         scheduler_(engine, *policy_, options),
         worker_(scheduler_) {}
@@ -36,11 +37,12 @@ class SharedBatches::Group {
 
   void add(Call& call, std::vector<Request> requests) {
     const std::size_t first = scheduler_.submit(std::move(requests));
-    for (std::size_t place = 0; place < call.unanswered; ++place) owners_[first + place] = {&call, place};
+    for (std::size_t position = 0; position < call.unanswered; ++position)
+      owners_[first + position] = {&call, position};
     if (leader_ == nullptr) leader_ = &call;
   }
 
-  // Run a group of steps for all.
+  // Run a group of steps for all calls.
   void lead(std::unique_lock<std::mutex>& lock) {
     try {
       lock.unlock();
@@ -66,22 +68,22 @@ class SharedBatches::Group {
  private:
   struct Owner {
     Call* call;
-    std::size_t place;
+    std::size_t position;
   };
 
   const Search search_;
   const std::unique_ptr<const Policy> policy_;
   Scheduler scheduler_;
   Worker worker_;
-  std::map<std::size_t, Owner> owners_;  // of each request to be answered
+  std::map<std::size_t, Owner> owners_;  // of each unfinished request
   Call* leader_ = nullptr;
 
   void answer(Result result) {
-    const auto found = owners_.find(result.index);
-    const Owner owner = found->second;
-    owners_.erase(found);
-    result.index = owner.place;
-    owner.call->results[owner.place] = std::move(result);
+    const auto current = owners_.find(result.index);
+    const Owner owner = current->second;
+    owners_.erase(current);
+    result.index = owner.position;
+    owner.call->results[owner.position] = std::move(result);
     if (--owner.call->unanswered == 0) owner.call->changed.notify_one();
   }
 
@@ -95,15 +97,15 @@ class SharedBatches::Group {
   }
 };
 
-// The groups of a process.
+// The groups of one process.
 struct SharedBatches::Groups {
   const unsigned forked = forks();
   std::mutex mutex;
   std::vector<std::shared_ptr<Group>> running;
 };
 
-SharedBatches::SharedBatches(const Engine& engine, const SearchOptions& options, std::size_t most)
-    : engine_(engine), options_(options), most_(most), groups_(new Groups) {}
+SharedBatches::SharedBatches(const Engine& engine, const SearchOptions& options, std::size_t max_groups)
+    : engine_(engine), options_(options), max_groups_(max_groups), groups_(new Groups) {}
 
 SharedBatches::~SharedBatches() { delete groups_.load(); }
 
@@ -123,15 +125,15 @@ std::size_t SharedBatches::unanswered() const {
   return count;
 }
 
-// A forked process has none of the threads of the groups, which do not change.
+// Return the groups of this process. A forked process gets new groups, because it has none of the parent's threads.
 SharedBatches::Groups& SharedBatches::groups() const {
-  Groups* found = groups_.load();
-  if (found->forked == forks()) return *found;
-  auto own = std::make_unique<Groups>();
-  return groups_.compare_exchange_strong(found, own.get()) ? *own.release() : *found;
+  Groups* current = groups_.load();
+  if (current->forked == forks()) return *current;
+  auto new_groups = std::make_unique<Groups>();
+  return groups_.compare_exchange_strong(current, new_groups.get()) ? *new_groups.release() : *current;
 }
 
-// The answers by a batch of several calls; nothing if there is none for this call, or it failed.
+// Decode in a shared batch. Return no value if there is no batch for this call, or if the batch failed.
 std::optional<std::vector<Result>> SharedBatches::joined(const std::vector<Request>& requests) const {
   Groups& groups = this->groups();
   std::unique_lock lock(groups.mutex);
@@ -153,7 +155,7 @@ std::optional<std::vector<Result>> SharedBatches::joined(const std::vector<Reque
 }
 
 std::shared_ptr<SharedBatches::Group> SharedBatches::group_of(Groups& groups, const Search& search) const {
-  if (groups.running.size() < most_) return std::make_shared<Group>(engine_, search, options_);
+  if (groups.running.size() < max_groups_) return std::make_shared<Group>(engine_, search, options_);
   std::shared_ptr<Group> best;
   for (const auto& group : groups.running) {
     const bool better = best == nullptr || group->unanswered() < best->unanswered();

@@ -1,7 +1,8 @@
-// One batch for the calls of many threads: one of these decodes for all, and hands over when it has its own answers.
+// Batches that are shared by calls of several threads. One of the threads decodes for all. When its own call is
+// finished, another thread continues.
 //
-// That is the pattern Leader/Followers (Schmidt, Stal, Rohnert and Buschmann, Pattern-Oriented Software Architecture
-// 2). It needs no thread of its own, so that a process may fork, and no call has another's failure.
+// This is the Leader/Followers pattern (Schmidt, Stal, Rohnert and Buschmann, Pattern-Oriented Software Architecture
+// 2). It needs no background thread, so the process may fork, and a call does not fail because of another call.
 #pragma once
 
 #include <atomic>
@@ -15,22 +16,22 @@
 
 namespace txport::core {
 
-// Batches for the calls of many threads. Calls share a batch where that changes nothing but the time: on an engine
-// whose rows are computed each by itself. A call that would fill a batch decodes alone, and so does one that finds
-// others of another search only.
+// Batches that calls of several threads share. Calls share a batch only if this does not change results: on engines
+// that compute each row independently (Engine::ragged). A call decodes alone if it fills a batch by itself, or if all
+// running batches have another search.
 class SharedBatches {
  public:
-  // The engine must outlive it. `most`: batches that run side by side before calls share them. With several workers
-  // each call decodes alone.
-  SharedBatches(const Engine& engine, const SearchOptions& options, std::size_t most = 1);
+  // The engine must outlive it. `max_groups`: number of batches that run in parallel before calls share them. With
+  // several workers, each call decodes alone.
+  SharedBatches(const Engine& engine, const SearchOptions& options, std::size_t max_groups = 1);
   ~SharedBatches();
   SharedBatches(const SharedBatches&) = delete;
   SharedBatches& operator=(const SharedBatches&) = delete;
 
-  // Answers as `decode_all` gives them; throws as it does.
+  // Decode requests; results and errors are those of `decode_all`.
   std::vector<Result> decode(std::vector<Request> requests) const;
 
-  // Requests in shared batches that have no answer yet.
+  // Return the number of unfinished requests in shared batches.
   std::size_t unanswered() const;
 
  private:
@@ -40,7 +41,7 @@ class SharedBatches {
 
   const Engine& engine_;
   const SearchOptions options_;
-  const std::size_t most_;
+  const std::size_t max_groups_;
   mutable std::atomic<Groups*> groups_;
 
   Groups& groups() const;

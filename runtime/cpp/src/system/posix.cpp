@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Linux's HWCAP_ASIMDDP and HWCAP2_I8MM, which not all headers have; or Apple's names.
+// Bits of Linux's HWCAP_ASIMDDP and HWCAP2_I8MM, which not all headers define; Apple has names instead.
 #ifdef __APPLE__
 bool has_feature(const char* name) {
   int value = 0;
@@ -66,14 +66,14 @@ struct SignalsBlocked::Mask {
   sigset_t signals{};
 };
 
-SignalsBlocked::SignalsBlocked() : before_(std::make_unique<Mask>()) {
-  sigset_t all;  // macOS has macros for these
+SignalsBlocked::SignalsBlocked() : saved_mask_(std::make_unique<Mask>()) {
+  sigset_t all;  // macros on macOS
   sigfillset(&all);
   for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, fault);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before_->signals);
+  ::pthread_sigmask(SIG_SETMASK, &all, &saved_mask_->signals);
 }
 
-SignalsBlocked::~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_->signals, nullptr); }
+SignalsBlocked::~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &saved_mask_->signals, nullptr); }
 
 unsigned forks() {
   [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); });
@@ -114,7 +114,7 @@ bool has_smmla() {
 
 std::string variable(const char* name) {
 #ifdef __GLIBC__
-  const char* value = ::secure_getenv(name);  // NOLINT(concurrency-mt-unsafe): as dlopen itself reads the environment
+  const char* value = ::secure_getenv(name);  // NOLINT(concurrency-mt-unsafe): dlopen also reads the environment
 #else
   const bool same = ::geteuid() == ::getuid() && ::getegid() == ::getgid();
   const char* value = same ? std::getenv(name) : nullptr;
@@ -138,9 +138,9 @@ std::uintmax_t OpenFile::size() const {
   return static_cast<std::uintmax_t>(status.st_size);
 }
 
-std::size_t OpenFile::read(char* data, std::size_t most) const {
+std::size_t OpenFile::read(char* data, std::size_t max_bytes) const {
   while (true) {
-    const ssize_t count = ::read(static_cast<int>(handle_), data, most);
+    const ssize_t count = ::read(static_cast<int>(handle_), data, max_bytes);
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno != EINTR) fail("read");
   }

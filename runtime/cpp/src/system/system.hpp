@@ -1,5 +1,5 @@
-// The differences between operating systems, as far as the engine of libtxport_engine goes: threads, cores, pages and
-// files. Linux has all of it; features that macOS (posix.cpp) and Windows (windows.cpp) lack are named here.
+// Differences between operating systems in threads, cores, memory pages and files, for the code of libtxport_engine.
+// Linux supports all functions. Comments mention what macOS (posix.cpp) and Windows (windows.cpp) do not support.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace txport::core {
 
-// Number of cores of this process or, if unknown (macOS), of the machine; at least 1.
+// Return the number of cores of this process or, if unknown (macOS), of the machine; at least 1.
 int affinity();
 
 // Give the calling thread a name of at most 15 bytes, for debuggers and `top -H`.
 void name_this_thread(const std::string& name);
 
-// While it lives, the calling thread and its new threads receive no signals of the application, only their own faults.
-// Windows has no signals.
+// Blocks signals in the calling thread and the threads it creates, as long as the object exists. Synchronous faults
+// such as SIGSEGV are not blocked. Windows has no signals.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -27,33 +27,33 @@ class SignalsBlocked {
 
  private:
   struct Mask;
-  std::unique_ptr<Mask> before_;
+  std::unique_ptr<Mask> saved_mask_;
 };
 
-// How often this process is the child of a fork; Windows has none. Counts from the first call on.
+// Return how many times this process has been forked from another one since the first call. Always 0 on Windows.
 unsigned forks();
 
-// Set the calling thread's rounding, and what it does with numbers near zero, as IEEE 754 has them.
+// Set rounding and subnormal numbers of the calling thread to the IEEE 754 default.
 void set_default_arithmetic();
 
-// Memory that begins at a multiple of a power of two and has a multiple of it in bytes; null if there is none. From
-// 2 MiB on in huge pages where the system has them (Linux).
+// Allocate memory; null on failure. `alignment` is a power of two, and `bytes` a multiple of it. With an alignment of
+// at least 2 MiB, huge pages are used if the system supports them (Linux).
 void* allocate(std::size_t alignment, std::size_t bytes);
 void release(void* memory);
 
-// Whether this ARM processor has SDOT, and SMMLA; not known, and so false, on Windows.
+// Return whether this ARM processor supports SDOT or SMMLA. Always false on Windows, where this is unknown.
 bool has_sdot();
 bool has_smmla();
 
-// A variable of the environment; empty if it is not set, and in a program that runs with more rights than its caller
-// (setuid), who must not choose what it loads.
+// Return an environment variable; empty if it is not set. Also empty in setuid programs, whose caller must not choose
+// which libraries they load.
 std::string variable(const char* name);
 
-// A path as the C ABI takes it and as messages show it: UTF-8 on every system.
+// Convert between paths and UTF-8, which the C ABI and messages use on every system.
 std::filesystem::path path_of(const std::string& text);
 std::string text_of(const std::filesystem::path& path);
 
-// A file that is read. All throw std::system_error.
+// A file opened for reading. Methods throw std::system_error.
 class OpenFile {
  public:
   explicit OpenFile(const std::filesystem::path& path);
@@ -62,13 +62,14 @@ class OpenFile {
   OpenFile& operator=(const OpenFile&) = delete;
 
   std::uintmax_t size() const;
-  // Read some bytes; 0 at the end.
-  std::size_t read(char* data, std::size_t most) const;
-  // The first `bytes` ones as pages that are read when they are needed, also when the file is closed, until unmap.
+  // Read up to `max_bytes`, and return the number of bytes read; 0 at the end.
+  std::size_t read(char* data, std::size_t max_bytes) const;
+  // Map the first `bytes` of the file into memory. The mapping remains valid until unmap, also after the file is
+  // closed.
   void* map(std::size_t bytes) const;
 
  private:
-  std::intptr_t handle_;  // a descriptor or a HANDLE
+  std::intptr_t handle_;  // file descriptor or HANDLE
 };
 void unmap(void* data, std::size_t bytes);
 

@@ -1,4 +1,4 @@
-// Windows, from 10 on.
+// Windows 10 or newer.
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
 #include <malloc.h>
@@ -25,7 +25,7 @@ HANDLE handle_of(std::intptr_t value) { return reinterpret_cast<HANDLE>(value); 
 
 }  // namespace
 
-// Of one group of processors, which has 64 at most.
+// Only counts cores of one processor group, which has up to 64.
 int affinity() {
   DWORD_PTR process = 0;
   DWORD_PTR machine = 0;
@@ -46,7 +46,7 @@ SignalsBlocked::~SignalsBlocked() = default;
 
 unsigned forks() { return 0; }
 
-// fesetenv(FE_DFL_ENV) of mingw changes neither MXCSR nor the x87 unit, which logarithms are computed with.
+// fesetenv(FE_DFL_ENV) of mingw changes neither MXCSR nor the x87 unit, which computes logarithms.
 void set_default_arithmetic() {
   constexpr unsigned kDefault = 0x1F80;
   std::fesetround(FE_TONEAREST);
@@ -88,10 +88,10 @@ std::uintmax_t OpenFile::size() const {
   return static_cast<std::uintmax_t>(size.QuadPart);
 }
 
-std::size_t OpenFile::read(char* data, std::size_t most) const {
-  constexpr std::size_t kMost = std::size_t{1} << 30;
+std::size_t OpenFile::read(char* data, std::size_t max_bytes) const {
+  constexpr std::size_t kMaxRead = std::size_t{1} << 30;
   DWORD count = 0;
-  if (::ReadFile(handle_of(handle_), data, static_cast<DWORD>(std::min(most, kMost)), &count, nullptr) == 0) {
+  if (::ReadFile(handle_of(handle_), data, static_cast<DWORD>(std::min(max_bytes, kMaxRead)), &count, nullptr) == 0) {
     fail("ReadFile");
   }
   return count;

@@ -12,7 +12,7 @@ namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t index) { return static_cast<unsigned char>(text[index]); }
 
-// Whether the characters before `start` and from `end` on are of words.
+// Return whether a word character is directly before `start` or at `end`.
 bool is_in_word(std::string_view text, std::size_t start, std::size_t end) {
   if (start > 0 && is_word(character_at(text, character_before(text, start)).code)) return true;
   return end < text.size() && is_word(character_at(text, end).code);
@@ -52,7 +52,7 @@ bool TokenFinder::may_find(std::string_view text) const {
 }
 
 void TokenFinder::split(std::string_view text, const Take& take) const {
-  std::size_t given = 0;
+  std::size_t done = 0;
   for (std::size_t at = 0; at < text.size();) {
     const AddedToken* token = find(text, at);
     if (token == nullptr) {
@@ -62,28 +62,28 @@ void TokenFinder::split(std::string_view text, const Take& take) const {
     std::size_t start = at;
     std::size_t end = at += token->content.size();
     if (token->single_word && is_in_word(text, start, end)) continue;
-    if (token->lstrip) start = std::max(before_space(text, start), given);
+    if (token->lstrip) start = std::max(before_space(text, start), done);
     if (token->rstrip) end = after_space(text, end);
-    if (given < start) take({given, start}, nullptr);
+    if (done < start) take({done, start}, nullptr);
     take({start, end}, token);
-    given = end;
+    done = end;
   }
-  if (given < text.size()) take({given, text.size()}, nullptr);
+  if (done < text.size()) take({done, text.size()}, nullptr);
 }
 
 void TokenFinder::split_at_all(std::string_view text, const std::function<void(const Span&)>& take) const {
-  std::size_t given = 0;
+  std::size_t done = 0;
   for (std::size_t at = 0; at < text.size();) {
     const AddedToken* token = find(text, at);
     if (token == nullptr) {
       ++at;
       continue;
     }
-    if (given < at) take({given, at});
+    if (done < at) take({done, at});
     take({at, at + token->content.size()});
-    given = at += token->content.size();
+    done = at += token->content.size();
   }
-  if (given < text.size()) take({given, text.size()});
+  if (done < text.size()) take({done, text.size()});
 }
 
 }  // namespace txport::core

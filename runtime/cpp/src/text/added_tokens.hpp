@@ -1,4 +1,4 @@
-// Tokens that a model does not split: special tokens, and tokens that were added to a vocabulary.
+// Added tokens, which a model does not split: special tokens and tokens that were added to a vocabulary.
 #pragma once
 
 #include <array>
@@ -12,28 +12,28 @@
 
 namespace txport::core {
 
-// Finds added tokens in texts, at each place the longest one.
+// Finds added tokens in texts. At each position, the longest token wins.
 class TokenFinder {
  public:
-  // Takes a part of a text, as bytes of it, and its token; null for what is between tokens.
+  // Callback for a part of a text: its byte range and its token; null for text between tokens.
   using Take = std::function<void(const Span&, const AddedToken*)>;
 
   explicit TokenFinder(std::vector<AddedToken> tokens);
 
   bool empty() const;
-  // The token at `start`, or null.
+  // Return the token at `start`, or null.
   const AddedToken* find(std::string_view text, std::size_t start) const;
-  // The token that is this text, or null.
+  // Return the token that equals this text, or null.
   const AddedToken* equal(std::string_view text) const;
-  // Whether there is a token in the text, wherever its rules let it be.
+  // Return whether the text contains a token. Rules such as single_word are ignored.
   bool may_find(std::string_view text) const;
-  // Give the parts of a text in their order, as AddedVocabulary of the library `tokenizers` finds them.
+  // Call `take` with the parts of a text in order, as AddedVocabulary of the `tokenizers` library finds them.
   void split(std::string_view text, const Take& take) const;
-  // Give the tokens, and what is between them, without their rules.
+  // Call `take` with tokens and the text between them. Rules such as single_word are ignored.
   void split_at_all(std::string_view text, const std::function<void(const Span&)>& take) const;
 
  private:
-  std::array<std::vector<AddedToken>, 256> tokens_;  // by their first byte; the longest first
+  std::array<std::vector<AddedToken>, 256> tokens_;  // by first byte; the longest first
 };
 
 }  // namespace txport::core

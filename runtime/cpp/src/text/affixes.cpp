@@ -25,13 +25,13 @@ std::string some_of(const Table& table) {
   return names;
 }
 
-// One side's languages, and the one of them that is meant.
+// The languages of one side, and the selected one.
 class Side {
  public:
   Side(std::string name, const Table* table, const std::optional<std::string>& fallback,
-       const std::optional<std::string>& asked)
+       const std::optional<std::string>& requested)
       : name_(std::move(name)), table_(table) {
-    const auto& chosen = asked ? asked : fallback;
+    const auto& chosen = requested ? requested : fallback;
     if (!chosen) return;
     if (table == nullptr || table->empty()) {
       throw InputError(name_ + " language " + quote(*chosen) + ": this bundle has no " + name_ +

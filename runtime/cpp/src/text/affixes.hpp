@@ -1,4 +1,4 @@
-// Ids that are added to those of a text: language tokens, end of sequence, and the forced beginning of the answer.
+// Ids around the ids of a text: language tokens, eos, and the forced target prefix.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace txport::core {
 
-// The languages that a caller chose; without a value, the bundle's default.
+// The languages that a caller chose. No value selects the bundle's default.
 struct LanguageChoice {
   std::optional<std::string> source;
   std::optional<std::string> target;
@@ -19,19 +19,19 @@ struct LanguageChoice {
 struct Affixes {
   Ids source_prefix;  // before the source text's ids
   Ids source_suffix;  // after them
-  Ids target_prefix;  // the forced beginning of the answer
+  Ids target_prefix;  // forced beginning of the translation
 
-  // Prefix, ids and suffix of a source text.
+  // Return source prefix, ids and source suffix.
   Ids wrap(const Ids& ids) const;
 };
 
-// The affixes for chosen languages. Throws InputError: a language is unknown, or there is none to choose, or one must
-// be chosen and was not.
+// Return the affixes for chosen languages. Throws InputError: a language is unknown, the bundle has no languages, or a
+// language must be chosen.
 Affixes affixes(const TokenizerDescription& description, const LanguageChoice& choice);
 
-// As `affixes`, for one text, which may choose its target language itself if the bundle allows that: >>name<< at its
-// very start, which is then removed. An unknown name becomes `unk`. With another marker, such as MADLAD's <2name>,
-// white space may stand before it, and a text with an unknown name is left alone.
+// Like `affixes`, for a text that may select its target language if the bundle supports this. The marker >>name<< at
+// the start of the text is removed; an unknown name becomes `unk`. Before other markers, such as MADLAD's <2name>,
+// white space is allowed, and a text with an unknown name is not changed.
 Affixes affixes_of(std::string_view& text, const TokenizerDescription& description, const LanguageChoice& choice,
                    std::int64_t unk);
 

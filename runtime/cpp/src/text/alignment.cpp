@@ -10,7 +10,7 @@ namespace txport::core {
 
 namespace {
 
-// The first word that ends after the span begins.
+// Return the index of the first word that ends after the start of the span.
 std::optional<std::size_t> word_of(const Span& span, const std::vector<Span>& words) {
   const auto found =
       std::find_if(words.begin(), words.end(), [&span](const Span& word) { return word.end > span.start; });
@@ -21,7 +21,7 @@ std::optional<std::size_t> word_of(const Span& span, const std::vector<Span>& wo
 }  // namespace
 
 FloatMatrix averaged(const CrossAttention& cross, const std::vector<std::pair<std::int64_t, std::int64_t>>& heads) {
-  std::vector<std::size_t> chosen;  // heads, counted over all layers
+  std::vector<std::size_t> chosen;  // indices of heads, counted over all layers
   chosen.reserve(cross.layers * cross.heads);
   for (const auto& [layer, head] : heads) {
     chosen.push_back(static_cast<std::size_t>(layer) * cross.heads + static_cast<std::size_t>(head));
@@ -55,18 +55,18 @@ Ids align_tokens(const FloatMatrix& attention, const std::vector<std::size_t>& c
 
 std::vector<Span> words_of(std::string_view text) {
   std::vector<Span> words;
-  std::optional<std::size_t> begun;
+  std::optional<std::size_t> start;
   for (std::size_t position = 0; position < text.size();) {
     const Character character = character_at(text, position);
     if (character.is_space) {
-      if (begun) words.push_back({*begun, position});
-      begun.reset();
-    } else if (!begun) {
-      begun = position;
+      if (start) words.push_back({*start, position});
+      start.reset();
+    } else if (!start) {
+      start = position;
     }
     position += character.length;
   }
-  if (begun) words.push_back({*begun, text.size()});
+  if (start) words.push_back({*start, text.size()});
   return words;
 }
 

@@ -1,11 +1,10 @@
-// Which words of a source a translation's words come from, read off cross-attention; txport.runtime.text.alignment is
-// the same in Python.
+// Word alignment from cross-attention. The Python twin is txport.runtime.text.alignment.
 //
-// The weights of the heads that are known to align (`alignment_heads` of the manifest) are averaged, or of all heads of
-// the last kLastLayers layers: the last but one aligns best if no head was trained for it (Garg et al.
-// 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1; with one layer, that one). A
-// token is aligned to the token of the source text to which the average gives most, and two words are if any of their
-// tokens are (section 4.3 there). Attention is not an alignment by definition: check the results before you rely on it.
+// Attention is averaged over the heads that are known to align (`alignment_heads` of the manifest), otherwise over all
+// heads of the last kLastLayers layers. If no head was trained to align, the last but one layer aligns best (Garg et
+// al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1). A target token is aligned
+// to the source token with the highest average attention. Two words are aligned if any of their tokens are (section 4.3
+// there). Attention is not designed as an alignment: check the results before you rely on them.
 #pragma once
 
 #include <cstddef>
@@ -20,55 +19,55 @@
 namespace txport::core {
 
 inline constexpr std::size_t kLastLayers = 2;
-// Instead of a position, for a token that is not aligned.
+// Position of tokens that are not aligned.
 inline constexpr std::int64_t kNotAligned = -1;
 
-// Bytes of a text: the first, and the one after the last.
+// A byte range [start, end) of a text.
 struct Span {
   std::size_t start = 0;
   std::size_t end = 0;
 };
 
-// The number of a word of the source, and of one of the translation.
+// Two aligned words: the index of the source word and of the target word.
 struct WordPair {
   std::size_t source = 0;
   std::size_t target = 0;
 };
 
-// Where a translation comes from.
+// Alignment of a translation with its source.
 struct Alignment {
-  // For each id of the translation, the position in the source ids that it comes from; kNotAligned for ids that leave
-  // no text by their nature (eos, a forced language).
+  // Position of the source id that each target id is aligned with; kNotAligned for ids that never produce text (eos,
+  // language tokens).
   Ids tokens;
-  // Of each source id in the sentence, without white space; empty for ids that are not of the text, and where a
-  // tokenizer puts a space only.
+  // Byte range of each source id in the sentence, without white space; empty for ids that are not part of the text and
+  // for ids that are only a space.
   std::vector<Span> source_spans;
-  // Of each id of the translation in its text, likewise; where an id completes a character that others began, that one
-  // has it.
+  // Byte range of each target id in the translation. A character of several ids belongs to the last of them.
   std::vector<Span> target_spans;
-  // Of each word, which is what white space separates: in a language without spaces look at tokens.
+  // Byte ranges of words, which are separated by white space. For languages without spaces, use tokens.
   std::vector<Span> source_words;
   std::vector<Span> target_words;
-  std::vector<WordPair> words;  // each pair once, in order
-  std::string pharaoh;          // these pairs as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first
+  std::vector<WordPair> words;  // each pair once, sorted
+  std::string pharaoh;          // these pairs in Pharaoh format: "0-0 1-2", source first
 };
 
-// The average `[targets, sources]` of the heads that align: (layer, head) of each, or none for all of the last layers.
+// Return the average attention `[targets, sources]` of the given (layer, head) pairs. An empty list selects all heads
+// of the last kLastLayers layers.
 FloatMatrix averaged(const CrossAttention& cross, const std::vector<std::pair<std::int64_t, std::int64_t>>& heads);
 
-// For each row of `attention`, as `averaged` gives it, the candidate with the most, the first of equal ones;
-// kNotAligned for rows that are not `aligned`, and if there are no candidates.
+// Return for each row of `attention` the candidate column with the highest value, the first of equal ones. Rows that
+// are not `aligned` get kNotAligned, as do all rows if there are no candidates.
 Ids align_tokens(const FloatMatrix& attention, const std::vector<std::size_t>& candidates,
                  const std::vector<bool>& aligned);
 
-// The words of a text in UTF-8.
+// Return the byte ranges of the words of a UTF-8 text.
 std::vector<Span> words_of(std::string_view text);
 
-// A span without white space around it; a span of spaces only becomes empty, at its end.
+// Return a span without white space around it. A span of white space becomes empty, at its end.
 Span stripped(const Span& span, std::string_view text);
 
-// Fill in `words` and `pharaoh` of an alignment from the rest of it: pairs of words of which any tokens are aligned. A
-// token without characters counts to the word that follows.
+// Compute `words` and `pharaoh` from the other members. Two words are aligned if any of their tokens are. A token
+// without characters belongs to the word that follows.
 void align_words(Alignment& alignment);
 
 }  // namespace txport::core

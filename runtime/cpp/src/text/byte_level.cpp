@@ -19,8 +19,8 @@ namespace txport::core {
 
 namespace {
 
-// The character that stands for each byte in the pieces of a vocabulary: itself if it can be seen, else one of those
-// from U+0100 on, in order (bytes_to_unicode of GPT-2).
+// Return the character for each byte in the pieces of a vocabulary: the character itself if it is printable, otherwise
+// the next character from U+0100 (bytes_to_unicode of GPT-2).
 std::array<std::uint32_t, 256> characters_of_bytes() {
   std::array<std::uint32_t, 256> characters{};
   std::uint32_t unseen = 0x100;
@@ -31,13 +31,13 @@ std::array<std::uint32_t, 256> characters_of_bytes() {
   return characters;
 }
 
-// UTF-8 of a character below U+0800.
+// Return the UTF-8 of a character below U+0800.
 std::string utf8(std::uint32_t code) {
   if (code < 0x80) return {static_cast<char>(code)};
   return {static_cast<char>(0xC0U | (code >> 6U)), static_cast<char>(0x80U | (code & 0x3FU))};
 }
 
-// The bytes that a piece stands for; its own where a character of it stands for none.
+// Return the bytes of a piece; the piece unchanged if one of its characters does not represent a byte.
 std::string bytes_of(const std::string& piece) {
   static const std::unordered_map<std::uint32_t, char> bytes = [] {
     std::unordered_map<std::uint32_t, char> found;
@@ -56,19 +56,19 @@ std::string bytes_of(const std::string& piece) {
   return result;
 }
 
-// Where a piece without spaces at its ends begins and ends; one of spaces alone has no end before its beginning.
+// Return the range of a piece without spaces at its ends. For a piece of spaces only, the range is (size, 0).
 std::pair<std::size_t, std::size_t> without_blanks(std::string_view piece) {
   const std::size_t begin = std::min(piece.find_first_not_of(' '), piece.size());
   return {begin, begin == piece.size() ? 0 : piece.find_last_not_of(' ') + 1};
 }
 
-// Likewise of a text without white space.
+// Return the range of a text without white space at its ends, in the same way.
 std::pair<std::size_t, std::size_t> without_space(std::string_view text) {
   const std::size_t begin = after_space(text, 0);
   return {begin, begin == text.size() ? 0 : before_space(text, text.size())};
 }
 
-// Where a run of characters of one kind ends.
+// Return the end of a run of characters of one kind.
 std::size_t run_end(std::string_view text, std::size_t start, Kind kind) {
   while (start < text.size()) {
     const Character character = character_at(text, start);
@@ -78,8 +78,8 @@ std::size_t run_end(std::string_view text, std::size_t start, Kind kind) {
   return start;
 }
 
-// Where the word ends that begins at `start`, by GPT-2's regular expression:
-// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+// Return the end of the word that begins at `start`, according to GPT-2's regular expression: 's|'t|'re|'ve|'m|'ll|'d|
+// ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 std::size_t word_end(std::string_view text, std::size_t start) {
   for (const std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
     if (text.compare(start, ending.size(), ending) == 0) return start + ending.size();
@@ -89,11 +89,11 @@ std::size_t word_end(std::string_view text, std::size_t start) {
   if (kind != Kind::space) return run_end(text, first, kind);
   const std::size_t end = run_end(text, start, kind);
   if (end == text.size()) return end;
-  const std::size_t last = character_before(text, end);  // the word that follows may begin with it
+  const std::size_t last = character_before(text, end);  // the last space belongs to the word that follows
   return last > start ? last : end;
 }
 
-// Whether a field is null, false, an empty text or not there.
+// Return whether a field is missing, null, false or an empty string.
 bool is_unset(const Json& object, const char* name) {
   const auto field = object.find(name);
   return field == object.end() || field->is_null() || *field == false || *field == "";
@@ -105,11 +105,11 @@ std::string type_of(const Json& part) {
 
 void refuse(const std::string& what) {
   throw InputError("this bundle's tokenizer.json has " + what +
-                   ", which only the Python runtime has: give it ids "
+                   ", which only the Python runtime supports: give it ids "
                    "(translate_ids)");
 }
 
-// Throws InputError: there is more to the file than a byte-level BPE.
+// Throw InputError if the file is not a plain byte-level BPE.
 void check_kind(const Json& file) {
   const Json& model = file.at("model");
   const Json& parts = file.at("pre_tokenizer");
@@ -127,8 +127,8 @@ void check_kind(const Json& file) {
 
 class ByteLevel : public Side {
  public:
-  ByteLevel(const Json& file, const std::string& where, std::int64_t vocabulary)
-      : where_(where), vocabulary_(vocabulary) {
+  ByteLevel(const Json& file, const std::string& file_name, std::int64_t vocabulary)
+      : file_name_(file_name), vocabulary_(vocabulary) {
     const Json& model = file.at("model");
     std::unordered_map<std::string, std::uint32_t> ids;
     if (!model.at("vocab").is_object()) damaged("has no vocabulary of pieces and their ids");
@@ -167,29 +167,29 @@ class ByteLevel : public Side {
   }
 
  private:
-  std::string where_;
+  std::string file_name_;
   std::int64_t vocabulary_;
-  std::unordered_map<std::int64_t, std::string> pieces_;  // the bytes of each id
+  std::unordered_map<std::int64_t, std::string> pieces_;  // bytes of each id
   std::unordered_set<std::int64_t> added_;
   std::unordered_set<std::int64_t> special_;
-  std::array<std::optional<std::uint32_t>, 256> bytes_;  // the ids of pieces of one byte
-  std::optional<std::uint32_t> unk_;                     // for other bytes, which leave nothing without it
+  std::array<std::optional<std::uint32_t>, 256> bytes_;  // ids of single bytes
+  std::optional<std::uint32_t> unk_;                     // id of other bytes; without it, they are dropped
   bool fuses_unk_ = false;
   Merges merges_;
-  std::optional<TokenFinder> raw_;         // looked for first
-  std::optional<TokenFinder> normalized_;  // looked for between these
-  bool prefix_space_ = false;              // texts get a space in front, if they begin with none
-  bool trims_ = false;                     // spans are without spaces at their ends,
-  bool keeps_first_ = false;               // except a text's first one
+  std::optional<TokenFinder> raw_;         // tokens to find first
+  std::optional<TokenFinder> normalized_;  // tokens to find between raw tokens
+  bool prefix_space_ = false;              // texts get a leading space if they have none
+  bool trims_ = false;                     // remove spaces from the ends of spans
+  bool keeps_first_ = false;               // except the first space of a text
 
   [[noreturn]] void damaged(const std::string& reason) const {
-    throw BundleError(where_ + " " + reason + ": copy or export the bundle again");
+    throw BundleError(file_name_ + " " + reason + ": copy or export the bundle again");
   }
 
   std::uint32_t checked(const Json& id) const {
     const auto value = id.get<std::int64_t>();
     if (0 <= value && value < vocabulary_) return static_cast<std::uint32_t>(value);
-    throw BundleError(where_ + " has the id " + std::to_string(value) + ", outside the vocabulary of " +
+    throw BundleError(file_name_ + " has the id " + std::to_string(value) + ", outside the vocabulary of " +
                       std::to_string(vocabulary_) + ": it belongs to another model, export the bundle again");
   }
 
@@ -199,7 +199,7 @@ class ByteLevel : public Side {
     return found->second;
   }
 
-  // Pairs of pieces, or as one text with a space between them in files of older releases.
+  // Merges are pairs of pieces; files of older releases have them as a string with a space between the pieces.
   void read_merges(const Json& merges, const std::unordered_map<std::string, std::uint32_t>& ids) {
     for (const Json& merge : merges) {
       std::pair<std::string, std::string> pair;
@@ -220,8 +220,8 @@ class ByteLevel : public Side {
     std::vector<AddedToken> normalized;
     for (const Json& token : tokens) {
       const auto content = token.at("content").get<std::string>();
-      const auto own = ids.find(content);
-      const std::int64_t id = own == ids.end() ? checked(token.at("id")) : own->second;
+      const auto found_id = ids.find(content);
+      const std::int64_t id = found_id == ids.end() ? checked(token.at("id")) : found_id->second;
       pieces_[id] = bytes_of(content);
       added_.insert(id);
       if (!is_unset(token, "special")) special_.insert(id);
@@ -260,21 +260,21 @@ class ByteLevel : public Side {
     return ids;
   }
 
-  // The ids of a text between tokens, with the whole characters that each one's bytes are of; a space that was added is
-  // of the first character.
+  // Encode text between added tokens. Spans cover all characters of which an id has bytes. An added leading space
+  // belongs to the first character.
   template <typename Put>
   void words(std::string_view text, const Put& put) const {
     const std::size_t before = prefix_space_ && text.front() != ' ' ? 1 : 0;
     const std::string padded = std::string(before, ' ') + std::string(text);
-    const auto place = [&](std::size_t at) { return std::max(at, before) - before; };
+    const auto position = [&](std::size_t at) { return std::max(at, before) - before; };
     for (std::size_t start = 0; start < padded.size();) {
       const std::size_t end = word_end(padded, start);
       std::vector<Symbol> word = symbols(std::string_view(padded).substr(start, end - start));
       merges_.apply(word);
       for (const Symbol& symbol : word) {
         const std::size_t stop = start + symbol.length;
-        put(symbol.id,
-            Span{character_begin(text, place(start)), character_end(text, std::max<std::size_t>(1, place(stop)))});
+        put(symbol.id, Span{character_begin(text, position(start)),
+                            character_end(text, std::max<std::size_t>(1, position(stop)))});
         start = stop;
       }
       start = end;
@@ -297,17 +297,17 @@ class ByteLevel : public Side {
     return found;
   }
 
-  // Take the spaces that pieces begin and end with out of their spans, as the library does by its post-processor. An
-  // added token's text includes the white space around it.
+  // Remove spaces at the ends of pieces from their spans, as the library's post-processor does. The text of an added
+  // token includes the white space around it.
   void trim(std::string_view text, const Ids& ids, std::vector<Span>& spans) const {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       Span& span = spans[i];
       const bool added = added_.count(ids[i]) > 0;
-      const std::string taken(added ? text.substr(span.start, span.end - span.start) : pieces_.at(ids[i]));
-      const auto [begin, end] = added ? without_space(taken) : without_blanks(taken);
-      std::size_t before = count_characters(std::string_view(taken).substr(0, begin));
-      const std::size_t after = count_characters(std::string_view(taken).substr(end));
-      if (keeps_first_ && before == 1 && (i == 0 || span.start == 0)) before = 0;  // the one that was added
+      const std::string piece_text(added ? text.substr(span.start, span.end - span.start) : pieces_.at(ids[i]));
+      const auto [begin, end] = added ? without_space(piece_text) : without_blanks(piece_text);
+      std::size_t before = count_characters(std::string_view(piece_text).substr(0, begin));
+      const std::size_t after = count_characters(std::string_view(piece_text).substr(end));
+      if (keeps_first_ && before == 1 && (i == 0 || span.start == 0)) before = 0;  // the added leading space
       for (; before > 0 && span.start < span.end; --before) span.start += character_at(text, span.start).length;
       if (count_characters(text.substr(0, span.end)) < after) continue;
       for (std::size_t left = after; left > 0 && span.end > span.start; --left) {

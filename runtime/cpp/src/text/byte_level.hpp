@@ -1,7 +1,6 @@
-// Byte-level BPE (GPT-2's: Radford et al. 2019), of a tokenizer.json of the `tokenizers` library: BART's, CodeT5's.
+// Byte-level BPE as in GPT-2 (Radford et al. 2019), from a tokenizer.json of the `tokenizers` library (BART, CodeT5).
 //
-// Texts become the ids that the library gives without its special tokens around them, and ids the texts, also those of
-// bytes that are no characters.
+// Ids and texts equal those of the library without special tokens, also for bytes that are not valid characters.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,9 @@
 
 namespace txport::core {
 
-// The model of a file's bytes, of which ids are below `vocabulary`; `file` is its name in messages.
-// Throws BundleError: it is damaged or of another model; InputError: it has something that only Python has.
+// Read a tokenizer.json. `data` are its bytes, `file` its name in messages, and all ids must be below `vocabulary`.
+// Throws BundleError: it is damaged or belongs to another model; InputError: it has a feature that only the Python
+// runtime supports.
 std::unique_ptr<Side> read_byte_level(std::string_view data, const std::string& file, std::int64_t vocabulary);
 
 }  // namespace txport::core

@@ -35,7 +35,7 @@ constexpr Codes kWord[] = {
 #include "text/word.inc"
 };
 
-// The range that a code point is in, or null.
+// Return the range that contains a code point, or null.
 template <typename Range, std::size_t count>
 const Range* range_of(const Range (&ranges)[count], std::uint32_t code) {
   const auto ends_before = [](const Range& range, std::uint32_t value) { return range.last < value; };

@@ -1,4 +1,4 @@
-// What a character is: a letter, a number, white space or another one.
+// Unicode classes of characters.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@ namespace txport::core {
 
 enum class Kind { other, letter, number, space };
 
-// By Unicode's general categories L and N, and its property White_Space.
+// Return the kind of a character, according to Unicode's general categories L and N and the property White_Space.
 Kind kind_of(std::uint32_t code);
 
-// Whether a character is of a word: letters, marks, decimal digits, connectors and joiners (\\w of the library
-// `tokenizers`).
+// Return whether a character matches \\w of the `tokenizers` library: letters, marks, decimal digits, connectors and
+// joiners.
 bool is_word(std::uint32_t code);
 
-// Whether a character is in lower case: by Unicode's property Lowercase.
+// Return whether a character has Unicode's property Lowercase.
 bool is_lower(std::uint32_t code);
 
 }  // namespace txport::core

@@ -23,7 +23,7 @@ constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
   throw_io_failure(what + ": " + std::generic_category().message(code), code);
 }
 
-// What comes next, at most as much as the chunk takes; empty at the end.
+// Read the next bytes, at most the size of the chunk; empty at the end.
 std::string_view read_some(int descriptor, std::vector<char>& chunk) {
   while (true) {
     const ssize_t count = ::read(descriptor, chunk.data(), chunk.size());
@@ -49,15 +49,15 @@ InputFile::InputFile(const std::string& path)
 InputFile::~InputFile() { ::close(descriptor_); }
 
 void InputFile::check(const std::string& path) {
-  struct stat facts {};
-  if (::stat(path.c_str(), &facts) != 0 || ::access(path.c_str(), R_OK) != 0) fail(path + " cannot be read", errno);
-  if (S_ISDIR(facts.st_mode)) throw InputError(path + " is a directory: give a text file");
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || ::access(path.c_str(), R_OK) != 0) fail(path + " cannot be read", errno);
+  if (S_ISDIR(status.st_mode)) throw InputError(path + " is a directory: give a text file");
 }
 
 std::vector<std::string> Windows::next() {
   std::vector<char> chunk(kChunk);
   while (!ended_) {
-    if (!lines_.empty() && (lines_.size() >= now_ || size_ >= kWindowBytes || !ready())) return take();
+    if (!lines_.empty() && (lines_.size() >= next_size_ || size_ >= kWindowBytes || !ready())) return take();
     std::string_view data = read_some(descriptor_, chunk);
     if (data.empty()) {
       ended_ = true;
@@ -77,17 +77,17 @@ std::vector<std::string> Windows::next() {
 }
 
 std::vector<std::string> Windows::take() {
-  const auto end = lines_.begin() + static_cast<std::ptrdiff_t>(std::min(now_, lines_.size()));
+  const auto end = lines_.begin() + static_cast<std::ptrdiff_t>(std::min(next_size_, lines_.size()));
   std::vector<std::string> window(std::make_move_iterator(lines_.begin()), std::make_move_iterator(end));
   lines_.erase(lines_.begin(), end);
   for (const std::string& line : window) size_ -= std::min(size_, line.size() + 1);
-  now_ = std::min(2 * now_, most_);
+  next_size_ = std::min(2 * next_size_, max_lines_);
   return window;
 }
 
 bool Windows::ready() const {
-  pollfd facts{descriptor_, POLLIN, 0};
-  return ::poll(&facts, 1, 0) > 0;
+  pollfd status{descriptor_, POLLIN, 0};
+  return ::poll(&status, 1, 0) > 0;
 }
 
 std::string as_line(std::string text) {

@@ -1,6 +1,6 @@
-// Lines of a byte stream in windows: at once when a person types, many together when a file is piped in.
+// Reads lines of a byte stream in windows: small windows as lines are typed, large ones when a file is piped in.
 //
-// Lines end at "\n" and nowhere else, so that line numbers agree with every other tool's.
+// Lines end only at "\n", so that line numbers agree with those of other tools.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,16 @@
 
 namespace txport::core {
 
-// A window is translated together: enough lines to sort by length and to keep a batch full.
+// Maximum number of lines of a window. A window is translated together; this is enough to sort by length and fill
+// batches.
 inline constexpr std::size_t kWindowLines = 1024;
-// If the first lines are needed soon, windows begin with this size, and double.
+// Size of the first window if the first lines are needed soon. Later windows double in size.
 inline constexpr std::size_t kFirstLines = 32;
 
 // A file that is open for reading.
 class InputFile {
  public:
-  // Throws InputError: it cannot be read.
+  // Throws InputError: the file cannot be read.
   explicit InputFile(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -28,7 +29,7 @@ class InputFile {
 
   int descriptor() const { return descriptor_; }
 
-  // See that a file can be read, without opening it: a pipe of that name could be opened once only. Throws InputError.
+  // Check that a file can be read without opening it, since a named pipe can be opened only once. Throws InputError.
   static void check(const std::string& path);
 
  private:
@@ -38,35 +39,36 @@ class InputFile {
 // Reads a file descriptor to its end.
 class Windows {
  public:
-  // `most`: lines of a window. A window of large lines has fewer. `first`: lines of the first window, if that is less;
-  // each one after it may have twice as many as the one before.
-  Windows(int descriptor, std::size_t most, std::size_t first = kWindowLines)
-      : descriptor_(descriptor), most_(most), now_(std::min(first, most)) {}
+  // `max_lines`: maximum number of lines of a window; windows of long lines have fewer. `first`: maximum of the first
+  // window. It doubles with each window, up to `max_lines`.
+  Windows(int descriptor, std::size_t max_lines, std::size_t first = kWindowLines)
+      : descriptor_(descriptor), max_lines_(max_lines), next_size_(std::min(first, max_lines)) {}
 
-  // Whole lines without their ends, as soon as there are any; none at the end. Throws InputError: it cannot be read.
+  // Return complete lines without line ends, as soon as there are any; none at the end of the input. Throws InputError:
+  // the input cannot be read.
   std::vector<std::string> next();
 
  private:
   int descriptor_;
-  std::size_t most_;
-  std::size_t now_;  // lines of the next window
+  std::size_t max_lines_;
+  std::size_t next_size_;  // maximum of the next window
   std::deque<std::string> lines_;
-  std::string rest_;      // of a line whose end has not come yet
-  std::size_t size_ = 0;  // bytes read and not returned yet
+  std::string rest_;      // incomplete last line
+  std::size_t size_ = 0;  // bytes read but not returned yet
   bool ended_ = false;
 
   bool ready() const;
   std::vector<std::string> take();
 };
 
-// All bytes of a file descriptor, to its end. Throws InputError, ResourceError: it cannot be read.
+// Read all bytes of a file descriptor. Throws InputError, ResourceError: it cannot be read.
 std::string read_all(int descriptor);
 
-// A translation as one line of output; a line break in it must not shift the lines after it.
+// Return a translation as one output line. Line breaks become spaces, so that later lines keep their numbers.
 std::string as_line(std::string text);
 
-// Write bytes at once, unbuffered; false if the reader closed the pipe. Throws InputError: they cannot be written.
-// ResourceError: the disk is full or fails.
+// Write bytes without buffering. Return false if the reader closed the pipe. Throws InputError: the output cannot be
+// written; ResourceError: the disk is full or failed.
 bool write_all(int descriptor, std::string_view data);
 
 }  // namespace txport::core

@@ -13,7 +13,7 @@ constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
 std::uint64_t key(std::uint32_t left, std::uint32_t right) { return std::uint64_t{left} << 32U | right; }
 
-// A pair that a rule may merge: the symbol at `left` and the next one that is left.
+// A pair that a rule may merge: the symbol at `left` and the next remaining one.
 struct Candidate {
   std::size_t rank;
   std::size_t left;
@@ -55,7 +55,7 @@ void Merges::apply(std::vector<Symbol>& word) const {
     if (word[left].length == 0 || after[left] == kNone) continue;
     const std::size_t right = after[left];
     const Rule* rule = find(word[left].id, word[right].id);
-    if (rule == nullptr || rule->merged != best.merged) continue;  // a merge has changed the pair meanwhile
+    if (rule == nullptr || rule->merged != best.merged) continue;  // another merge has changed the pair
     word[left] = {best.merged, word[left].length + word[right].length};
     word[right].length = 0;
     after[left] = after[right];

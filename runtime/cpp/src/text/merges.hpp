@@ -1,4 +1,4 @@
-// Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909): rules that make one symbol of two neighbours.
+// Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909): rules that merge two neighbouring symbols.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace txport::core {
 
-// A symbol of a word: its id, and how many bytes of the text it stands for.
+// A symbol of a word: its id, and its length in bytes of text.
 struct Symbol {
   std::uint32_t id = 0;
   std::size_t length = 0;
@@ -16,10 +16,11 @@ struct Symbol {
 
 class Merges {
  public:
-  // The next rule: `left` and `right` become `merged`. One that is given again takes its later place.
+  // Add the next rule: `left` and `right` become `merged`. A repeated rule moves to its later position.
   void add(std::uint32_t left, std::uint32_t right, std::uint32_t merged);
 
-  // Apply the earliest rule to the leftmost of its pairs until no rule applies; n log n for n symbols.
+  // Repeatedly apply the earliest rule that matches, to the leftmost matching pair, until none matches. Takes n log n
+  // time for n symbols.
   void apply(std::vector<Symbol>& word) const;
 
  private:

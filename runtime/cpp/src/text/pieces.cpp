@@ -8,7 +8,7 @@ namespace txport::core {
 
 namespace {
 
-// Numbers of fields in sentencepiece.proto.
+// Field numbers of sentencepiece.proto.
 constexpr std::uint64_t kPieces = 2;
 constexpr std::uint64_t kPiece = 1;
 constexpr std::uint64_t kId = 2;

@@ -1,6 +1,6 @@
-// Where SentencePiece found each piece of a text: the message SentencePieceText that it serializes.
+// Parser for SentencePieceText, the protobuf message with the position of each piece of a text.
 //
-// Releases from 0.1.97 on have classes that read the message; Ubuntu 22.04 has an older one.
+// SentencePiece 0.1.97 and newer have classes for this message, but Ubuntu 22.04 has an older release.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace txport::core {
 
-// The pieces of a text, one after the other.
+// The pieces of a text, in order.
 struct Pieces {
-  Ids ids;  // of the model file
+  Ids ids;  // ids of the model file
   std::vector<std::string> texts;
-  std::vector<Span> spans;  // the bytes of the text that each stands for
+  std::vector<Span> spans;  // byte range of each piece in the text
 };
 
-// Throws BundleError: this is not such a message.
+// Parse a message. Throws BundleError: it is not a SentencePieceText.
 Pieces read_pieces(std::string_view message);
 
 }  // namespace txport::core

@@ -17,13 +17,14 @@ namespace {
 
 constexpr const char* kFault = "is not a SentencePiece model";
 constexpr std::size_t kMaxPieceBytes = 1024;
-// Pieces that a user defined, each of which begins with the one before: the library's buffer for its matches.
+// Maximum nesting of user-defined pieces that are prefixes of each other: the size of the library's buffer for matches.
 constexpr std::size_t kMaxNested = 64;
-// Rules of the table that match at one place, likewise; its keys and its size.
+// Limits of the normalisation table: rules that match at one position (also a buffer of the library), key length, and
+// size.
 constexpr std::uint32_t kMaxRules = 32;
 constexpr std::size_t kMaxKeyBytes = 256;
 constexpr std::size_t kMaxTableBytes = std::size_t{4} << 20U;
-constexpr std::size_t kMaxVisits = 4;  // of a unit of the table, on average: paths may share their ends
+constexpr std::size_t kMaxVisits = 4;  // average visits per unit of the table; paths may share suffixes
 // Tags of sentencepiece_model.proto.
 constexpr std::uint64_t kPiece = 1U << 3U | 2U;
 constexpr std::uint64_t kNormalizer = 3U << 3U | 2U;
@@ -34,52 +35,53 @@ constexpr std::uint64_t kType = 3U << 3U;
 constexpr std::uint64_t kUserDefined = 4;
 
 [[noreturn]] void refuse(const std::string& reason) { throw BundleError("has " + reason); }
-[[noreturn]] void leads_out() { refuse("a normalisation table that leads out of itself"); }
+[[noreturn]] void refuse_outside() { refuse("a normalisation table that leads out of itself"); }
 
-// A double array (Aoe 1989, by Darts-clone): from a place, byte c leads to unit place ^ c if it has that label.
+// A double-array trie (Aoe 1989, as in Darts-clone): the child of a node for byte c is unit node ^ c, if that unit has
+// the label c.
 class Table {
  public:
   Table(std::vector<std::uint32_t> units, std::size_t text) : units_(std::move(units)), text_(text) {}
 
-  // Follow all paths, byte by byte, with the most rules that match on one to each place.
+  // Follow all paths, byte by byte. For each node, track the maximum number of rules that match on a path to it.
   void check() const {
-    std::map<std::size_t, std::uint32_t> places{{offset(units_[0]), 0}};
+    std::map<std::size_t, std::uint32_t> nodes{{offset(units_[0]), 0}};
     std::size_t visits = 0;
     for (std::size_t bytes = 0; bytes < kMaxKeyBytes; ++bytes) {
       std::map<std::size_t, std::uint32_t> next;
-      for (const auto& [place, rules] : places) visits += follow(place, rules, next);
+      for (const auto& [node, rules] : nodes) visits += follow(node, rules, next);
       if (next.empty()) return;
       if (visits > kMaxVisits * units_.size()) break;
-      places = std::move(next);
+      nodes = std::move(next);
     }
     refuse("a normalisation table whose rules have no end");
   }
 
  private:
   std::vector<std::uint32_t> units_;
-  std::size_t text_;  // bytes of what the table writes, the last of them NUL
+  std::size_t text_;  // size of the replacement texts, including the final NUL
 
   static std::size_t offset(std::uint32_t unit) {
     return static_cast<std::size_t>(unit >> 10U) << ((unit & 0x200U) >> 6U);
   }
 
-  // The successors of the successors of a place, and their number.
-  std::size_t follow(std::size_t place, std::uint32_t rules, std::map<std::size_t, std::uint32_t>& next) const {
-    if ((place | 255U) >= units_.size()) leads_out();
+  // Add the children of a node to `next`, and return their number.
+  std::size_t follow(std::size_t node, std::uint32_t rules, std::map<std::size_t, std::uint32_t>& next) const {
+    if ((node | 255U) >= units_.size()) refuse_outside();
     std::size_t count = 0;
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
-      const std::size_t reached = place ^ byte;
-      const std::uint32_t unit = units_[reached];
+      const std::size_t position = node ^ byte;
+      const std::uint32_t unit = units_[position];
       if ((unit & 0x800000FFU) != byte) continue;
       ++count;
-      const std::size_t behind = reached ^ offset(unit);
+      const std::size_t child = position ^ offset(unit);
       const std::uint32_t matches = rules + (unit >> 8U & 1U);
-      if (matches != rules && (behind >= units_.size() || (units_[behind] & 0x7FFFFFFFU) >= text_)) leads_out();
+      if (matches != rules && (child >= units_.size() || (units_[child] & 0x7FFFFFFFU) >= text_)) refuse_outside();
       if (matches > kMaxRules) {
         refuse("a normalisation table with more than " + std::to_string(kMaxRules) + " rules for one place");
       }
-      std::uint32_t& most = next[behind];
-      most = std::max(most, matches);
+      std::uint32_t& max_matches = next[child];
+      max_matches = std::max(max_matches, matches);
     }
     return count;
   }

@@ -1,12 +1,12 @@
-// What a SentencePiece model may contain, checked before the library loads it; the same as
-// runtime/text/sentencepiece_rules.py.
+// Checks of SentencePiece models before the library loads them. The Python twin is runtime/text/sentencepiece_rules.py.
 #pragma once
 
 #include <string_view>
 
 namespace txport::core {
 
-// Throws BundleError, with the rest of a sentence that begins with the model's name: the library may not survive it.
+// Throw BundleError if the library might crash on a model. The message continues a sentence that begins with the
+// model's name.
 void check_sentencepiece(std::string_view model);
 
 }  // namespace txport::core

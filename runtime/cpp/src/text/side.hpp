@@ -1,4 +1,4 @@
-// One side of a tokenizer: a model that turns texts into ids and ids into texts, without affixes.
+// One side of a tokenizer, source or target: a model that encodes and decodes texts, without affixes.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace txport::core {
 
-// Texts are valid UTF-8. Threads may share one.
+// Texts are valid UTF-8. Threads may share a side.
 class Side {
  public:
   Side() = default;
@@ -19,9 +19,9 @@ class Side {
   Side& operator=(const Side&) = delete;
 
   virtual Ids encode(std::string_view text) const = 0;
-  // As `encode`, and the bytes of the text that each id stands for.
+  // Like `encode`, and return the byte range of the text for each id.
   virtual Ids locate(std::string_view text, std::vector<Span>& spans) const = 0;
-  // The text of ids; special ids and ids that are not in the model leave none.
+  // Return the text of ids. Special and unknown ids produce no text.
   virtual std::string decode(const Ids& ids) const = 0;
 };
 

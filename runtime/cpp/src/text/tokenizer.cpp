@@ -23,7 +23,7 @@ namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
-constexpr std::size_t kLargestModel = std::size_t{256} << 20;
+constexpr std::size_t kMaxModelBytes = std::size_t{256} << 20;
 
 std::unique_ptr<SentencePieceProcessor> load_model(const std::string& data, const std::string& name) {
   auto processor = std::make_unique<SentencePieceProcessor>();
@@ -38,9 +38,9 @@ std::unique_ptr<SentencePieceProcessor> load_model(const std::string& data, cons
   return processor;
 }
 
-constexpr std::string_view kBlank = "\xE2\x96\x81";  // SentencePiece's space
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // SentencePiece's space
 
-// Whether a model has rules of normalisation: ModelProto.normalizer_spec.precompiled_charsmap.
+// Return whether a model has normalisation rules (ModelProto.normalizer_spec.precompiled_charsmap).
 bool has_rules(std::string_view data) {
   constexpr const char* kFault = "SentencePiece failed: its model cannot be read";
   Fields fields(data, kFault);
@@ -54,32 +54,33 @@ bool has_rules(std::string_view data) {
   return false;
 }
 
-// Add what a piece is normalised text of: the last characters of `original`, which begins at `start`, are the piece's.
+// Append a piece of normalised text, and the position in the original text of each of its bytes. `original` is the text
+// of the piece before normalisation, which begins at `start`. Its last characters correspond to the piece.
 void add_piece(Normalised& to, std::string_view piece, std::string_view original, std::size_t start) {
-  std::vector<std::size_t> begins;
-  for (std::size_t at = 0; at < original.size(); at += character_at(original, at).length) begins.push_back(start + at);
+  std::vector<std::size_t> starts;
+  for (std::size_t at = 0; at < original.size(); at += character_at(original, at).length) starts.push_back(start + at);
   const std::size_t count = count_characters(piece);
   std::size_t number = 0;
   for (std::size_t at = 0; at < piece.size(); ++number) {
     const std::size_t length = character_at(piece, at).length;
-    const std::size_t skipped = begins.size() + number;
+    const std::size_t skipped = starts.size() + number;
     const std::size_t index = skipped > count ? skipped - count : 0;
     to.text += piece.substr(at, length);
-    to.places.insert(to.places.end(), length, index < begins.size() ? begins[index] : start);
+    to.positions.insert(to.positions.end(), length, index < starts.size() ? starts[index] : start);
     at += length;
   }
 }
 
-// One side's SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226) and its vocabulary, if it has one.
+// The SentencePiece model of one side (Kudo and Richardson 2018, arXiv:1808.06226), with its optional vocabulary.
 class SentencePieces : public Inner {
  public:
   SentencePieces(const Bundle& bundle, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk,
                  bool continues) {
-    const std::string data = bundle.read(files.model, kLargestModel);
+    const std::string data = bundle.read(files.model, kMaxModelBytes);
     model_ = load_model(data, bundle.name(files.model));
     normalises_ = has_rules(data);
-    // Fields of a message that is there twice are merged: NormalizerSpec.add_dummy_prefix (3) becomes false.
-    if (continues) inside_ = load_model(data + field_of(3, std::string("\x18\0", 2)), bundle.name(files.model));
+    // Protobuf merges repeated messages, so appending a NormalizerSpec sets add_dummy_prefix (3) to false.
+    if (continues) without_prefix_ = load_model(data + field_of(3, std::string("\x18\0", 2)), bundle.name(files.model));
     if (files.vocabulary) {
       vocabulary_.emplace(bundle, *files.vocabulary, vocabulary, unk);
     } else if (model_->GetPieceSize() > vocabulary) {
@@ -106,7 +107,7 @@ class SentencePieces : public Inner {
   Ids locate(std::string_view text, std::vector<Span>& spans) const override { return located(*model_, text, spans); }
 
   Ids locate_inside(std::string_view text, std::vector<Span>& spans) const override {
-    return located(inside_ ? *inside_ : *model_, text, spans);
+    return located(without_prefix_ ? *without_prefix_ : *model_, text, spans);
   }
 
   std::optional<Normalised> normalised(std::string_view text) const override {
@@ -115,15 +116,15 @@ class SentencePieces : public Inner {
     for (const Span& span : blocks(text, [this](std::string_view part) { return normalised_block(part).text; })) {
       const Normalised part = normalised_block(text.substr(span.start, span.end - span.start));
       whole.text += part.text;
-      for (std::size_t i = 0; i < part.text.size(); ++i) whole.places.push_back(span.start + part.places[i]);
+      for (std::size_t i = 0; i < part.text.size(); ++i) whole.positions.push_back(span.start + part.positions[i]);
     }
-    whole.places.push_back(text.size());
+    whole.positions.push_back(text.size());
     return whole;
   }
 
   Ids space() const override {
-    if (!vocabulary_) return {model_->PieceToId(std::string(kBlank))};
-    return vocabulary_->ids({std::string(kBlank)});
+    if (!vocabulary_) return {model_->PieceToId(std::string(kSpaceMark))};
+    return vocabulary_->ids({std::string(kSpaceMark)});
   }
 
   std::string decode(const Ids& ids) const override {
@@ -132,7 +133,7 @@ class SentencePieces : public Inner {
       check(model_->Decode(vocabulary_->pieces(ids), &text));
       return text;
     }
-    // A vocabulary may be padded beyond the pieces; an undertrained model can choose ids from there.
+    // The vocabulary may be padded to more ids than there are pieces. An undertrained model may generate such ids.
     std::vector<int> known;
     for (const std::int64_t id : ids) {
       if (0 <= id && id < model_->GetPieceSize()) known.push_back(static_cast<int>(id));
@@ -143,15 +144,15 @@ class SentencePieces : public Inner {
 
  private:
   std::unique_ptr<SentencePieceProcessor> model_;
-  std::unique_ptr<SentencePieceProcessor> inside_;  // the same without a space in front of texts
+  std::unique_ptr<SentencePieceProcessor> without_prefix_;  // the same model, without a space before texts
   std::optional<Vocabulary> vocabulary_;
   bool normalises_ = false;
 
   Ids located(const SentencePieceProcessor& model, std::string_view text, std::vector<Span>& spans) const {
-    const Shortened left = shorten(text);
-    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(left.text));
+    const Shortened shortened_text = shorten(text);
+    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(shortened_text.text));
     spans = std::move(pieces.spans);
-    left.locate(spans);
+    shortened_text.locate(spans);
     return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
   }
 
@@ -161,7 +162,7 @@ class SentencePieces : public Inner {
     for (std::size_t i = 0; i < pieces.ids.size(); ++i) {
       const Span& span = pieces.spans[i];
       const std::string_view original = text.substr(span.start, span.end - span.start);
-      // A character of several pieces is one of bytes: the last piece has it.
+      // A character of several pieces consists of byte pieces. The last piece gets the character.
       const bool of_bytes = model_->IsByte(static_cast<int>(pieces.ids[i]));
       add_piece(whole, of_bytes ? std::string(original) : with_spaces(pieces.texts[i]), original, span.start);
     }
@@ -169,32 +170,32 @@ class SentencePieces : public Inner {
   }
 
   static std::string with_spaces(std::string piece) {
-    for (std::size_t at = 0; (at = piece.find(kBlank, at)) != std::string::npos; ++at) {
-      piece.replace(at, kBlank.size(), " ");
+    for (std::size_t at = 0; (at = piece.find(kSpaceMark, at)) != std::string::npos; ++at) {
+      piece.replace(at, kSpaceMark.size(), " ");
     }
     return piece;
   }
 
-  // With the white space at both ends of the text, which the model drops; a text of white space alone has it once.
+  // Restore white space at both ends of the text, which the model drops. Text of white space only gets one space.
   static Normalised with_ends(Normalised whole, std::string_view text) {
     const std::size_t skipped = std::min(whole.text.find_first_not_of(' '), whole.text.size());
     whole.text.erase(0, skipped);
-    whole.places.erase(whole.places.begin(), whole.places.begin() + static_cast<std::ptrdiff_t>(skipped));
+    whole.positions.erase(whole.positions.begin(), whole.positions.begin() + static_cast<std::ptrdiff_t>(skipped));
     const std::size_t end = before_space(text, text.size());
     if (after_space(text, 0) > 0) {
       whole.text.insert(0, " ");
-      whole.places.insert(whole.places.begin(), 0);
+      whole.positions.insert(whole.positions.begin(), 0);
     }
     if (0 < end && end < text.size()) {
       whole.text += ' ';
-      whole.places.push_back(end);
+      whole.positions.push_back(end);
     }
-    whole.places.push_back(text.size());
+    whole.positions.push_back(text.size());
     return whole;
   }
 
-  // Whether the model makes one unknown piece of a text, after the mark of a word. It reads the text twice, since white
-  // space at the ends would be removed, and not be seen.
+  // Return whether the model encodes a text as a single unknown piece, possibly after the space mark. The text is
+  // encoded twice in a row, because the model would remove white space at its ends.
   bool is_unknown(std::string_view text) const {
     std::vector<int> ids;
     check(model_->Encode(std::string(text).append(text), &ids));
@@ -211,7 +212,7 @@ class SentencePieces : public Inner {
   }
 };
 
-// The bytes of a text, as ByT5 has them (Xue et al. 2021, arXiv:2105.13626).
+// UTF-8 bytes as tokens, as in ByT5 (Xue et al. 2021, arXiv:2105.13626).
 class Utf8Bytes : public Inner {
  public:
   Ids encode(std::string_view text) const override {
@@ -248,7 +249,7 @@ std::shared_ptr<const Side> open_side(const Bundle& bundle, const Manifest& mani
   const std::string& kind = manifest.tokenizer.kind;
   const auto& added = manifest.tokenizer.added;
   if (kind == "tokenizers") {
-    return read_byte_level(bundle.read(files->model, kLargestModel), bundle.name(files->model), vocabulary);
+    return read_byte_level(bundle.read(files->model, kMaxModelBytes), bundle.name(files->model), vocabulary);
   }
   std::shared_ptr<const Inner> inner;
   if (kind == "bytes") {
@@ -260,7 +261,7 @@ std::shared_ptr<const Side> open_side(const Bundle& bundle, const Manifest& mani
   return added ? with_added(inner, *added, kind != "bytes") : inner;
 }
 
-// A model for each side, perhaps the same one.
+// A tokenizer with a model for each side, which may be the same model.
 class TwoSides : public Tokenizer {
  public:
   TwoSides(const Bundle& bundle, const Manifest& manifest) {
@@ -283,7 +284,7 @@ class TwoSides : public Tokenizer {
   std::shared_ptr<const Side> target_;
 };
 
-// The tokenizer of a bundle that has none, or one that there is only in Python.
+// The tokenizer of a bundle without a tokenizer, or with one that only the Python runtime supports.
 class IdsOnly : public Tokenizer {
  public:
   explicit IdsOnly(std::string reason) : reason_(std::move(reason)) {}
@@ -305,7 +306,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const Bundle& bundle, const Manifest& 
   try {
     return std::make_unique<TwoSides>(bundle, manifest);
   } catch (const InputError& error) {
-    return std::make_unique<IdsOnly>(error.what());  // a tokenizer.json that there is in Python only; ids are as good
+    return std::make_unique<IdsOnly>(error.what());  // only the Python runtime supports it; ids still work
   }
 }
 
@@ -313,9 +314,9 @@ std::string TextStream::add(std::int64_t token_id, bool last) {
   ids_.push_back(token_id);
   std::string text = tokenizer_->decode(ids_);
   if (!last) text.resize(certain_length(text));
-  if (text.compare(0, given_.size(), given_) != 0) return "";
-  std::string added = text.substr(given_.size());
-  given_ = std::move(text);
+  if (text.compare(0, returned_.size(), returned_) != 0) return "";
+  std::string added = text.substr(returned_.size());
+  returned_ = std::move(text);
   return added;
 }
 

@@ -1,4 +1,4 @@
-// Text to ids and back: SentencePiece, or nothing at all for models that work on ids.
+// Tokenizers of bundles: SentencePiece, UTF-8 bytes, byte-level BPE, or none for bundles that only accept ids.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace txport::core {
 
-// What the translator needs of a tokenizer. Texts are valid UTF-8. Threads may share one.
+// Interface of tokenizers. Texts are valid UTF-8. Threads may share a tokenizer.
 class Tokenizer {
  public:
   Tokenizer() = default;
@@ -20,34 +20,34 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // The source ids of a text alone, without the affixes around them.
+  // Return the source ids of a text, without affixes.
   virtual Ids encode(std::string_view text) const = 0;
-  // As `encode`, and the bytes of the text that each id stands for, also where normalisation changes them.
+  // Like `encode`, and return the byte range of the text for each id. Ranges refer to the text before normalisation.
   virtual Ids locate(std::string_view text, std::vector<Span>& spans) const = 0;
-  // The target ids that a translation shall begin with, without bos and eos.
+  // Return target ids of the beginning of a translation, without bos and eos.
   virtual Ids encode_prefix(std::string_view text) const = 0;
-  // The text of target ids; special ids and ids that are not in the model produce nothing.
+  // Return the text of target ids. Special and unknown ids produce no text.
   virtual std::string decode(const Ids& ids) const = 0;
 };
 
-// The tokenizer of a bundle whose manifest was checked. Throws BundleError: a file contradicts the manifest.
+// Open the tokenizer of a bundle with a checked manifest. Throws BundleError: a file contradicts the manifest.
 std::unique_ptr<Tokenizer> open_tokenizer(const Bundle& bundle, const Manifest& manifest);
 
-// Turns ids that arrive one by one into pieces of text whose concatenation is the text of all ids.
+// Decodes ids that arrive one by one. The concatenation of the returned texts is the text of all ids.
 class TextStream {
  public:
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
 
-  // The text that became certain by one more id: none while a character is incomplete, all by the last id.
+  // Return the text that this id completes. It is empty while a character is incomplete; `last` completes all text.
   std::string add(std::int64_t token_id, bool last);
 
  private:
   const Tokenizer* tokenizer_;
   Ids ids_;
-  std::string given_;
+  std::string returned_;
 };
 
-// The bytes of the text of target ids that each id adds to those before; an unfinished character is the last id's.
+// Return the byte range that each target id adds to the text. A character of several ids belongs to the last of them.
 std::vector<Span> target_spans(const Tokenizer& tokenizer, const Ids& ids);
 
 }  // namespace txport::core

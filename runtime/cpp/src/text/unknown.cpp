@@ -9,7 +9,8 @@ namespace txport::core {
 
 namespace {
 
-// Characters without white space that are looked through, and of the pieces in which that is done.
+// Minimum length in characters of a run without white space that is searched, and the size and overlap of the chunks in
+// which it is searched.
 constexpr std::size_t kMinUnknown = 2'048;
 constexpr std::size_t kUnknownChunk = 512;
 constexpr std::size_t kUnknownOverlap = 64;
@@ -19,12 +20,12 @@ struct Cut {
   std::size_t end;
 };
 
-// Parts of a run to leave out, in bytes of the text: pieces overlap, since neighbours may be normalised together.
-// `starts`: where each character of the run begins, and where the last one ends.
+// Add the byte ranges of a run to remove. Chunks overlap, since neighbouring characters may be normalised together.
+// `starts` contains the byte offset of each character of the run, and of its end.
 void add_cuts(std::vector<Cut>& cuts, std::string_view text, const std::vector<std::size_t>& starts,
               const std::function<bool(std::string_view)>& is_unknown) {
   const std::size_t count = starts.size() - 1;
-  std::optional<std::size_t> begin;  // of the unknown piece before which the rest is left
+  std::optional<std::size_t> begin;  // first chunk of an unknown sequence; its text is kept
   for (std::size_t start = 0; start + kUnknownOverlap < count; start += kUnknownChunk - kUnknownOverlap) {
     const std::size_t end = std::min(start + kUnknownChunk, count);
     if (!is_unknown(text.substr(starts[start], starts[end] - starts[start]))) {
@@ -39,16 +40,16 @@ void add_cuts(std::vector<Cut>& cuts, std::string_view text, const std::vector<s
   }
 }
 
-// Calls `take` with each long run: where each of its characters begins, and where the last one ends.
+// Call `take` with each long run: the byte offset of each of its characters, and of its end.
 void each_run(std::string_view text, const std::function<void(const std::vector<std::size_t>&)>& take) {
   if (text.size() < kMinUnknown) return;
   std::vector<std::size_t> starts;
-  for (std::size_t place = 0; place <= text.size();) {
-    const bool ends = place == text.size() || std::string_view(" \t\n\v\f\r").find(text[place]) != text.npos;
-    starts.push_back(place);
+  for (std::size_t position = 0; position <= text.size();) {
+    const bool ends = position == text.size() || std::string_view(" \t\n\v\f\r").find(text[position]) != text.npos;
+    starts.push_back(position);
     if (ends && starts.size() > kMinUnknown) take(starts);
     if (ends) starts.clear();
-    place += place == text.size() ? 1 : character_at(text, place).length;
+    position += position == text.size() ? 1 : character_at(text, position).length;
   }
 }
 
@@ -57,27 +58,27 @@ void each_run(std::string_view text, const std::function<void(const std::vector<
 Shortened shortened(std::string_view text, const std::function<bool(std::string_view)>& is_unknown) {
   std::vector<Cut> cuts;
   each_run(text, [&](const std::vector<std::size_t>& starts) { add_cuts(cuts, text, starts, is_unknown); });
-  Shortened left;
+  Shortened result;
   std::size_t done = 0;
   for (const Cut& cut : cuts) {
-    left.text += text.substr(done, cut.begin - done);
-    left.gaps.push_back({left.text.size(), cut.end - cut.begin});
+    result.text += text.substr(done, cut.begin - done);
+    result.gaps.push_back({result.text.size(), cut.end - cut.begin});
     done = cut.end;
   }
-  left.text += text.substr(done);
-  return left;
+  result.text += text.substr(done);
+  return result;
 }
 
 void Shortened::locate(std::vector<Span>& spans) const {
   if (gaps.empty()) return;
   std::vector<std::size_t> sizes(gaps.size() + 1, 0);
   for (std::size_t i = 0; i < gaps.size(); ++i) sizes[i + 1] = sizes[i] + gaps[i].size;
-  const auto place = [&](std::size_t at, std::size_t first) {
-    const auto before = [](const Gap& gap, std::size_t limit) { return gap.place < limit; };
+  const auto position = [&](std::size_t at, std::size_t first) {
+    const auto before = [](const Gap& gap, std::size_t limit) { return gap.position < limit; };
     return at + sizes[static_cast<std::size_t>(std::lower_bound(gaps.begin(), gaps.end(), at + first, before) -
                                                gaps.begin())];
   };
-  for (Span& span : spans) span = {place(span.start, 1), place(span.end, 0)};
+  for (Span& span : spans) span = {position(span.start, 1), position(span.end, 0)};
 }
 
 std::vector<Span> blocks(std::string_view text, const std::function<std::string(std::string_view)>& normalise) {

@@ -1,6 +1,6 @@
-// Long runs of characters that are unknown to a SentencePiece model, which needs quadratic time for them.
+// Shortening of long runs of unknown characters, for which SentencePiece needs quadratic time.
 //
-// It makes one unknown piece of such a run, however long, so the middle of the run changes nothing.
+// SentencePiece encodes such a run as one unknown piece of any length, so the middle of the run can be removed.
 #pragma once
 
 #include <cstddef>
@@ -13,25 +13,25 @@
 
 namespace txport::core {
 
-// A text of the same ids, and the removed text.
+// A shortened text with the same ids, and the gaps where text was removed.
 struct Shortened {
   struct Gap {
-    std::size_t place;  // in the text that is left, in bytes
-    std::size_t size;
+    std::size_t position;  // byte offset in the shortened text
+    std::size_t size;      // removed bytes
   };
   std::string text;
   std::vector<Gap> gaps;
 
-  // Spans of this text as those of the whole text.
+  // Convert spans of the shortened text to spans of the original text.
   void locate(std::vector<Span>& spans) const;
 };
 
-// Leave out the middle of long runs of unknown characters. `is_unknown`: whether the model makes nothing but one
-// unknown piece of some characters.
+// Remove the middle of long runs of unknown characters. `is_unknown` returns whether the model encodes a text as one
+// unknown piece.
 Shortened shortened(std::string_view text, const std::function<bool(std::string_view)>& is_unknown);
 
-// The parts of a text that are normalised one by one: long runs are cut where the normalised text of both sides
-// together is that of each. `normalise`: the normalised text of a short text.
+// Split a text into blocks that can be normalised separately. Long runs are split at positions where normalising both
+// sides together or separately gives the same text. `normalise` returns the normalised text of a short text.
 std::vector<Span> blocks(std::string_view text, const std::function<std::string(std::string_view)>& normalise);
 
 }  // namespace txport::core

@@ -1,4 +1,5 @@
-// vocabulary.json: the pieces of a SentencePiece model in the order of a model's ids, where these are not its own.
+// vocabulary.json: the pieces of a SentencePiece model in the order of the Transformer's ids, if these differ from
+// SentencePiece's ids.
 //
 //   {"format_version": 1, "pieces": ["</s>", null, "▁the", ...]}
 //
@@ -15,11 +16,11 @@
 
 namespace txport::core {
 
-// Pieces to ids and back.
+// Conversion of pieces to ids and back.
 class Vocabulary {
  public:
-  // Read the file of a model that has `size` ids on this side; `unk` is the id of every piece that is not there.
-  // Throws BundleError: it is missing, damaged, of a newer format, has a piece twice, or has more than `size`.
+  // Read the file. `size` is the vocabulary size of this side, and `unk` the id of unknown pieces. Throws BundleError:
+  // the file is missing, damaged or newer, contains a piece twice, or has more than `size` pieces.
   Vocabulary(const Bundle& bundle, const std::string& file, std::int64_t size, std::int64_t unk);
 
   Ids ids(const std::vector<std::string>& pieces) const;

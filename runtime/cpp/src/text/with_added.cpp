@@ -12,22 +12,22 @@ namespace txport::core {
 
 namespace {
 
-// A part of a text: a token, or what is between tokens; normalised where a token was found in the normalised text.
+// A part of a text: a token or the text between tokens. It is normalised if the normalised text contains a token.
 struct Part {
   std::string text;
-  std::vector<std::size_t> places;  // the byte of the whole text of each byte of it, and of its end
+  std::vector<std::size_t> positions;  // byte offset in the whole text of each byte, and of the end
   const AddedToken* token = nullptr;
 
-  Part cut(std::size_t start, std::size_t end, const AddedToken* found) const {
-    const auto at = [&](std::size_t place) { return places.begin() + static_cast<std::ptrdiff_t>(place); };
-    return {text.substr(start, end - start), {at(start), at(end + 1)}, found};
+  Part cut(std::size_t start, std::size_t end, const AddedToken* tokens) const {
+    const auto at = [&](std::size_t position) { return positions.begin() + static_cast<std::ptrdiff_t>(position); };
+    return {text.substr(start, end - start), {at(start), at(end + 1)}, tokens};
   }
 
-  // This part and the next one as text.
+  // Return this part and the next one, joined as text.
   Part joined(const Part& next) const {
-    Part whole{text + next.text, places, nullptr};
-    whole.places.pop_back();
-    whole.places.insert(whole.places.end(), next.places.begin(), next.places.end());
+    Part whole{text + next.text, positions, nullptr};
+    whole.positions.pop_back();
+    whole.positions.insert(whole.positions.end(), next.positions.begin(), next.positions.end());
     return whole;
   }
 };
@@ -36,27 +36,27 @@ using Parts = std::vector<Part>;
 
 Part whole_of(std::string_view text) {
   Part part{std::string(text), std::vector<std::size_t>(text.size() + 1), nullptr};
-  std::iota(part.places.begin(), part.places.end(), std::size_t{0});
+  std::iota(part.positions.begin(), part.positions.end(), std::size_t{0});
   return part;
 }
 
 bool ends_with_space(std::string_view text) { return before_space(text, text.size()) < text.size(); }
 
-// As each token changes its neighbours in PythonBackend.tokenize of transformers: it takes their white space, or goes
-// into them if it must not be a part of a word.
+// Change the neighbours of a token as PythonBackend.tokenize of transformers does: the token strips their white space.
+// A single_word token that is part of a word becomes part of its neighbour's text.
 void change_neighbours(Parts& parts, std::size_t i, const AddedToken& token) {
-  Part& here = parts[i];
+  Part& part = parts[i];
   const std::string left = i > 0 ? parts[i - 1].text : "";
   const std::string right = i + 1 < parts.size() ? parts[i + 1].text : "";
   if (token.rstrip && !right.empty()) parts[i + 1] = parts[i + 1].cut(after_space(right, 0), right.size(), nullptr);
   if (token.lstrip && !left.empty()) parts[i - 1] = parts[i - 1].cut(0, before_space(left, left.size()), nullptr);
   if (!token.single_word) return;
   if (!left.empty() && left.back() != ' ') {
-    parts[i - 1] = parts[i - 1].joined(here);
-    here = here.cut(0, 0, nullptr);
+    parts[i - 1] = parts[i - 1].joined(part);
+    part = part.cut(0, 0, nullptr);
   } else if (!right.empty() && right.front() != ' ') {
-    parts[i + 1] = here.joined(parts[i + 1]);
-    here = here.cut(0, 0, nullptr);
+    parts[i + 1] = part.joined(parts[i + 1]);
+    part = part.cut(0, 0, nullptr);
   }
 }
 
@@ -70,7 +70,7 @@ class WithAdded : public Side {
       by_id_[token.id] = token;
       if (added.rules == "python" || !token.normalized) {
         raw.push_back(std::move(token));
-      } else {  // the library normalises these as well
+      } else {  // the library also normalises these
         if (auto normal = inner_->normalised(token.content)) token.content = std::move(normal->text);
         normalised.push_back(std::move(token));
       }
@@ -90,10 +90,10 @@ class WithAdded : public Side {
     Ids ids;
     const Parts parts = split(text);
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      std::vector<Span> found;
-      const Ids more = located(parts[i], i + 1 < parts.size() ? parts[i + 1].token : nullptr, found);
+      std::vector<Span> tokens;
+      const Ids more = located(parts[i], i + 1 < parts.size() ? parts[i + 1].token : nullptr, tokens);
       ids.insert(ids.end(), more.begin(), more.end());
-      for (const Span& span : found) spans.push_back({parts[i].places[span.start], parts[i].places[span.end]});
+      for (const Span& span : tokens) spans.push_back({parts[i].positions[span.start], parts[i].positions[span.end]});
     }
     return ids;
   }
@@ -118,10 +118,10 @@ class WithAdded : public Side {
   std::shared_ptr<const Inner> inner_;
   const AddedTokens added_;
   const bool decodes_;
-  const bool normalises_;  // a model that does not takes other white space than spaces for characters
+  const bool normalises_;  // without normalisation, only U+0020 counts as a space
   std::unordered_map<std::int64_t, AddedToken> by_id_;
   std::optional<TokenFinder> raw_;
-  std::optional<TokenFinder> normalised_;  // searched for in the normalised text
+  std::optional<TokenFinder> normalised_;  // tokens to find in the normalised text
 
   bool may_have(std::string_view text) const { return !normalised_->empty() || raw_->may_find(text); }
 
@@ -136,20 +136,20 @@ class WithAdded : public Side {
     return parts;
   }
 
-  // Add the parts between the tokens of a part's normalised text. Returns false: there is none.
+  // Normalise a part and add its tokens and the text between them. Return false if it contains no tokens.
   bool add_normalised(const Part& part, Parts& parts) const {
     if (normalised_->empty()) return false;
     Part whole = part;
     if (auto normal = inner_->normalised(part.text)) {
-      whole = {std::move(normal->text), std::move(normal->places), nullptr};
-      for (std::size_t& place : whole.places) place = part.places[place];
+      whole = {std::move(normal->text), std::move(normal->positions), nullptr};
+      for (std::size_t& position : whole.positions) position = part.positions[position];
     }
-    Parts found;
+    Parts tokens;
     normalised_->split(whole.text, [&](const Span& span, const AddedToken* token) {
-      found.push_back(whole.cut(span.start, span.end, token));
+      tokens.push_back(whole.cut(span.start, span.end, token));
     });
-    const bool any = std::any_of(found.begin(), found.end(), [](const Part& each) { return each.token != nullptr; });
-    if (any) std::move(found.begin(), found.end(), std::back_inserter(parts));
+    const bool any = std::any_of(tokens.begin(), tokens.end(), [](const Part& each) { return each.token != nullptr; });
+    if (any) std::move(tokens.begin(), tokens.end(), std::back_inserter(parts));
     return any;
   }
 
@@ -166,14 +166,14 @@ class WithAdded : public Side {
     return parts;
   }
 
-  // The ids of a part, and the bytes of the part that each one stands for.
+  // Return the ids of a part, and the byte range of each in the part.
   Ids located(const Part& part, const AddedToken* next, std::vector<Span>& spans) const {
     const std::string& text = part.text;
     if (part.token != nullptr) {
       spans.push_back({0, text.size()});
       return {part.token->id};
     }
-    const bool inside = added_.prefix == "first" && part.places.front() > 0 && after_space(text, 0) == 0;
+    const bool inside = added_.prefix == "first" && part.positions.front() > 0 && after_space(text, 0) == 0;
     Ids ids = inside ? inner_->locate_inside(text, spans) : inner_->locate(text, spans);
     const bool keeps = next != nullptr && (added_.spaces == "kept" || (added_.spaces != "dropped" && next->normalized));
     if (keeps && (normalises_ ? ends_with_space(text) : text.back() == ' ')) {

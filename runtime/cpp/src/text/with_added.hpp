@@ -1,4 +1,4 @@
-// A side with added tokens; txport.runtime.text.added_tokens is the same in Python.
+// A tokenizer side with added tokens. The Python twin is txport.runtime.text.added_tokens.
 #pragma once
 
 #include <memory>
@@ -12,24 +12,25 @@
 
 namespace txport::core {
 
-// A normalised text, and the byte of the original of each of its bytes and of its end.
+// A normalised text. `positions` contains the byte offset in the original text of each of its bytes, and of its end.
 struct Normalised {
   std::string text;
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> positions;
 };
 
-// A model that tokens can be added to.
+// A model that supports added tokens.
 class Inner : public Side {
  public:
-  // As `locate`, for text that continues a word.
+  // Like `locate`, for text that continues a word.
   virtual Ids locate_inside(std::string_view text, std::vector<Span>& spans) const = 0;
-  // The text as the model reads it, without a space that it puts in front; nothing if it reads the text unchanged.
+  // Return the normalised text, without the space that the model adds at the beginning; no value if the model does not
+  // normalise.
   virtual std::optional<Normalised> normalised(std::string_view text) const = 0;
-  // The ids of a space alone.
+  // Return the ids of a single space.
   virtual Ids space() const = 0;
 };
 
-// `decodes`: the model's own vocabulary shows the tokens in answers.
+// Return `inner` with added tokens. `decodes`: the model's vocabulary contains the tokens, so it can decode them.
 std::shared_ptr<const Side> with_added(std::shared_ptr<const Inner> inner, const AddedTokens& added, bool decodes);
 
 }  // namespace txport::core
