@@ -134,7 +134,12 @@ def main(
         library=tensorrt.library.name,
         lowerings=_lowerings(bundle, manifest, tensorrt, lowering),
         buckets=buckets,
-        options=BuildOptions(capabilities=capabilities, inspect=not tensorrt.is_rtx, **options),
+        options=BuildOptions(
+            capabilities=capabilities,
+            select_caches=tensorrt.selects_caches,
+            inspect=not tensorrt.is_rtx,
+            **options,
+        ),
         gpu=target,
         driver=gpu.driver if isinstance(gpu, Gpu) else None,
     )

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.check import try_engines
-from txport.exporter.engines.process import run_apart
+from txport.exporter.engines.process import BuildCrashed, run_apart
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, step_profiles
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
@@ -115,10 +116,32 @@ def build_directory(
         else:
             known = b""
         with new_directory(target, replace=force, marker=NAME) as directory:
-            measured = run_apart(partial(_build, plan, directory, known), timeout, progress)
+            measured = _build_apart(plan, directory, known, timeout, progress)
         if timing_cache is not None and measured:
             write_atomically(timing_cache, measured)
     return target
+
+
+def _build_apart(
+    plan: BuildPlan, directory: Path, known: bytes, timeout: float | None, progress: Callable[[str, float], None]
+) -> bytes:
+    """Build in a process of its own; after a crash once more, with caches written by ScatterElements.
+
+    TensorRT-RTX 1.7.1 crashes on caches that `Where` writes in a step of one decoder layer.
+    """
+    start = monotonic()
+    try:
+        return run_apart(partial(_build, plan, directory, known), timeout, progress)
+    except BuildCrashed as crash:
+        if not plan.options.select_caches or "scatter" not in plan.lowerings:
+            raise
+        _log.warning("%s; building once more, with caches written by ScatterElements", crash)
+    for file in directory.iterdir():
+        file.unlink()
+    if timeout is not None:
+        timeout -= monotonic() - start
+    plan = replace(plan, options=replace(plan.options, select_caches=False))
+    return run_apart(partial(_build, plan, directory, known), timeout, progress)
 
 
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
@@ -202,13 +225,19 @@ def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
         precision=EnginePrecision(
             manifest.precision.type, "network" if tensorrt.strongly_typed else "inspector", builder.layers
         ),
-        flags=Flags(plan.options.optimization_level, plan.options.workspace),
+        flags=Flags(plan.options.optimization_level, plan.options.workspace, _caches(plan.options, lowering)),
         engines=engines,
         build_seconds=round(monotonic() - start, 3),
         peak_memory=process_memory("VmHWM") or 0,
     )
     record.write(builder.directory)
     return record
+
+
+def _caches(options: BuildOptions, lowering: Lowering) -> Literal["select", "scatter"] | None:
+    if lowering != "scatter":
+        return None
+    return "select" if options.select_caches else "scatter"
 
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:

@@ -20,7 +20,7 @@ from memory_engine import MemoryEngine
 from txport.exporter import entry
 from txport.exporter.engines import check, directory
 from txport.exporter.engines.builder import BuildOptions
-from txport.exporter.engines.process import run_apart
+from txport.exporter.engines.process import BuildCrashed, run_apart
 from txport.exporter.engines.profiles import choose_beams, choose_buckets
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Generation, Limits
@@ -29,7 +29,7 @@ from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories, own_engines
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.tensorrt import find_tensorrt
-from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError
 from txport.runtime.system import process_memory
 
 L4 = Gpu("NVIDIA L4", "8.9", 58, "13.0")
@@ -228,6 +228,10 @@ def _is_killed(progress: Callable[[str, float], None]) -> int:
     return 0
 
 
+def _has_no_parser(progress: Callable[[str, float], None]) -> int:
+    raise TypeError("pybind11::init(): factory function returned nullptr")
+
+
 def _reads_nowhere(progress: Callable[[str, float], None]) -> int:
     return len(ctypes.string_at(1))
 
@@ -240,7 +244,9 @@ def test_work_in_another_process_answers_fails_and_dies_in_words(capfd: pytest.C
         run_apart(_fails, None, print)
     with pytest.raises(CheckFailed, match="SIGKILL, most likely for want of memory"):
         run_apart(_is_killed, 60, print)
-    with pytest.raises(CheckFailed, match="SIGSEGV, in the call that is first in the lines above"):
+    with pytest.raises(EngineError, match="^the build failed: TypeError: pybind11::init\\(\\)"):
+        run_apart(_has_no_parser, None, print)
+    with pytest.raises(BuildCrashed, match="SIGSEGV, in the call that is first in the lines above"):
         run_apart(_reads_nowhere, 60, print)
     assert re.search(
         r"Segmentation fault.*, line \d+ in string_at\n.* in _reads_nowhere\n", capfd.readouterr().err, re.S
