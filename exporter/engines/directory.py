@@ -244,7 +244,10 @@ def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, t
     """Return the encoder, and the decoder step in the first lowering that the library builds."""
     manifest = builder.manifest
     buckets = plan.buckets
+    start = monotonic()
     encoder = builder.build(manifest.encoder, "encoder.plan", encoder_profiles(manifest, buckets))
+    if estimate := _estimate(monotonic() - start, len(encoder.profiles), buckets.profiles):
+        _log.warning("%s", estimate)
     for lowering in plan.lowerings:
         try:
             return lowering, (encoder, *_build_steps(builder, lowering, buckets))
@@ -256,6 +259,17 @@ def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, t
             for file in builder.directory.glob("decoder_step*"):
                 file.unlink()
     raise AssertionError("a plan has at least one lowering")
+
+
+def _estimate(seconds: float, done: int, count: int) -> str | None:
+    """Return a sentence about the time that the other profiles will take; None if that is less than a minute."""
+    minutes = seconds / done * (count - done) / 60
+    if minutes < 1:
+        return None
+    return (
+        f"built {done} of {count} profiles in {seconds:.0f} s: the others take about {minutes:.0f} minutes; fewer or "
+        "smaller --batch-buckets and --target-buckets take less"
+    )
 
 
 def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -> Iterator[EngineFile]:
