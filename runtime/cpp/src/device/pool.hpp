@@ -47,6 +47,10 @@ class Pool {
   Pool(const DeviceGraph& graph, Device& device, const Latch& latch, std::int64_t pad, Prepare prepare)
       : graph_(graph), device_(device), latch_(latch), pad_(pad), prepare_(std::move(prepare)) {}
 
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
   // Buffers of the bucket that serves these sizes, all rows finished. If the device's memory is exhausted, everything
   // that is idle is freed first. Throws BundleError: no bucket serves them. ResourceError: there is not enough memory;
   // the message contains the batch size that would fit.
@@ -73,6 +77,7 @@ class Pool {
   static std::unique_ptr<Item> take(Idle<Item>& idle, const Fits& fits);
   template <typename Make>
   auto with_room(const Make& make) const;
+  void clear() const;
   template <typename Item>
   void give_back(Idle<Item>& idle, Item* item) const noexcept;
 };
