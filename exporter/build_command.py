@@ -49,13 +49,13 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str | None)
     "--batch-buckets",
     metavar="N,N,...",
     callback=_numbers,
-    help="Batch sizes to optimize for. [default: 1,8,32,... and --max-batch]",
+    help="Batch sizes to optimize for. [default: 1,8,32,... and --max-batch; on small GPUs 1,8]",
 )
 @click.option(
     "--target-buckets",
     metavar="N,N,...",
     callback=_numbers,
-    help="Cache lengths. [default: 32,64,... and the bundle's maximum]",
+    help="Cache lengths. [default: 32,64,... and the bundle's maximum; on small GPUs two]",
 )
 @click.option(
     "--beams",
@@ -127,19 +127,26 @@ def main(
     gpu = find_gpu()
     target = target_gpu(tensorrt, gpu, _capabilities(compute_capability), options["ampere_plus"])
     capabilities = target.compute_capabilities if tensorrt.is_rtx else ()
-    buckets = choose_buckets(manifest, max_batch, batch_buckets, target_buckets)
+    multiprocessors = gpu.multiprocessors if isinstance(gpu, Gpu) else None
+    buckets = choose_buckets(manifest, max_batch, batch_buckets, target_buckets, multiprocessors)
     buckets = replace(buckets, beams=choose_beams(manifest, tensorrt, buckets.batches[-1], beams))
     plan = BuildPlan(
         bundle=bundle.resolve(),
         library=tensorrt.library.name,
         lowerings=_lowerings(bundle, manifest, tensorrt, lowering),
         buckets=buckets,
-        options=BuildOptions(capabilities=capabilities, inspect=not tensorrt.is_rtx, **options),
+        options=BuildOptions(
+            capabilities=capabilities,
+            select_caches=tensorrt.selects_caches,
+            inspect=not tensorrt.is_rtx,
+            **options,
+        ),
         gpu=target,
         driver=gpu.driver if isinstance(gpu, Gpu) else None,
     )
     for file in sources(plan, manifest):
         manifest.check_file(bundle, file, contents=True)
+    click.echo(f"building {buckets}", err=True)
     with Stages() as stages:
         directory = build_directory(
             plan,

@@ -20,7 +20,7 @@ from txport.runtime.text.lines import check_file
 # The lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, and which runtimes read each, in words.
 READ_BY = {
     "ort": "ONNX Runtime's own operators: ONNX Runtime only",
-    "scatter": "opset 18: ONNX Runtime, TensorRT 8.6 and later",
+    "scatter": "opset 17: ONNX Runtime, TensorRT 8.6 and later",
     "tensorscatter": "opset 24: ONNX Runtime 1.25 and later, TensorRT 10.15 and later",
 }
 

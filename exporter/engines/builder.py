@@ -6,16 +6,15 @@ neither is copied into memory.
 
 import logging
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from txport.exporter.engines.decoder_step import repeat_bias, write_caches_by_select
 from txport.exporter.engines.inspector import count_types, engine_layers, wrong_products
-from txport.exporter.engines.network import check_network, leave_out_unknown, let_attention_decompose
+from txport.exporter.engines.network import check_network, leave_out_unknown
+from txport.exporter.engines.parsing import NetworkChanges, make_network
 from txport.exporter.engines.profiles import fixed_sizes, shapes
-from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.bundle.graph_rules import checked_graph
 from txport.runtime.bundle.interface import interface
 from txport.runtime.bundle.manifest import Manifest
@@ -38,6 +37,7 @@ class BuildOptions:
         version_compatible: for later versions of the same major version as well.
         optimization_level: 0 to 5.
         workspace: maximum number of bytes of device memory for temporaries; None for the library's own bound.
+        select_caches: let the `scatter` lowering write caches by `Where`; see `decoder_step`.
         inspect: open the finished engine and read its layers' types, which needs the GPU that it is built for.
     """
 
@@ -46,6 +46,7 @@ class BuildOptions:
     version_compatible: bool = False
     optimization_level: int = 3
     workspace: int | None = None
+    select_caches: bool = False
     inspect: bool = True
 
 
@@ -99,12 +100,7 @@ class EngineBuilder:
         builder = self.tensorrt.new_builder()
         fixed = fixed_sizes(profiles[0], target)
         checked_graph(self.bundle, graph.file)
-        network, parser = parse_graph(self.tensorrt, builder, self.bundle / graph.file, fixed)
-        if graph.lowering == "scatter" and self.tensorrt.selects_caches:
-            write_caches_by_select(self.tensorrt, network)
-        if graph.lowering == "scatter" and not self.tensorrt.strongly_typed:
-            repeat_bias(network, self.manifest.model.heads)
-        let_attention_decompose(self.tensorrt, network)
+        network, parser = make_network(self.tensorrt, builder, self.bundle, graph, self._changes(graph), fixed)
         known = interface(graph.role, self.manifest.model, precision)
         if known is not None:
             graph = leave_out_unknown(network, graph, {tensor.name for tensor in known.outputs})
@@ -123,6 +119,10 @@ class EngineBuilder:
         for kind, count in counts.items():
             self.layers[kind] = self.layers.get(kind, 0) + count
         return EngineFile(cast(EngineRole, graph.role), file, path.stat().st_size, sha256(path), tuple(profiles))
+
+    def _changes(self, graph: Graph) -> NetworkChanges:
+        sizes = self.manifest.model
+        return NetworkChanges.of(self.tensorrt, graph, sizes, select_caches=self.options.select_caches)
 
     def _config(self, builder: Any, network: Any, half: bool, file: str) -> Any:
         trt = self.tensorrt.module
@@ -167,39 +167,6 @@ class EngineBuilder:
         if self.tensorrt.strongly_typed:
             raise CheckFailed(f"{fault}, although its graph requires it")
         _log.warning("%s; %s chose so", fault, self.tensorrt.library)
-
-
-def parse_graph(
-    tensorrt: TensorRt, builder: Any, path: Path, fixed: Mapping[str, int] | None = None
-) -> tuple[Any, Any]:
-    """Parse an ONNX file into a network; the parser keeps its weights mapped.
-
-    Args:
-        tensorrt: the library.
-        builder: its builder.
-        path: an ONNX file.
-        fixed: sizes of dimensions that become numbers, by name.
-
-    Raises:
-        BundleError: the library cannot parse it.
-    """
-    network = tensorrt.new_network(builder)
-    parser = tensorrt.module.OnnxParser(network, tensorrt.logger)
-    if not fixed:
-        parsed = parser.parse_from_file(str(path))
-    else:
-        model = path.read_bytes()
-        for dimension, size in fixed.items():
-            model = with_size(model, dimension, size)
-        parsed = parser.parse(model, str(path))
-    if not parsed:
-        reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        if reasons:
-            reason = " ".join(reasons[0].split())[:300]
-        else:
-            reason = tensorrt.why()
-        raise BundleError(f"{tensorrt.library} does not parse {path}: {reason}")
-    return network, parser
 
 
 def add_profile(

@@ -4,23 +4,32 @@ No look at the layers shows what a wrong fusion, an overflow or a row that is re
 """
 
 import logging
+from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from txport.exporter.engines.first_beams import FirstBeams
 from txport.runtime.bundle.manifest import GOLDEN, Manifest
 from txport.runtime.device.gpu import find_gpu
-from txport.runtime.engine import Engine
+from txport.runtime.engine import Engine, Float32
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.choice import built_choice, open_engine
 from txport.runtime.engines.directories import misfit
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed, MissingLibrary
-from txport.runtime.golden import Golden, check, load_golden
+from txport.runtime.golden import Case, Golden, check, load_golden
 from txport.runtime.text.affixes import affixes
 
 _FEW_ROWS = 3  # so that every row is refilled again and again
+_STEPS = 8  # of which rows are compared
+# Differences of logits as parts of the largest: of rows in one batch, which one kernel computes, and of a row alone,
+# whose kernel rounds otherwise.
+_ALIKE_WITHIN = 1e-3
+_ALONE_WITHIN = {"float32": 1e-3, "float16": 2e-2}
 _log = logging.getLogger("txport")
 
 
@@ -35,7 +44,7 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
         tensorrt: the library.
 
     Raises:
-        CheckFailed: a case comes out differently.
+        CheckFailed: a case comes out differently, or rows with one sentence differ.
         BundleError: golden.json is missing or was changed.
         EngineError, ResourceError: the engines do not run.
     """
@@ -50,7 +59,9 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
         _log.warning("the engines have not been tried (%s): run tx-verify --engine trt where they will be used", why)
         return False
     manifest.check_file(bundle, GOLDEN, contents=True)
-    check_buckets(engine, load_golden(bundle), affixes(manifest.tokenizer).target_prefix, record)
+    golden = load_golden(bundle)
+    check_buckets(engine, golden, affixes(manifest.tokenizer).target_prefix, record)
+    check_rows(engine, golden, record)
     return True
 
 
@@ -68,6 +79,67 @@ def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: Bui
     Raises:
         CheckFailed: a case comes out differently.
     """
+    for greedy, rows, target in _buckets(engine, record):
+        _check_bucket(greedy, golden, prefix, rows, target)
+
+
+def check_rows(engine: Engine, golden: Golden, record: BuildRecord) -> None:
+    """Compare the logits of one sentence in all rows of every bucket with each other, and with those of the row alone.
+
+    Ids show gross faults only. TensorRT's most common silent fault is a wrong result in rows after the first.
+
+    Args:
+        engine: what computes.
+        golden: its longest source and answer are read by every row.
+        record: of the engines' buckets.
+
+    Raises:
+        CheckFailed: rows differ.
+    """
+    case = max(golden.cases, key=lambda case: (len(case.target_ids), len(case.source_ids)), default=None)
+    if case is None:
+        return
+    every = list(_buckets(engine, record))
+    case = replace(case, target_ids=case.target_ids[: min(_STEPS, *(target for _, _, target in every))])
+    alone_within = _ALONE_WITHIN[record.precision.type]
+    for buckets in (list(each) for _, each in groupby(every, key=lambda bucket: bucket[0])):
+        greedy = buckets[0][0]
+        alone = _logits(greedy, case, 1, buckets[0][2])
+        for _, rows, target in buckets:
+            found = _logits(greedy, case, rows, target)
+            _compare(found, found[:, :1], _ALIKE_WITHIN, f"in a batch of {rows} with caches of {target}")
+            _compare(found, alone, alone_within, f"alone and in a batch of {rows} with caches of {target}")
+
+
+def _logits(engine: Any, case: Case, rows: int, target: int) -> Float32:
+    """float32 `[steps, rows, vocabulary]`: logits of one sentence in all rows, of which every row reads the answer."""
+    sources = np.array([case.source_ids] * rows)
+    memory = engine.encode(sources, np.full(rows, sources.shape[1]))
+    state = engine.allocate(rows, sources.shape[1], target, logits=True)
+    every = range(rows)
+    state.place(every, memory, every, [target] * rows)
+    found = []
+    for token in case.target_ids:
+        state.step()
+        state.read()
+        found.append(state.logits(every))
+        state.override(every, [token] * rows, [False] * rows)
+    return np.stack(found)
+
+
+def _compare(found: Float32, wanted: Float32, within: float, where: str) -> None:
+    size = np.abs(wanted).max()
+    errors = np.abs(found - wanted).max(axis=(0, 2))
+    row = int(np.argmax(np.where(np.isnan(errors), np.inf, errors)))
+    if not errors[row] <= within * size:
+        raise CheckFailed(
+            f"the engines compute one sentence differently {where}: the logits of row {row} differ by "
+            f"{errors[row]:.3g}, of up to {size:.3g}; build with another --optimization-level, or use ONNX Runtime"
+        )
+
+
+def _buckets(engine: Engine, record: BuildRecord) -> Iterator[tuple[Any, int, int]]:
+    """Yield (engine of greedy search, rows, cache length) of every bucket, and of a few rows."""
     for role, beams in [("decoder_step", 1), *(("decoder_beams", number) for number in record.beams)]:
         files = [file for file in record.engines if file.role == role]
         profiles = [profile for file in files for profile in file.profiles if (profile.beams or 1) == beams]
@@ -77,8 +149,7 @@ def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: Bui
             started: Any = copy(engine)
             started.first_target = lambda _source, length=target: length
             greedy: Any = started if beams == 1 else FirstBeams(started, beams)
-            for rows in sorted(sizes):
-                _check_bucket(greedy, golden, prefix, rows, target)
+            yield from ((greedy, rows, target) for rows in sorted(sizes))
 
 
 def _check_bucket(engine: Engine, golden: Golden, prefix: list[int], rows: int, target: int) -> None:

@@ -1,11 +1,12 @@
-"""Changes of the decoder step for TensorRT 8.6 and others that need them; the exported graph is ONNX Runtime's best.
+"""Changes of a network for TensorRT 8.6 and others that need them; the exported graph is ONNX Runtime's best.
 
 Caches are written by `Where` instead of ScatterElements, for which its kernels are slower: a slot takes the new key or
 value where its index is the row's position, and keeps its value elsewhere. Measured on an H200 with TensorRT 8.6, base
 preset, float16: 0.350 against 0.402 ms a step at batch 1, 0.602 against 0.647 at 32.
 
-The bias of cross-attention is repeated for each head before it is added. 8.6.0 reads a bias of one head as if it had
-them all: on an H200 row 1 took the bias of row 4 in a model of four heads, and row 2 what lay behind the last.
+Nothing is broadcast over heads: what has one head is repeated for each. 8.6.0 reads the bias of cross-attention, which
+has one head, as if it had them all: on an H200 row 1 took the bias of row 4 in a model of four heads, and row 2 what
+lay behind the last. Masks of self-attention and conditions have the same shapes.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from txport.runtime.errors import CheckFailed
 # inputs of a scatter layer
 _DATA = 0
 _UPDATES = 2
+_HEAD_AXES = (1, 2)
 
 
 def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
@@ -32,8 +34,10 @@ def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
     """
     trt = tensorrt.module
     inputs = {tensor.name: tensor for tensor in map(network.get_input, range(network.num_inputs))}
-    scatters = [layer for layer in layers_of(network) if kind_of(layer) == "SCATTER"]
-    caches = [name for name in inputs if name.startswith("self_")]
+    caches = {name for name in inputs if name.startswith("self_")}
+    # The mixture of a copying model is scattered as well.
+    layers = [layer for layer in layers_of(network) if kind_of(layer) == "SCATTER"]
+    scatters = [layer for layer in layers if layer.get_input(_DATA).name in caches]
     if len(scatters) != len(caches):
         raise CheckFailed(f"{len(scatters)} of {len(caches)} caches are written by scattering: tx-build expects all")
     # [b, 1, 1, 1] against [1, 1, t, 1]: true at each row's position.
@@ -47,19 +51,40 @@ def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
     return len(scatters)
 
 
-def repeat_bias(network: Any, heads: int) -> None:
-    """Let all readers of `cross_bias`, `[b, 1, 1, s]`, read it repeated, `[b, h, 1, s]`.
+def repeat_over_heads(network: Any, heads: int) -> int:
+    """Repeat every input that a layer would broadcast over heads; return how many tensors were repeated.
 
     Args:
-        network: of a decoder step in the `scatter` lowering.
+        network: of any graph.
         heads: of attention.
     """
-    inputs = {tensor.name: tensor for tensor in map(network.get_input, range(network.num_inputs))}
-    readers = [*_readers(network, "cross_bias")]
-    repeated = network.add_concatenation([inputs["cross_bias"]] * heads)
-    repeated.axis = 1
-    for layer, index in readers:
-        layer.set_input(index, repeated.get_output(0))
+    repeated: dict[tuple[str, int], Any] = {}
+    for layer, index, axis in [*head_broadcasts(network, heads)]:
+        tensor = layer.get_input(index)
+        if (tensor.name, axis) not in repeated:
+            whole = network.add_concatenation([tensor] * heads)
+            whole.axis = axis
+            repeated[tensor.name, axis] = whole.get_output(0)
+        layer.set_input(index, repeated[tensor.name, axis])
+    return len(repeated)
+
+
+def head_broadcasts(network: Any, heads: int) -> Iterator[tuple[Any, int, int]]:
+    """Yield (layer, input, axis) where an input with one head meets another with all of them.
+
+    Heads are axis 1 of scores and caches, `[b, h, m, n]`, and axis 2 of what rotary positions turn, `[n, 3, h, k]`.
+    Constants of one element are no broadcast over heads: they have no rows.
+    """
+    for layer in layers_of(network):
+        if heads == 1 or kind_of(layer) not in ("ELEMENTWISE", "SELECT"):
+            continue
+        shapes = [tuple(layer.get_input(index).shape) for index in range(layer.num_inputs)]
+        if len(shapes[0]) != 4:
+            continue
+        for index, shape in enumerate(shapes):
+            for axis in _HEAD_AXES:
+                if shape[axis] == 1 and set(shape) != {1} and any(other[axis] == heads for other in shapes):
+                    yield layer, index, axis
 
 
 def _readers(network: Any, name: str) -> Iterator[tuple[Any, int]]:

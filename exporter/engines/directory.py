@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 
 from txport.exporter.engines.builder import BuildOptions, EngineBuilder
 from txport.exporter.engines.check import try_engines
-from txport.exporter.engines.process import run_apart
+from txport.exporter.engines.process import BuildCrashed, run_apart
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, step_profiles
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Lowering, MadeBy
@@ -115,10 +116,32 @@ def build_directory(
         else:
             known = b""
         with new_directory(target, replace=force, marker=NAME) as directory:
-            measured = run_apart(partial(_build, plan, directory, known), timeout, progress)
+            measured = _build_apart(plan, directory, known, timeout, progress)
         if timing_cache is not None and measured:
             write_atomically(timing_cache, measured)
     return target
+
+
+def _build_apart(
+    plan: BuildPlan, directory: Path, known: bytes, timeout: float | None, progress: Callable[[str, float], None]
+) -> bytes:
+    """Build in a process of its own; after a crash once more, with caches written by ScatterElements.
+
+    TensorRT-RTX 1.7.1 crashes on caches that `Where` writes in a step of one decoder layer.
+    """
+    start = monotonic()
+    try:
+        return run_apart(partial(_build, plan, directory, known), timeout, progress)
+    except BuildCrashed as crash:
+        if not plan.options.select_caches or "scatter" not in plan.lowerings:
+            raise
+        _log.warning("%s; building once more, with caches written by ScatterElements", crash)
+    for file in directory.iterdir():
+        file.unlink()
+    if timeout is not None:
+        timeout -= monotonic() - start
+    plan = replace(plan, options=replace(plan.options, select_caches=False))
+    return run_apart(partial(_build, plan, directory, known), timeout, progress)
 
 
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
@@ -202,7 +225,7 @@ def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
         precision=EnginePrecision(
             manifest.precision.type, "network" if tensorrt.strongly_typed else "inspector", builder.layers
         ),
-        flags=Flags(plan.options.optimization_level, plan.options.workspace),
+        flags=Flags(plan.options.optimization_level, plan.options.workspace, _caches(plan.options, lowering)),
         engines=engines,
         build_seconds=round(monotonic() - start, 3),
         peak_memory=process_memory("VmHWM") or 0,
@@ -211,11 +234,20 @@ def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
     return record
 
 
+def _caches(options: BuildOptions, lowering: Lowering) -> Literal["select", "scatter"] | None:
+    if lowering != "scatter":
+        return None
+    return "select" if options.select_caches else "scatter"
+
+
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:
     """Return the encoder, and the decoder step in the first lowering that the library builds."""
     manifest = builder.manifest
     buckets = plan.buckets
+    start = monotonic()
     encoder = builder.build(manifest.encoder, "encoder.plan", encoder_profiles(manifest, buckets))
+    if estimate := _estimate(monotonic() - start, len(encoder.profiles), buckets.profiles):
+        _log.warning("%s", estimate)
     for lowering in plan.lowerings:
         try:
             return lowering, (encoder, *_build_steps(builder, lowering, buckets))
@@ -227,6 +259,17 @@ def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, t
             for file in builder.directory.glob("decoder_step*"):
                 file.unlink()
     raise AssertionError("a plan has at least one lowering")
+
+
+def _estimate(seconds: float, done: int, count: int) -> str | None:
+    """Return a sentence about the time that the other profiles will take; None if that is less than a minute."""
+    minutes = seconds / done * (count - done) / 60
+    if minutes < 1:
+        return None
+    return (
+        f"built {done} of {count} profiles in {seconds:.0f} s: the others take about {minutes:.0f} minutes; fewer or "
+        "smaller --batch-buckets and --target-buckets take less"
+    )
 
 
 def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -> Iterator[EngineFile]:

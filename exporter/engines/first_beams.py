@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from txport.runtime.engine import DecoderState, Engine, Memory, StepOutput
+from txport.runtime.engine import DecoderState, Engine, Float32, Memory, StepOutput
 
 
 class FirstBeams:
@@ -23,10 +23,11 @@ class FirstBeams:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def allocate(self, rows: int, source: int, target: int, **_outputs: object) -> "FirstRows":
+    def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, **_outputs: object) -> "FirstRows":
         """Return a state of this number of sentences."""
         beams = self._beams
-        return FirstRows(self._engine.allocate(rows * beams, source, target, top=2 * beams, beams=beams), beams)
+        state = self._engine.allocate(rows * beams, source, target, logits=logits, top=2 * beams, beams=beams)
+        return FirstRows(state, beams)
 
 
 class FirstRows:
@@ -55,6 +56,10 @@ class FirstRows:
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace tokens; see `DecoderState.override`."""
         self._state.override(self._first(rows), token_ids, finished)
+
+    def logits(self, rows: Sequence[int]) -> Float32:
+        """Return the logits of sentences; see `DecoderState.logits`."""
+        return self._state.logits(self._first(rows))
 
     def resized(self, rows: Sequence[int], target: int) -> "FirstRows":
         """Move sentences; see `DecoderState.resized`."""

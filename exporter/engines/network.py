@@ -56,7 +56,7 @@ def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Gra
 
 
 def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
-    """Check that nothing was lost: inputs, outputs, masks and, where the network is strongly typed, precisions.
+    """Check that nothing was lost: inputs, outputs, masks, axes and, where the network is strongly typed, precisions.
 
     Args:
         tensorrt: the library.
@@ -84,6 +84,7 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
                 f"{tensorrt.library} dropped the mask of {layer.name} of {graph.file}: it would attend to padding; "
                 "export the bundle again with this txport"
             )
+    _check_reductions(tensorrt, network, graph.file)
     counts: dict[str, int] = {}
     for layer, kind in computing_layers(tensorrt, network):
         if kind == "float32" and _IN_FLOAT32.search(layer.name):
@@ -93,6 +94,19 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
         if tensorrt.strongly_typed and kind != expected:
             raise CheckFailed(f"{layer.name} of {graph.file} computes in {kind} instead of {expected}")
     return counts
+
+
+def _check_reductions(tensorrt: TensorRt, network: Any, file: str) -> None:
+    """All graphs reduce over the last axis only. The parsers of 8.6 and 9 reduce over all axes in opset 18."""
+    for layer in layers_of(network):
+        if kind_of(layer) != "REDUCE":
+            continue
+        layer.__class__ = tensorrt.module.IReduceLayer  # the network gives an ILayer
+        if layer.axes != 1 << (len(layer.get_input(0).shape) - 1):
+            raise CheckFailed(
+                f"{tensorrt.library} would reduce {layer.name} of {file} over other axes than the last: it would mix "
+                "rows; export the bundle again with this txport"
+            )
 
 
 def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, str]]:

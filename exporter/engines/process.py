@@ -4,12 +4,18 @@ import faulthandler
 import multiprocessing
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from txport.runtime.errors import CheckFailed, TxportError
+from txport.runtime.errors import CheckFailed, EngineError, TxportError
 from txport.runtime.system import end_with_parent
+
+
+class BuildCrashed(CheckFailed):
+    """A fault of the library ended the process."""
+
 
 T = TypeVar("T")
 _POLL = 0.2  # seconds between checks of the time that is left
@@ -27,6 +33,7 @@ def run_apart(
         progress: called with what the work reports.
 
     Raises:
+        BuildCrashed: a fault of the library ended the process.
         CheckFailed: the work took longer, or was killed.
     """
     # Not fork: CUDA does not survive it.
@@ -55,7 +62,8 @@ def run_apart(
     name = signal.Signals(number).name if number in set(signal.Signals) else f"exit code {process.exitcode}"
     hints = {"SIGKILL": ", most likely for want of memory: use fewer or smaller buckets, or a smaller --workspace"}
     hints |= dict.fromkeys(_FAULTS, ", in the call that is first in the lines above")
-    raise CheckFailed(f"the build was ended by {name}{hints.get(name, '')}")
+    kind = BuildCrashed if name in _FAULTS else CheckFailed
+    raise kind(f"the build was ended by {name}{hints.get(name, '')}")
 
 
 def _listen(
@@ -82,4 +90,7 @@ def _work(work: Callable[[Callable[[str, float], None]], Any], sender: Connectio
         answer = "done", work(lambda what, part: sender.send(("progress", (what, part))))
     except (TxportError, OSError) as error:
         answer = "raised", error
+    except Exception as error:  # of the library's bindings: their errors cannot always be pickled
+        traceback.print_exc()
+        answer = "raised", EngineError(f"the build failed: {type(error).__name__}: {error}")
     sender.send(answer)

@@ -13,6 +13,10 @@ from txport.runtime.errors import BundleError, InputError
 # its middle, and each profile costs build time.
 _SHORTEST_TARGET = 32
 _BATCHES = (1, 8, 32, 64, 128, 256)
+# With fewer multiprocessors, as on a Jetson or a small MIG slice, each profile takes minutes to build, and larger
+# batches are hardly faster.
+_MULTIPROCESSORS = 20
+_SMALL_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -31,24 +35,46 @@ class Buckets:
         most = self.batches[-1] // beams
         return tuple(sorted({min(size, most) for size in self.batches}))
 
+    @property
+    def profiles(self) -> int:
+        """The number of profiles of all engines."""
+        beams = sum(len(self.sentences(number)) for number in self.beams) * len(self.targets)
+        return len(self.batches) * (1 + len(self.targets)) + beams
+
+    def __str__(self) -> str:
+        batches, targets = (", ".join(map(str, sizes)) for sizes in (self.batches, self.targets))
+        return f"{self.profiles} profiles (batches of {batches}; caches of {targets})"
+
 
 def choose_buckets(
-    manifest: Manifest, max_batch: int | None, batches: Sequence[int] | None, targets: Sequence[int] | None
+    manifest: Manifest,
+    max_batch: int | None,
+    batches: Sequence[int] | None,
+    targets: Sequence[int] | None,
+    multiprocessors: int | None = None,
 ) -> Buckets:
     """Return the sizes in the arguments; by default powers of two for caches and 1, 8, 32 ... for batches.
+
+    A GPU of few multiprocessors gets batches of 1 and 8 and two cache lengths by default.
 
     Raises:
         InputError: a bucket is larger than the bundle's graphs take, or not positive.
     """
     limits = manifest.limits
-    if max_batch is None:
-        most = limits.batch
-    else:
+    small = multiprocessors is not None and multiprocessors < _MULTIPROCESSORS
+    if max_batch is not None:
         most = max_batch
+    elif small and not batches:
+        most = min(_SMALL_BATCH, limits.batch)
+    else:
+        most = limits.batch
     if not 1 <= most <= limits.batch:
         raise InputError(f"the maximum batch {most} is not between 1 and {limits.batch}, the bundle's maximum")
-    chosen = batches or [*(size for size in _BATCHES if size < most), most]
-    if not targets:
+    known = [size for size in _BATCHES if not small or size <= _SMALL_BATCH]
+    chosen = batches or [*(size for size in known if size < most), most]
+    if not targets and small:
+        targets = [max(min(_SHORTEST_TARGET, limits.target), limits.target // 4), limits.target]
+    elif not targets:
         doubled = [_SHORTEST_TARGET << index for index in range(limits.target.bit_length())]
         targets = [*(size for size in doubled if size < limits.target), limits.target]
     _check("batch", chosen, most)

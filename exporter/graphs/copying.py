@@ -77,7 +77,7 @@ def log_softmax_parts(w: Writer, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
 
     Written out, because TensorRT's LogSoftmax and ReduceLogSumExp take the logarithm of what may be 0.
     """
-    shifted = w.op("Sub", logits, w.op("ReduceMax", logits, [-1], keepdims=1))
+    shifted = w.op("Sub", logits, w.reduce("ReduceMax", logits, keepdims=1))
     return shifted, w.op("Log", w.op("ReduceSum", w.op("Exp", shifted), [-1], keepdims=1))
 
 

@@ -25,7 +25,7 @@ from txport.models.transformer import Attention, EncoderLayer, Transformer
 from txport.runtime.bundle import interface
 from txport.runtime.bundle.interface import MASKED
 
-OPSET = 18  # of the graphs that have no lowerings
+OPSET = 17  # of the graphs that have no lowerings
 
 _HEADS_FIRST = [0, 2, 1, 3]  # [b, s, h, k] -> [b, h, s, k], and back
 
@@ -43,7 +43,7 @@ def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
         packed = tensors.linear(attention.key, attention.value, norm=norm)
         # The keys and values of all layers are projections of the same memory.
         projected = w.linear_of_rows(memory, packed, f"cross_key_value.{index}")
-        for part in w.ops("Split", 2, projected, axis=-1, num_outputs=2):
+        for part in w.split(projected, 2, axis=-1):
             heads = w.op("Reshape", part, [0, 0, sizes.heads, sizes.head_dim])
             cross.append(w.op("Transpose", heads, perm=_HEADS_FIRST))
     if model.config.copies:
@@ -161,10 +161,7 @@ def _write_attention(
     qkv = w.linear_of_rows(x, w.tensors.linear(*projections, norm=norm, scale=query_scale(attention)), "qkv")
     head_dim = attention.query.out_features // attention.heads
     qkv = scores.rotation.turned(qkv, [0, 0])
-    heads = (
-        w.op("Reshape", part, [0, 0, attention.heads, head_dim])
-        for part in w.ops("Split", 3, qkv, axis=-1, num_outputs=3)
-    )
+    heads = (w.op("Reshape", part, [0, 0, attention.heads, head_dim]) for part in w.split(qkv, 3, axis=-1))
     query, key, value = (
         w.op("Transpose", part, perm=perm)
         for part, perm in zip(heads, (_HEADS_FIRST, [0, 2, 3, 1], _HEADS_FIRST), strict=True)

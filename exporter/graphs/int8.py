@@ -19,8 +19,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
+from txport.exporter.graphs.writer import AXES_OPSET, CONTRIB
 
-CONTRIB = "com.microsoft"
 # Values may be larger than the maximum in calibration by this factor before they are clipped.
 MARGIN = 1.25
 _LEVELS = 127
@@ -122,6 +122,7 @@ class _Conversion:
         self._quantised: dict[str, _Quantised] = {}
         self._count = 0  # for names
         self._tables = {node.inputs[0] for node in model.graph if _is_lookup(node)}
+        self._opset = model.opset_imports[""]
         model.opset_imports[CONTRIB] = 1
 
     def matmul(self, node: ir.Node) -> None:
@@ -197,8 +198,11 @@ class _Conversion:
         return self._by_row(x, largest, 2 * _LEVELS + 1, 0, node)
 
     def _largest_of_row(self, x: ir.Value, node: ir.Node) -> ir.Value:
+        keep = ir.AttrInt64("keepdims", 1)
+        if self._opset < AXES_OPSET:
+            return self._node(node, "", "ReduceMax", [x], [keep, ir.AttrInt64s("axes", [-1])])
         axes = self._constant("int8.last", np.array([-1], np.int64))
-        return self._node(node, "", "ReduceMax", [x, axes], [ir.AttrInt64("keepdims", 1)])
+        return self._node(node, "", "ReduceMax", [x, axes], [keep])
 
     def _by_row(self, x: ir.Value, largest: ir.Value, levels: int, zero: int, node: ir.Node) -> _Quantised:
         """Quantise each row with its own scale. A row of zeros becomes NaN; its factor 0 cancels that."""

@@ -55,7 +55,7 @@ def write_relative_positions(
         tables = len(relative.weight)
         if tables == 1:
             return [biases] * relative.layers
-        return list(w.ops("Split", tables, biases, axis=1, num_outputs=tables))
+        return list(w.split(biases, tables, axis=1))
 
 
 class Rotation:
@@ -117,7 +117,7 @@ def write_feed_forward(
             x = ACTIVATIONS[activation](w, linear(x, w.tensors.linear(feed_forward.inner, norm=norm), "inner"))
         else:
             both = linear(x, w.tensors.linear(feed_forward.gate, feed_forward.inner, norm=norm), "gate_inner")
-            gate, inner = w.ops("Split", 2, both, axis=-1, num_outputs=2)
+            gate, inner = w.split(both, 2, axis=-1)
             x = w.op("Mul", ACTIVATIONS[activation](w, gate), inner)
         return linear(x, w.tensors.linear(feed_forward.outer), "outer")
 

@@ -97,10 +97,10 @@ class Scatter(Lowering):
     """
 
     name = "scatter"
-    opset = 18
+    opset = 17
 
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
-        query, key, value = map(self._split_heads, self._w.ops("Split", 3, qkv, axis=1, num_outputs=3))
+        query, key, value = map(self._split_heads, self._w.split(qkv, 3, axis=1))
         cache = self.write(cache, (key, value))
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
         slots = self._w.op("Reshape", self._w.inputs["cache_positions"], [1, 1, 1, -1])
@@ -238,7 +238,7 @@ class Ort(Scatter):
             return super().best(logits, vocabulary)
         w = self._w
         blocks = w.op("Reshape", logits, [-1, vocabulary // width, width])
-        block = w.op("ArgMax", w.op("ReduceMax", blocks, [-1], keepdims=0), axis=-1, keepdims=0)
+        block = w.op("ArgMax", w.reduce("ReduceMax", blocks, keepdims=0), axis=-1, keepdims=0)
         index = w.op("Add", w.op("Reshape", block, [-1, 1, 1]), np.zeros((1, 1, width), np.int64))
         inside = w.op("Reshape", w.op("GatherElements", blocks, index, axis=1), [-1, width])
         return w.op("Add", w.op("Mul", block, width), w.op("ArgMax", inside, axis=-1, keepdims=0))
@@ -265,8 +265,8 @@ class Beams(Lowering):
 
     Cross-attention reads a sentence's keys and values once. A cache has a slot for each beam at each position; what a
     beam makes stays in its slot for ever, and `self_ancestors` are the slots that a hypothesis continues. So a search
-    that continues with other hypotheses moves those flags but not the cache. Only standard operators; opset 18 would
-    write a cache one number at a time.
+    that continues with other hypotheses moves those flags but not the cache. Only standard operators; before opset 24
+    a cache would be written one number at a time.
     """
 
     name = "standard"
@@ -274,7 +274,7 @@ class Beams(Lowering):
 
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
         w = self._w
-        query, key, value = w.ops("Split", 3, self._by_beam(qkv, 3 * self._heads), axis=1, num_outputs=3)
+        query, key, value = w.split(self._by_beam(qkv, 3 * self._heads), 3, axis=1)
         cache = self._written(cache[0], key), self._written(cache[1], value)
         seen = w.op("Unsqueeze", w.inputs["self_ancestors"], [1])
         mask = w.op("Where", seen, 0.0 if bias is None else bias, MASKED)

@@ -34,7 +34,7 @@ def _rms_norm(w: Writer, x: ir.Value, norm: RMSNorm) -> ir.Value:
     if w.opset >= RMS_OPSET:
         return w.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
     # ONNX Runtime fuses this pattern into one operator; it would not match with x * x or Reciprocal.
-    square = w.op("ReduceMean", w.op("Pow", x, 2.0), [-1], keepdims=1)
+    square = w.reduce("ReduceMean", w.op("Pow", x, 2.0), keepdims=1)
     root = w.op("Sqrt", w.op("Add", square, norm.eps))
     return w.op("Mul", w.op("Div", x, root), weight)
 

@@ -72,7 +72,7 @@ class Parallel(Lowering):
         """Packed projections [b * t, 3d] -> context [b * t, d]; the cache does not change."""
         w = self._w
         if self._head_dim % 8:
-            query, key, value = map(self._split_heads, w.ops("Split", 3, qkv, axis=1, num_outputs=3))
+            query, key, value = map(self._split_heads, w.split(qkv, 3, axis=1))
         else:
             # As one matrix, as int8 keeps it for ONNX Runtime's fused attention.
             packed = w.op("Transpose", self._by_sentence(qkv, 3, self._heads, self._head_dim), perm=[2, 0, 3, 1, 4])

@@ -12,7 +12,10 @@ from txport.runtime.bundle.interface import Interface
 
 CONTRIB = "com.microsoft"
 # The IR version that came with an opset: a newer one would make old parsers refuse a file that they can read.
-IR_VERSIONS = {18: 8, 24: 12}
+IR_VERSIONS = {17: 8, 24: 12}
+# From this opset on, ReduceMean and ReduceMax read their axes from an input, and Split needs its number of outputs.
+# TensorRT's parsers of 8.6 and 9 ignore that input and reduce over all axes (NVIDIA/TensorRT#3467).
+AXES_OPSET = 18
 
 BOOL = ir.DataType.BOOL
 FLOAT = ir.DataType.FLOAT
@@ -97,6 +100,18 @@ class Writer:
                 output.name = f"{name}.{index}"
             output.type = _type(node)
         return node.outputs
+
+    def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
+        """Return equal parts of x along an axis."""
+        if self.opset < AXES_OPSET:
+            return self.ops("Split", parts, x, axis=axis)
+        return self.ops("Split", parts, x, axis=axis, num_outputs=parts)
+
+    def reduce(self, kind: str, x: ir.Value, *, keepdims: int) -> ir.Value:
+        """Apply ReduceMean or ReduceMax over the last axis."""
+        if self.opset < AXES_OPSET:
+            return self.op(kind, x, axes=[-1], keepdims=keepdims)
+        return self.op(kind, x, [-1], keepdims=keepdims)
 
     def linear(self, x: ir.Value, layer: Linear, name: str) -> ir.Value:
         """x `[n, inputs]` -> `[n, outputs]`, in one operator."""

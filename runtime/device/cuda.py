@@ -54,6 +54,9 @@ class CudaDevice:
         _destroy_with(self, cuda.cuStreamDestroy, self._stream)
         weakref.finalize(self, _destroy_all, cuda.cuMemFree, self._allocated).atexit = False
 
+    def activate(self) -> None:
+        _use_context()
+
     def allocate(self, size: int) -> int:
         _use_context()
         error, address = cuda.cuMemAlloc(size)
@@ -280,8 +283,16 @@ def _primary_context() -> Any:
     return context
 
 
+@functools.cache
+def _context_process() -> int:
+    """The process that uses CUDA, which does not survive a fork."""
+    return os.getpid()
+
+
 def _use_context() -> None:
     """The current context is per thread, and other libraries may have set another one."""
+    if os.getpid() != _context_process():
+        raise EngineError("this process was forked after the GPU was used: start it by spawn instead")
     _check("cuCtxSetCurrent", *cuda.cuCtxSetCurrent(_primary_context()))
 
 

@@ -44,6 +44,9 @@ class Device(Protocol):
 
     stream: int  # as libraries take it
 
+    def activate(self) -> None:
+        """Make it the device of the calling thread, for the library that computes on it."""
+
     def allocate(self, size: int) -> int:
         """Return the address of `size` new bytes, aligned to 256."""
 

@@ -73,7 +73,9 @@ class DeviceEngine:
         sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in parts]
         with self._pool.working():
             memory = self._pool.memory(sum(sizes))
-            cross_at, bias, ids_at, lengths_at, copied_at = (memory.value + sum(sizes[:index]) for index in range(5))
+            cross_at, bias, ids_at, lengths_at, copied_at = (
+                memory.value.address + sum(sizes[:index]) for index in range(5)
+            )
             sources = [stack(cross_at, self._cross, batch, heads, line)]
             if copied:
                 sources.append(stack(copied_at, [CROSS_IDS], batch, 1, width * id_type.itemsize))

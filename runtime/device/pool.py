@@ -1,11 +1,10 @@
 """The device memory of one engine: leased to batches, kept while idle, freed when others need the room."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.beam_buffers import BeamBuffers
@@ -16,6 +15,8 @@ from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
 
 _NARROWEST = 32  # source tokens
+# More would only occupy memory: a long text needs a few sizes at a time.
+_MOST_IDLE = 16
 _Value = TypeVar("_Value")
 
 
@@ -45,6 +46,13 @@ class PreparedStep:
         self.buffers.settle()
 
 
+class _Block(NamedTuple):
+    """Some device memory."""
+
+    address: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Encoded:
     """Encoder output on the device: what `StepBuffers.sources` takes, and the bias `[batch, 1, 1, width]`."""
@@ -52,7 +60,7 @@ class Encoded:
     sources: tuple[Stack, ...]
     bias: int
     width: int
-    memory: Lease[int]
+    memory: Lease[_Block]
 
 
 class Pool:
@@ -74,8 +82,9 @@ class Pool:
         self._program = program
         self._lock = threading.RLock()
         self._failure: str | None = None
-        self._idle_steps: defaultdict[StepSizes, list[PreparedStep]] = defaultdict(list)
-        self._idle_memory: defaultdict[int, list[int]] = defaultdict(list)
+        # The most recently used last.
+        self._idle_steps: list[PreparedStep] = []
+        self._idle_memory: list[_Block] = []
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -84,6 +93,8 @@ class Pool:
         Raises:
             EngineError: the device or the library fails now, or has failed before.
         """
+        with self.waiting():
+            self.device.activate()  # before the lock, which a thread of the parent may have held when it forked
         with self._lock, self.waiting():
             yield
 
@@ -114,9 +125,10 @@ class Pool:
             ResourceError: the device does not have enough memory; the message contains the batch size that would fit.
         """
         with self.working():
-            idle = self._idle_steps[sizes]
-            if idle:
-                step = idle.pop()
+            idle = self._idle_steps
+            step = _taken(idle, lambda step: step.buffers.sizes == sizes)
+            self._free_idle(_MOST_IDLE)
+            if step is not None:
                 step.buffers.reset(self.tokens.pad)
                 return Lease(step, idle)
             try:
@@ -124,17 +136,20 @@ class Pool:
             except ResourceError as error:
                 raise ResourceError(self._too_large(sizes)) from error
 
-    def memory(self, size: int) -> Lease[int]:
-        """Return the address of `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
+    def memory(self, size: int) -> Lease[_Block]:
+        """Return `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
 
         Raises:
             ResourceError: the device does not have enough memory.
         """
         rounded = 1 << (size - 1).bit_length()
         with self.working():
-            idle = self._idle_memory[rounded]
+            idle = self._idle_memory
+            block = _taken(idle, lambda block: block.size == rounded)
+            self._free_idle(_MOST_IDLE)
             try:
-                return Lease(idle.pop() if idle else self._with_room(lambda: self.device.allocate(rounded)), idle)
+                block = block or self._with_room(lambda: _Block(self.device.allocate(rounded), rounded))
+                return Lease(block, idle)
             except ResourceError as error:
                 raise ResourceError(f"{error} for a batch's encoder output: use a smaller batch") from error
 
@@ -164,17 +179,17 @@ class Pool:
             return allocate()
         except ResourceError:
             pass  # and out of here: the error's traceback holds what was half made, as a context of a library
-        self._free_idle()
+        self._free_idle(0)
         return allocate()
 
-    def _free_idle(self) -> None:
-        self.device.synchronize()
-        for steps in self._idle_steps.values():
-            while steps:
-                steps.pop().buffers.free()
-        for addresses in self._idle_memory.values():
-            while addresses:
-                self.device.free(addresses.pop())
+    def _free_idle(self, most: int) -> None:
+        """Free what was not used for longest, until at most so many steps and blocks of memory are idle."""
+        if max(len(self._idle_steps), len(self._idle_memory)) > most:
+            self.device.synchronize()
+        while len(self._idle_steps) > most:
+            self._idle_steps.pop(0).buffers.free()
+        while len(self._idle_memory) > most:
+            self.device.free(self._idle_memory.pop(0).address)
 
     def _too_large(self, sizes: StepSizes) -> str:
         def needed(rows: int) -> int:
@@ -197,3 +212,11 @@ class Pool:
             f"the GPU has no room for a batch of {sizes.rows} {kind} of {sizes.source} source and {sizes.target} "
             f"target tokens: it needs {needed(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"
         )
+
+
+def _taken(idle: list[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
+    """Remove and return the most recently used one that fits, or None."""
+    found = next((index for index in reversed(range(len(idle))) if fits(idle[index])), None)
+    if found is None:
+        return None
+    return idle.pop(found)

@@ -93,10 +93,17 @@ class EnginePrecision:
 
 @dataclass(frozen=True)
 class Flags:
-    """Settings of the builder; `workspace` in bytes, None for its default."""
+    """Settings of the builder.
+
+    Attributes:
+        optimization_level: 0 to 5.
+        workspace: bytes, None for its default.
+        caches: the layers that write caches in the `scatter` lowering; None for `tensorscatter`.
+    """
 
     optimization_level: int
     workspace: int | None
+    caches: Literal["select", "scatter"] | None = added(None)
 
 
 @dataclass(frozen=True)

@@ -331,8 +331,6 @@ def _say_once(sentence: str) -> None:
 
 
 def _open_on_gpu(bundle: Files, manifest: Manifest, choice: Choice) -> Engine:
-    from txport.runtime.device.capture import WHOLE_DEVICE
-
     with needs("trt" if choice.engine == TRT else "ort-gpu"):
         from txport.runtime.device.cuda import CudaDevice
         from txport.runtime.device.engine import DeviceEngine
@@ -345,8 +343,7 @@ def _open_on_gpu(bundle: Files, manifest: Manifest, choice: Choice) -> Engine:
 
     record = BuildRecord.load(Path(choice.directory))
     tensorrt = find_tensorrt(record.library.name)
-    with WHOLE_DEVICE:
-        program = TrtProgram(Path(choice.directory), record, manifest, tensorrt, device)
+    program = TrtProgram(Path(choice.directory), record, manifest, tensorrt, device)
     return _tried(DeviceEngine(device, manifest, program))
 
 

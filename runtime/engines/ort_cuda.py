@@ -19,7 +19,7 @@ from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.buffers import StepSizes
 from txport.runtime.device.capture import CapturedRuns
 from txport.runtime.device.device import Device
-from txport.runtime.engines.ort_session import open_beams, open_session, open_step, providers_of, run
+from txport.runtime.engines.ort_session import open_beams, open_session, open_step, providers_of, refuse_unaligned, run
 
 _SHORTEST_TARGET = 32
 # Runs in which ONNX Runtime allocates, and libraries choose their kernels.
@@ -50,16 +50,21 @@ class OrtProgram:
         self._device = device
         self._where = where
         self._encoder_graph = manifest.encoder
+        self.limits: Limits = manifest.limits
         providers = providers_of(where, user_compute_stream=str(device.stream))
         # One thread: the host only launches kernels.
         self._open = partial(open_session, bundle, threads=1, providers=providers)
         self._encoder = self._open(manifest.encoder)
-        self.step_graph, self._step = open_step(manifest, lowerings, self._open)
+        self.step_graph, self._step = open_step(manifest, lowerings, self._open_step)
         self._beam_graph = manifest.optional_graph("decoder_beams")
-        self.limits: Limits = manifest.limits
         self.captures = self.captured = where == "cuda"
         self._encoder_runs = CapturedRuns(device)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
+
+    def _open_step(self, graph: Graph) -> Any:
+        if self._where == "cuda":
+            refuse_unaligned(graph, self.limits)
+        return self._open(graph)
 
     def graph_of(self, beams: int) -> Graph | None:
         """Return the step for this number of rows per sentence. Beam search supports any number."""

@@ -10,7 +10,7 @@ import onnxruntime
 from txport.runtime.bundle.archive import Archive, File, Files, files_of
 from txport.runtime.bundle.graph_rules import checked_graph
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.bundle.schema import Graph, Lowering
+from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.capture import WHOLE_DEVICE
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
 from txport.runtime.engines.external_data import moved
@@ -97,6 +97,23 @@ def open_step(
             _log.info("lowering %s was passed over: %s", name, error)
             failures.append(error)
     raise failures[0]
+
+
+def refuse_unaligned(graph: Graph, limits: Limits) -> None:
+    """Refuse a step whose masks have rows that ONNX Runtime's CUDA attention reads beyond their alignment.
+
+    It loads a mask eight values at a time, also where a row is not a multiple of eight, and a misaligned address ends
+    the CUDA context (microsoft/onnxruntime#28366). Buffers have such rows only at the bundle's limits.
+
+    Raises:
+        BundleError: the step has the operator, and a limit is not a multiple of 8.
+    """
+    if graph.lowering == "tensorscatter" and (limits.source % 8 or limits.target % 8):
+        raise BundleError(
+            f"ONNX Runtime cannot run the lowering tensorscatter on a GPU for up to {limits.source} source and "
+            f"{limits.target} target tokens: export the bundle again with --max-source and --max-target that are "
+            "multiples of 8, or with the lowering ort or scatter"
+        )
 
 
 def open_beams(graph: Graph | None, open_session: Callable[[Graph], Any]) -> Any | None:

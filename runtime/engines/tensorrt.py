@@ -8,6 +8,7 @@ import functools
 import importlib
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,10 +97,21 @@ class TensorRt:
             EngineError: the library cannot use this GPU or its driver.
         """
         self.messages.clear()
+        return self._made("cannot build engines", self.module.Builder, self.logger)
+
+    def new_parser(self, network: Any) -> Any:
+        """Return a parser of ONNX files into a network.
+
+        Raises:
+            EngineError: the library has none here.
+        """
+        return self._made("cannot read ONNX files", self.module.OnnxParser, network, self.logger)
+
+    def _made(self, fault: str, make: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return self.module.Builder(self.logger)
+            return make(*arguments)
         except TypeError as error:  # how the bindings report that there is none
-            raise EngineError(f"{self.library} cannot build engines here: {self.why()}") from error
+            raise EngineError(f"{self.library} {fault} here: {self.why()}") from error
 
     def new_network(self, builder: Any) -> Any:
         """Return an empty network of the kind that this version builds."""
@@ -214,8 +226,12 @@ class TensorRt:
         return True
 
     def open_engine(self, data: Any, version_compatible: bool) -> tuple[Any, Any]:
-        """(runtime, engine) of a serialized engine, any buffer; the engine is None if it cannot be used here."""
-        runtime = self.module.Runtime(self.logger)
+        """(runtime, engine) of a serialized engine, any buffer; the engine is None if it cannot be used here.
+
+        Raises:
+            EngineError: the library cannot use this GPU or its driver.
+        """
+        runtime = self._made("cannot run engines", self.module.Runtime, self.logger)
         if version_compatible:
             runtime.engine_host_code_allowed = True
         return runtime, runtime.deserialize_cuda_engine(data)

@@ -20,6 +20,7 @@ from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits
 from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_block
+from txport.runtime.device.capture import WHOLE_DEVICE
 from txport.runtime.device.device import Buffer, Device
 from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
@@ -47,11 +48,12 @@ class TrtProgram:
 
     always_logits = True  # a network's outputs are all bound
     captures = True
+    _alone = WHOLE_DEVICE  # a global may be gone when the interpreter ends
 
     def __init__(
         self, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt, device: Device
     ) -> None:
-        record.check_files(directory)
+        record.check_files(directory)  # takes seconds, so before the lock
         self._tensorrt = tensorrt
         self._device = device
         self.id_type: str = record.id_type
@@ -66,18 +68,28 @@ class TrtProgram:
         # By rows of a sentence: the graph, and engine and profile of each bucket.
         self._graphs = {1: step} | ({} if beams is None else dict.fromkeys(record.beams, beams))
         self._steps: dict[int, dict[tuple[int, int], tuple[Any, int]]] = {rows: {} for rows in self._graphs}
+        with WHOLE_DEVICE:
+            self._open_all(directory, record)
+        self.limits = limits_of(record)
+        self.captured = True
+        self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
+
+    def __del__(self) -> None:
+        """Close the engines while no stream of the device is captured: the library may wait for the whole device."""
+        with self._alone:
+            for name in ("_encoders", "_steps", "_runtimes"):
+                self.__dict__.pop(name, None)
+
+    def _open_all(self, directory: Path, record: BuildRecord) -> None:
         for file in (*record.of_role("decoder_step"), *record.of_role("decoder_beams")):
             engine = self._open(directory, file, record.version_compatible, self._graphs[file.profiles[0].beams or 1])
             for index, (profile, bucket) in enumerate(zip(file.profiles, step_buckets(file), strict=True)):
                 self._steps[profile.beams or 1][bucket] = engine, index
         (file,) = record.of_role("encoder")
-        engine = self._open(directory, file, record.version_compatible, encoder)
+        engine = self._open(directory, file, record.version_compatible, self._encoder_graph)
         self._allocate([engine, *(step for steps in self._steps.values() for step, _ in steps.values())])
         contexts = [(p.batch.max, self._context(engine, index)) for index, p in enumerate(file.profiles)]
         self._encoders = sorted(contexts, key=lambda each: each[0])
-        self.limits = limits_of(record)
-        self.captured = True
-        self.name = f"{tensorrt.library}, lowering {record.lowering}, {directory.name}"
 
     def graph_of(self, beams: int) -> Graph | None:
         """Return the step for this number of rows per sentence, or None without engines for it."""
@@ -99,7 +111,7 @@ class TrtProgram:
         self._device.synchronize()
         return enqueue
 
-    def _bound_aside(self, context: Any, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
+    def _bound_aside(self, context: "_Context", addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Return a step that writes its state aside, and the copy of it to where the next one reads it."""
         block = state_block(sizes.rows, self.id_type)
         aside = {made: self._aside + block.offsets[name] for name, made in self.step_graph.aliases if name in STATE}
@@ -154,7 +166,7 @@ class TrtProgram:
         if not (found.items() <= expected.items() and outputs <= found.keys() <= outputs | inputs):
             raise BundleError(f"{path} has other inputs or outputs than the manifest: run tx-build again")
 
-    def _context(self, engine: Any, profile: int) -> Any:
+    def _context(self, engine: Any, profile: int) -> "_Context":
         self._tensorrt.messages.clear()
         context = self._tensorrt.new_context(engine, self._scratch, self._scratch_bytes)
         if context is None or not context.set_optimization_profile_async(profile, self._device.stream):
@@ -163,24 +175,37 @@ class TrtProgram:
                 raise ResourceError(f"{fault}; {free / 1e6:.0f} MB of the GPU's memory are free")
             raise fault
         self._device.synchronize()
-        return context
+        return _Context(context)
 
     def _failure(self, what: str) -> TxportError:
         return failure(f"{self._tensorrt.library} {what}: {self._tensorrt.why()}")
 
-    def _bind(self, context: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]) -> None:
-        names = _names(context.engine)
+    def _bind(self, context: "_Context", graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int]) -> None:
+        names = _names(context.library.engine)
         for tensor in (tensor for tensor in graph.inputs if tensor.name in names):
             sizes = tensor.sizes(shape)
-            if not context.set_input_shape(tensor.name, sizes):
+            if not context.library.set_input_shape(tensor.name, sizes):
                 raise EngineError(f"{self._tensorrt.library} refuses the shape {sizes} of {tensor.name}")
         for name in names:
-            if not context.set_tensor_address(name, addresses[name]):
+            if not context.library.set_tensor_address(name, addresses[name]):
                 raise EngineError(f"{self._tensorrt.library} refuses the address of {name}")
 
-    def _enqueue(self, context: Any) -> None:
-        if not context.execute_async_v3(self._device.stream):
+    def _enqueue(self, context: "_Context") -> None:
+        if not context.library.execute_async_v3(self._device.stream):
             raise self._failure("failed")
+
+
+class _Context:
+    """A context of the library, closed while no stream of the device is captured."""
+
+    _alone = WHOLE_DEVICE
+
+    def __init__(self, context: Any) -> None:
+        self.library = context
+
+    def __del__(self) -> None:
+        with self._alone:
+            del self.library
 
 
 def _names(engine: Any) -> set[str]:

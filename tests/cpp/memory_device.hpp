@@ -106,6 +106,7 @@ class MemoryDevice : public Device, public HostStream {
   std::atomic<std::size_t> copies = 0;  // within the device
   std::size_t enqueued() const { return enqueued_; }
 
+  void activate() override {}
   std::byte* allocate(std::size_t bytes) override {
     require(capturing_ == nullptr, "allocated while capturing");
     return heap_.allocate(bytes);

@@ -17,19 +17,20 @@ from pathlib import Path
 import commands
 import pytest
 from memory_engine import MemoryEngine
+from toy import BUNDLE
 from txport.exporter import entry
 from txport.exporter.engines import check, directory
 from txport.exporter.engines.builder import BuildOptions
-from txport.exporter.engines.process import run_apart
+from txport.exporter.engines.process import BuildCrashed, run_apart
 from txport.exporter.engines.profiles import choose_beams, choose_buckets
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Generation, Limits
+from txport.runtime.bundle.schema import Dimensions, Generation, Limits, Range
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
 from txport.runtime.engines.directories import best, directories, own_engines
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.tensorrt import find_tensorrt
-from txport.runtime.errors import BundleError, CheckFailed, InputError
+from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError
 from txport.runtime.system import process_memory
 
 L4 = Gpu("NVIDIA L4", "8.9", 58, "13.0")
@@ -214,6 +215,32 @@ def test_buckets_end_at_the_largest_sizes(bundle: Path) -> None:
         choose_buckets(manifest, 5, [6], None)
 
 
+def test_a_small_gpu_gets_fewer_profiles_by_default() -> None:
+    """Each takes minutes there. What is asked for is built."""
+    manifest = Manifest.load(BUNDLE)
+    sizes = Dimensions(Range(1, 8, 64), Range(1, 32, 256), Range(1, 32, 256))
+    manifest = dataclasses.replace(manifest, dimensions=sizes)
+    assert str(choose_buckets(manifest, None, None, None, 132)) == (
+        "20 profiles (batches of 1, 8, 32, 64; caches of 32, 64, 128, 256)"
+    )
+    small = choose_buckets(manifest, None, None, None, 16)
+    assert str(small) == "6 profiles (batches of 1, 8; caches of 64, 256)"
+    assert choose_buckets(manifest, 32, None, None, 16).batches == (1, 8, 32)
+    asked = choose_buckets(manifest, None, [16, 64], [128], 16)
+    assert (asked.batches, asked.targets) == ((16, 64), (128,))
+    short = dataclasses.replace(manifest, dimensions=Dimensions(Range(1, 4, 4), Range(1, 8, 20), Range(1, 8, 20)))
+    assert str(choose_buckets(short, None, None, None, 16)) == "4 profiles (batches of 1, 4; caches of 20)"
+    assert dataclasses.replace(small, beams=(2, 4)).profiles == 6 + 2 * 2 + 2 * 2
+
+
+def test_the_time_of_a_long_build_is_estimated() -> None:
+    assert directory._estimate(50, 4, 20) == (
+        "built 4 of 20 profiles in 50 s: the others take about 3 minutes; fewer or smaller --batch-buckets and "
+        "--target-buckets take less"
+    )
+    assert directory._estimate(10, 4, 20) is None
+
+
 def _works(progress: Callable[[str, float], None]) -> int:
     progress("half", 0.5)
     return process_memory("VmHWM") or 0
@@ -228,6 +255,10 @@ def _is_killed(progress: Callable[[str, float], None]) -> int:
     return 0
 
 
+def _has_no_parser(progress: Callable[[str, float], None]) -> int:
+    raise TypeError("pybind11::init(): factory function returned nullptr")
+
+
 def _reads_nowhere(progress: Callable[[str, float], None]) -> int:
     return len(ctypes.string_at(1))
 
@@ -240,7 +271,9 @@ def test_work_in_another_process_answers_fails_and_dies_in_words(capfd: pytest.C
         run_apart(_fails, None, print)
     with pytest.raises(CheckFailed, match="SIGKILL, most likely for want of memory"):
         run_apart(_is_killed, 60, print)
-    with pytest.raises(CheckFailed, match="SIGSEGV, in the call that is first in the lines above"):
+    with pytest.raises(EngineError, match="^the build failed: TypeError: pybind11::init\\(\\)"):
+        run_apart(_has_no_parser, None, print)
+    with pytest.raises(BuildCrashed, match="SIGSEGV, in the call that is first in the lines above"):
         run_apart(_reads_nowhere, 60, print)
     assert re.search(
         r"Segmentation fault.*, line \d+ in string_at\n.* in _reads_nowhere\n", capfd.readouterr().err, re.S

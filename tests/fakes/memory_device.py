@@ -37,9 +37,12 @@ class MemoryDevice:
         self.memory: dict[int, npt.NDArray[np.uint8]] = {}
         self.pinned: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self.capturing: list[Callable[[], None]] | None = None
-        self.copies = self.waits = self.captures = 0
+        self.copies = self.waits = self.captures = self.activations = 0
         self.behind: list[int] = []  # how much was enqueued behind each event when it was waited for
         self.broken: str | None = None
+
+    def activate(self) -> None:
+        self.activations += 1
 
     def allocate(self, size: int) -> int:
         assert size > 0

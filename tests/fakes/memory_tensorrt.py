@@ -90,11 +90,11 @@ class Context:
         beams = self.sizes.get("beam", 1)
         target = self.sizes["slots"] // beams if beams > 1 else self.sizes["target"]
         sizes = StepSizes(self.sizes["batch"], self.sizes["source"], target, True, beams)
-        bound, alive = model.bind(self.addresses, sizes), weakref.ref(self)
+        bound, alive, library = model.bind(self.addresses, sizes), weakref.ref(self), self.engine.library
 
         def work() -> None:
             assert alive() is not None, "the memory of a context that is gone"
-            for _ in range(2 if self.engine.library.twice else 1):
+            for _ in range(2 if library.twice else 1):
                 model.step(bound, sizes)
 
         model.device.enqueue(work)
@@ -110,11 +110,14 @@ class Context:
             return False
         memory, self.last = device.view(*self.scratch), sizes
         self.under_way += not captured
+        alive = weakref.ref(self)  # what was captured does not hold it
 
         def work() -> None:
-            self.under_way -= not captured
-            self.set_up = sizes if first else self.set_up
-            assert self.set_up == sizes, "a run was captured before the shapes changed"
+            context = alive()
+            assert context is not None, "the memory of a context that is gone"
+            context.under_way -= not captured
+            context.set_up = sizes if first else context.set_up
+            assert context.set_up == sizes, "a run was captured before the shapes changed"
             memory.fill(POISON)
 
         device.enqueue(work)

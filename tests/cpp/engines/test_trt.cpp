@@ -3,11 +3,17 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
+#include <shared_mutex>
+#include <thread>
 
 #include "cuda_stream.hpp"
 #include "device/beams.hpp"
+#include "device/capture.hpp"
 #include "engines/trt.hpp"
 #include "errors.hpp"
 #include "memory_device.hpp"
@@ -28,6 +34,7 @@ struct EngineRequest {
   std::deque<DriverStream> streams;      // what was captured is in them
   std::map<void*, std::size_t> scratch;  // and the most bytes that were used of each
   int contexts = 0;
+  std::atomic<int> open = 0;  // contexts
   int with_memory = 0;  // contexts that would allocate it themselves
   int refused = 0;      // that many contexts more find no memory
 };
@@ -46,7 +53,8 @@ const Graph& graph_of(const std::string& role) {
 // One context, whose work is in the stream that it is given.
 class ContextImpl : public ContextStubs {
  public:
-  ContextImpl(std::string role, std::size_t scratch) : role_(std::move(role)), needed_(scratch) {}
+  ContextImpl(std::string role, std::size_t scratch) : role_(std::move(role)), needed_(scratch) { ++asked().open; }
+  ~ContextImpl() override { --asked().open; }
 
   bool setOptimizationProfileAsync(std::int32_t /*profile*/, cudaStream_t /*stream*/) noexcept override { return true; }
   bool setNvtxVerbosity(nvinfer1::ProfilingVerbosity verbosity) noexcept override {
@@ -242,6 +250,25 @@ TEST_CASE("CUDA: TensorRT's contexts share one block of memory, and answer as wi
   CHECK(asked().scratch.begin()->second == kScratch);
   engine.reset();
   CHECK(left() == before);
+}
+
+// It may wait for the whole device then, which spoils a capture.
+TEST_CASE("CUDA: TensorRT's contexts come and go while nothing is captured" * doctest::skip(!runs_over("lazy"))) {
+  const Scratch scratch;
+  auto engine = open_in(scratch.path());
+  const auto during_a_capture = [](const auto& work) {
+    std::unique_lock alone(whole_device());
+    const int before = asked().open;
+    std::thread other(work);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    CHECK(asked().open == before);
+    alone.unlock();
+    other.join();
+    CHECK(asked().open != before);
+  };
+  during_a_capture([&] { engine->allocate(1, 5, 32, {}); });
+  during_a_capture([&] { engine.reset(); });
+  CHECK(asked().open == 0);
 }
 
 TEST_CASE("CUDA: beams run on TensorRT's engines that were built for them" * doctest::skip(!runs_over("lazy"))) {

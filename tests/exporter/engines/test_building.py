@@ -3,8 +3,10 @@
 import collections
 import dataclasses
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -12,9 +14,11 @@ import pytest
 from numpy_runner import OPTIONS, attention_graphs_of, graphs_of, random_model
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines import builder as builder_module
-from txport.exporter.engines.builder import add_profile, parse_graph
-from txport.exporter.engines.decoder_step import repeat_bias, write_caches_by_select
+from txport.exporter.engines import directory
+from txport.exporter.engines.builder import BuildOptions, add_profile
+from txport.exporter.engines.decoder_step import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
+from txport.exporter.engines.parsing import NetworkChanges, make_network, parse_graph
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, step_profiles
 from txport.exporter.engines.static_sizes import with_size
 from txport.exporter.graphs.decoder import write_beams
@@ -22,13 +26,15 @@ from txport.exporter.graphs.float16 import ending, to_float16
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.islands import mixture_nodes
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.schema import Graph, Island, Tensor
+from txport.runtime.bundle.schema import FileEntry, Graph, Island, Tensor
+from txport.runtime.engines.build_record import BuildRecord, TargetGpu
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed
+from txport.runtime.files import sha256
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
 
-from tensorrt_graphs import CAPABILITY, LOWERINGS, rtx_builder, write_bundle
+from tensorrt_graphs import CAPABILITY, LOWERINGS, TOY, rtx_builder, write_bundle
 
 BUCKETS = Buckets((1, 4), (16, 32))
 PRECISIONS = ("float32", "float16")
@@ -76,6 +82,8 @@ def test_every_graph_becomes_its_layers(option: str, precision: str, tmp_path: P
     for lowering in ("standard", "scatter", "tensorscatter"):
         model = onnx.load(tmp_path / graph_of(manifest, lowering).file, load_external_data=False)
         assert not [node for node in model.graph.node if node.op_type == "Shape" and node.attribute], "8.6 reads none"
+        reductions = [node for node in model.graph.node if node.op_type in ("ReduceMean", "ReduceMax")]
+        assert lowering == "tensorscatter" or {len(node.input) for node in reductions} <= {1}, "8.6 reads no axes there"
         assert set(checked(tmp_path, manifest, lowering)) == {precision}
     caches, attentions = 2 * config.decoder_layers, 2 * config.decoder_layers
     scatter = {"SCATTER": caches, "SOFTMAX": attentions, "KV_CACHE_UPDATE": 0, "ATTENTION_INPUT": 0}
@@ -224,24 +232,83 @@ def test_caches_are_written_by_select(plain: tuple[Path, Manifest], tmp_path: Pa
     assert read >= {name for name in before if name.startswith("next_self_")}, "attention reads what was written"
 
 
-def test_the_bias_of_cross_attention_is_repeated_for_each_head(plain: tuple[Path, Manifest]) -> None:
-    """What only 8.6 needs is written into the network of another version, which checks types and shapes alike."""
-    bundle, manifest = plain
-    network, *_alive = parsed(bundle, manifest, "scatter")
-    repeat_bias(network, manifest.model.heads)
-    readers = [layer for layer in layers_of(network) for i in range(layer.num_inputs) if _named(layer, i, "cross_bias")]
-    assert [kind_of(layer) for layer in readers] == ["CONCATENATION"] * manifest.model.heads
-    (repeated,) = {layer.get_output(0).name for layer in readers}
-    added = [layer for layer in layers_of(network) for i in range(layer.num_inputs) if _named(layer, i, repeated)]
-    assert [kind_of(layer) for layer in added] == ["ELEMENTWISE"] * manifest.model.decoder_layers
-    for layer in added:
-        shapes = [tuple(layer.get_input(side).shape) for side in (0, 1)]
-        assert [shape[1:3] for shape in shapes] == [(manifest.model.heads, 1)] * 2, "nothing is repeated by adding"
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_kind_of_step_has_its_caches_written_by_select(option: str, tmp_path: Path) -> None:
+    """And nothing else: a copying model scatters its mixture as well."""
+    manifest = write_bundle(tmp_path, OPTIONS[option], "float32")
+    network, *_alive = parsed(tmp_path, manifest, "scatter")
+    caches = 2 * manifest.model.decoder_layers
+    assert write_caches_by_select(find_tensorrt("tensorrt_rtx"), network) == caches
+    made = {layer.get_output(0).name: kind_of(layer) for layer in layers_of(network)}
+    outputs = [network.get_output(index).name for index in range(network.num_outputs)]
+    assert [made[name] for name in outputs if name.startswith("next_self_")] == ["SELECT"] * caches
 
 
-def _named(layer: Any, index: int, name: str) -> bool:
-    tensor = layer.get_input(index)
-    return tensor is not None and tensor.name == name
+@pytest.mark.parametrize("option", OPTIONS)
+def test_no_weakly_typed_network_broadcasts_over_heads(option: str, tmp_path: Path) -> None:
+    """What 8.6 needs is written into the network of another version, which checks types and shapes alike."""
+    manifest = write_bundle(tmp_path, OPTIONS[option], "float32")
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    eight: Any = SimpleNamespace(strongly_typed=False)
+    for lowering in ("standard", "scatter"):
+        graph = graph_of(manifest, lowering)
+        changes = NetworkChanges.of(eight, graph, manifest.model, select_caches=True)
+        plain, *_alive = parsed(tmp_path, manifest, lowering)
+        builder = tensorrt.module.Builder(tensorrt.logger)
+        network, _parser = make_network(tensorrt, builder, tmp_path, graph, changes)
+        sizes = manifest.model
+        heads = sizes.heads if lowering == "scatter" else sizes.encoder_heads or sizes.heads
+        assert one_head_meets_all(plain, heads), "else this shows nothing"
+        assert not one_head_meets_all(network, heads)
+        check_network(tensorrt, network, graph, "float32", set())
+        shapes = [{t.name: tuple(t.shape) for t in map(n.get_output, range(n.num_outputs))} for n in (plain, network)]
+        assert shapes[0] == shapes[1]
+
+
+def one_head_meets_all(network: Any, heads: int) -> list[str]:
+    """Layers of two or more inputs, one of which has size 1 where another has all heads, except for single numbers."""
+    found = []
+    for layer in layers_of(network):
+        read = [layer.get_input(index) for index in range(layer.num_inputs)]
+        shapes = [tuple(tensor.shape) for tensor in read if tensor is not None]
+        if kind_of(layer) in ("ELEMENTWISE", "SELECT") and len(shapes[0]) == 4:
+            rows = [shape for shape in shapes if any(size != 1 for size in shape)]
+            found += [layer.name for axis in (1, 2) if {shape[axis] for shape in rows} == {1, heads}]
+    return found
+
+
+def test_a_reduction_over_other_axes_is_refused(tmp_path: Path) -> None:
+    """As the parsers of 8.6 and 9 make one of the `axes` input of opset 18."""
+    manifest = write_bundle(tmp_path, OPTIONS["rms"], "float32")
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    for lowering in ("standard", "scatter"):
+        network, *_alive = parsed(tmp_path, manifest, lowering)
+        reductions = [layer for layer in layers_of(network) if kind_of(layer) == "REDUCE"]
+        check_network(tensorrt, network, graph_of(manifest, lowering), "float32", set())
+        reductions[-1].__class__ = tensorrt.module.IReduceLayer
+        reductions[-1].axes = (1 << len(reductions[-1].get_input(0).shape)) - 1
+        with pytest.raises(CheckFailed, match="ReduceMean.* over other axes than the last: it would mix rows"):
+            check_network(tensorrt, network, graph_of(manifest, lowering), "float32", set())
+
+
+def test_a_step_of_one_layer_whose_build_crashes_is_built_again_by_scattering(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TensorRT-RTX 1.7.1 crashes of caches by `Where`; a version that does not is built at once."""
+    manifest = write_bundle(tmp_path, OPTIONS["deep_shallow"], "float32")
+    shutil.copytree(TOY, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("onnx"))
+    present = [name for name in manifest.files if (tmp_path / name).is_file()]
+    files = {name: FileEntry((tmp_path / name).stat().st_size, sha256(tmp_path / name)) for name in present}
+    dataclasses.replace(manifest, files=files).write(tmp_path)
+    options = BuildOptions((CAPABILITY,), optimization_level=0, inspect=False, select_caches=True)
+    gpu = TargetGpu(None, (CAPABILITY,), "same_compute_capability", None)
+    plan = directory.BuildPlan(tmp_path, "tensorrt_rtx", ("scatter",), Buckets((1, 4), (16,)), options, gpu, None)
+    made = tmp_path / "engines"
+    made.mkdir()
+    directory._build_apart(plan, made, b"", 300, lambda file, part: None)
+    crashed = "ended by SIGSEGV" in caplog.text
+    assert ("once more, with caches written by ScatterElements" in caplog.text) == crashed
+    assert BuildRecord.load(made).flags.caches == ("scatter" if crashed else "select")
 
 
 def test_a_mask_that_tensorrt_drops_is_seen(plain: tuple[Path, Manifest], tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from device_engines import expected, sources
 from tensorrt_programs import open_program, trt_engine
 from txport.exporter.engines import check
-from txport.exporter.engines.check import check_buckets, try_engines
+from txport.exporter.engines.check import check_buckets, check_rows, try_engines
 from txport.runtime.bundle.manifest import GOLDEN
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.engine import DeviceEngine
@@ -77,6 +78,30 @@ def test_the_step_of_beam_search_answers_the_cases_too(tmp_path: Path) -> None:
     library.model.step_beams = wrong
     with pytest.raises(CheckFailed, match=r"golden.json: case \d in a batch of 2 with caches of 32"):
         check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
+
+
+@pytest.mark.parametrize("beams", [(), (2,)])
+@pytest.mark.parametrize("fault", ["a row", "all rows", "no number"])
+def test_a_sentence_has_the_same_logits_in_every_row_and_alone(
+    tmp_path: Path, beams: tuple[int, ...], fault: str
+) -> None:
+    """Even where the ids are right: rows after the first, or all rows of a larger batch, are wrong by a little."""
+    engine, library = engine_in(tmp_path, version="10.15.1", beams=beams)
+    check_rows(engine, Golden(1, tuple(golden())), library.record)
+    check_rows(engine, Golden(1, ()), library.record)
+    name = "step_beams" if beams else "step"
+    right = getattr(library.model, name)
+
+    def wrong(bound: dict[str, Any], sizes: Any) -> None:
+        right(bound, sizes)
+        if sizes.rows > 1:
+            rows = bound["logits"].reshape(sizes.rows, -1)[0 if fault == "all rows" else -1 :]
+            rows += np.nan if fault == "no number" else np.abs(bound["logits"]).max() / 50
+
+    setattr(library.model, name, wrong)
+    where = "alone and in" if fault == "all rows" else "differently in"
+    with pytest.raises(CheckFailed, match=rf"{where} a batch of [234] .*row \d differ by"):
+        check_rows(engine, Golden(1, tuple(golden())), library.record)
 
 
 def beam_contexts(library: Any) -> list[Any]:

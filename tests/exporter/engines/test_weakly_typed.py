@@ -18,17 +18,22 @@ def library(version: str = "8.6.0") -> TensorRt:
     return TensorRt(MODULE, LibraryVersion("tensorrt", version), [], None)
 
 
-def test_a_builder_that_cannot_be_made_is_one_sentence() -> None:
+def test_what_the_library_cannot_make_is_one_sentence() -> None:
     """As 8.6 says it on a machine whose driver is too old, or which has no GPU."""
 
-    def none(_logger: object) -> None:
+    def none(*_arguments: object) -> None:
         messages.append("CUDA initialization failure with error: 35")
         raise TypeError("pybind11::init(): factory function returned nullptr")
 
     messages = ["of an earlier build"]
-    tensorrt = TensorRt(SimpleNamespace(Builder=none), LibraryVersion("tensorrt", "8.6.0"), messages, None)
+    module = SimpleNamespace(Builder=none, OnnxParser=none, Runtime=none)
+    tensorrt = TensorRt(module, LibraryVersion("tensorrt", "8.6.0"), messages, None)
     with pytest.raises(EngineError, match="^TensorRT 8.6.0 cannot build engines here: CUDA initialization failure"):
         tensorrt.new_builder()
+    with pytest.raises(EngineError, match="^TensorRT 8.6.0 cannot read ONNX files here: CUDA initialization failure"):
+        tensorrt.new_parser(None)
+    with pytest.raises(EngineError, match="^TensorRT 8.6.0 cannot run engines here: CUDA initialization failure"):
+        tensorrt.open_engine(b"", False)
 
 
 def test_why_no_implementation_was_found_is_said() -> None:
@@ -79,10 +84,21 @@ def test_islands_are_found_by_what_states_its_type() -> None:
     finished = Layer("finished/Or", "ELEMENTWISE", BOOL, BOOL)
     cache = Layer("layers.0/ScatterElements/Where", "SELECT", HALF)
     transposed = Layer("layers.0/Transpose", "SHUFFLE", cache)
+    repeated = Layer("(Unnamed Layer* 20) [Concatenation]", "CONCATENATION", begin)  # added behind its reader
+    masked = Layer("layers.0/Add", "ELEMENTWISE", norm, repeated)
     layers = [weights, halves, before, begin, norm, inner, bias, added, relu, best, end, outer]
-    layers += [rows, sizes, positions, finished, transposed, cache]  # what writes a cache was added last
+    layers += [
+        masked,
+        rows,
+        sizes,
+        positions,
+        finished,
+        transposed,
+        cache,
+        repeated,
+    ]  # what writes a cache was added last
     library().set_precision(Config(), Network(*layers, outputs=(cache,)), half=True)
-    island = [norm, inner, added, relu, best]  # not `bias`: weights are only given another shape
+    island = [norm, inner, added, relu, best, masked, repeated]  # not `bias`: weights are only given another shape
     assert all(layer.precision == FLOAT and layer.taken == {0: FLOAT} for layer in island)
     assert not any(layer.precision or layer.taken for layer in layers if layer not in island)
     layer = Layer("(Unnamed Layer* 12) [Normalization]", "NORMALIZATION", FLOAT)

@@ -210,7 +210,7 @@ def test_ort_finds_the_first_of_the_best_ids(vocabulary: int) -> None:
         Tensor(name, dtype, shape, False)
         for name, dtype, shape in (("logits", "float32", ("batch", vocabulary)), ("best", "int64", ("batch",)))
     ]
-    w = Writer(interface.Interface(tuple(ends[:1]), tuple(ends[1:])), 18, ModelTensors())
+    w = Writer(interface.Interface(tuple(ends[:1]), tuple(ends[1:])), Ort.opset, ModelTensors())
     best = Ort(w, preset("tiny").sizes).best(w.inputs["logits"], vocabulary)
     model = w.model([best])
     assert ("GatherElements" in {node.op_type for node in model.graph}) == (vocabulary != 521)

@@ -8,7 +8,10 @@ import ctypes
 import functools
 import gc
 import os
+import select
+import signal
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -146,6 +149,53 @@ def test_engines_of_tensorrt_run_over_it(tmp_path: Path) -> None:
     requests = sources(6, 90)
     assert ids_of(engine, requests) == expected(requests)
     assert [token.id for token in stream(engine, requests[0])] == expected(requests)[0]
+
+
+@lazy
+def test_a_step_that_is_not_captured_runs_in_the_context_of_its_device(tmp_path: Path) -> None:
+    """PyTorch leaves a thread at the context of the GPU that it used last."""
+    program, library = open_program(tmp_path, HostDevice())
+    program.captures = False
+    engine = trt_engine(program, library)
+    state = engine.allocate(1, 4, 32)
+    state.place([0], engine.encode(np.array([[4, 5, 3]]), np.array([3])), [0], [9])
+    ctypes.CDLL("libcuda.so.1").cuCtxSetCurrent(None)
+    state.step()
+    assert state.read().token_ids.shape == (1, 1)
+
+
+@lazy
+def test_a_process_that_was_forked_says_so_instead_of_waiting() -> None:
+    """Even if another thread used the device meanwhile, whose lock nobody in the new process will release."""
+    engine, _ = engine_of()
+    assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
+    locked, done = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with engine._pool.working():
+            locked.set()
+            done.wait()
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    locked.wait()
+    answer, said = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads
+        child = os.fork()
+    if child == 0:
+        try:
+            ids_of(engine, sources(2, 5))
+        except EngineError as error:
+            os.write(said, str(error).encode())
+        os._exit(0)
+    done.set()
+    thread.join()
+    ready, _, _ = select.select([answer], [], [], 30)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert ready and b"this process was forked after the GPU was used: start it by spawn" in os.read(answer, 1000)
+    assert ids_of(engine, sources(2, 5)) == expected(sources(2, 5))
 
 
 @lazy

@@ -280,3 +280,20 @@ def test_a_step_for_which_memory_runs_out_is_prepared_again_once_there_is_room()
     program.prepare = prepare  # type: ignore[method-assign]
     del state
     assert ids_of(engine, sources(4, 20)) == expected(sources(4, 20)), "the engine is not broken"
+
+
+def test_few_buffers_are_kept_idle() -> None:
+    """On a GPU that is shared, memory belongs to whoever needs it; the latest sizes stay."""
+    device, targets = MemoryDevice(), tuple(range(20, 60))
+    engine, _ = engine_on(device, 4, (1,), targets)
+    pool = engine._pool
+    leases = [pool.memory(256) for _ in targets]
+    leases.clear()
+    for target in targets:
+        engine.allocate(1, 4, target)
+    full = device.free_memory()
+    engine.allocate(1, 4, targets[-1])
+    pool.memory(256)
+    assert {step.buffers.sizes.target for step in pool._idle_steps} == set(targets[-16:])
+    assert len(pool._idle_memory) == 16
+    assert device.free_memory() > full

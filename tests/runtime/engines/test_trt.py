@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import hashlib
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.buffers import StepBuffers, StepSizes
+from txport.runtime.device.capture import WHOLE_DEVICE
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
 from txport.runtime.engines.tensorrt import TensorRt
@@ -108,6 +110,51 @@ def test_batches_of_one_size_run_at_the_same_time_because_profiles_are_shared(tm
     next(both[0])
     with pytest.raises(EngineError, match="makes no execution context: Profile 0 is in use"):
         next(both[1])
+
+
+@pytest.mark.parametrize("version", ["8.6.0", "10.3.0"])
+def test_the_library_opens_and_closes_engines_while_nothing_is_captured(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for the whole device then, which spoils a capture; files are hashed before, which takes seconds."""
+    held = dict[str, set[bool]]()
+
+    def note(what: str) -> None:
+        held.setdefault(what, set()).add(WHOLE_DEVICE._is_owned())
+
+    class Closing:
+        def __init__(self, what: str) -> None:
+            weakref.finalize(self, note, what)
+
+    new, init, check = Engine.new, Engine.__init__, BuildRecord.check_files
+
+    def new_context(self: Engine, kind: type[Context]) -> Context | None:
+        note("opening a context")
+        context = new(self, kind)
+        context.part = Closing("closing a context")  # type: ignore[union-attr]
+        return context
+
+    def new_engine(self: Engine, *arguments: object) -> None:
+        note("opening an engine")
+        init(self, *arguments)  # type: ignore[arg-type]
+        self.part = Closing("closing an engine")  # type: ignore[attr-defined]
+
+    def checked(self: BuildRecord, directory: Path) -> None:
+        note("hashing")
+        check(self, directory)
+
+    monkeypatch.setattr(Engine, "new", new_context)
+    monkeypatch.setattr(Engine, "__init__", new_engine)
+    monkeypatch.setattr(BuildRecord, "check_files", checked)
+    program, library = open_program(tmp_path, version=version)
+    engine = trt_engine(program, library)
+    assert ids_of(engine, sources(3, 20)) == expected(sources(3, 20))
+    library.opened.clear()
+    del program, engine
+    gc.collect()
+    assert held.pop("hashing") == {False}
+    assert held.keys() == {f"{verb} {what}" for verb in ("opening", "closing") for what in ("a context", "an engine")}
+    assert all(owned == {True} for owned in held.values()), held
 
 
 def test_profiles_are_shared_where_the_library_needs_a_flag() -> None:

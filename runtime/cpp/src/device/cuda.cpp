@@ -282,6 +282,8 @@ class CudaDevice : public Device {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
+  void activate() override { use(); }
+
   std::byte* allocate(std::size_t bytes) override {
     make_current();
     Address address = 0;

@@ -41,6 +41,9 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  // Make it the device of the calling thread, for the library that computes on it.
+  virtual void activate() = 0;
+
   // Allocate device memory, aligned to 256 bytes. Throws ResourceError if it does not suffice.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void free(std::byte* address) noexcept = 0;

@@ -35,10 +35,18 @@ auto Pool::with_room(const Make& make) const {
   try {
     return make();
   } catch (const ResourceError&) {
-    steps_.clear();
-    blocks_.clear();
+    clear();
   }
   return make();
+}
+
+Pool::~Pool() { clear(); }
+
+// Contexts of the library are destroyed with the buffers. The library may wait for the whole device then.
+void Pool::clear() const {
+  const std::shared_lock uncaptured(whole_device());
+  steps_.clear();
+  blocks_.clear();
 }
 
 Pool::Lease<DeviceBuffers> Pool::step(const StepSizes& requested) const {
@@ -72,9 +80,9 @@ Pool::Lease<Block> Pool::memory(std::size_t bytes) const {
 }
 
 std::unique_ptr<DeviceBuffers> Pool::prepared(const StepSizes& sizes) const {
+  const std::shared_lock uncaptured(whole_device());  // buffers have the library's contexts from the start
   auto buffers = std::make_unique<DeviceBuffers>(graph_, device_, sizes);
   buffers->reset(pad_);
-  const std::shared_lock uncaptured(whole_device());
   buffers->set_groups(prepare_(*buffers));
   return buffers;
 }
@@ -98,7 +106,9 @@ template <typename Item>
 void Pool::give_back(Idle<Item>& idle, Item* item) const noexcept {
   const auto locked = latch_.lock();
   idle.emplace_front(item);
-  if (idle.size() > kMaxIdle) idle.pop_back();
+  if (idle.size() <= kMaxIdle) return;
+  const std::shared_lock uncaptured(whole_device());
+  idle.pop_back();
 }
 
 // Functions for Return, which other files instantiate.

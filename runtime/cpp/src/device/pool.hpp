@@ -48,6 +48,10 @@ class Pool {
   Pool(const DeviceGraph& graph, Device& device, const Latch& latch, std::int64_t pad, Prepare prepare)
       : graph_(graph), device_(device), latch_(latch), pad_(pad), prepare_(std::move(prepare)) {}
 
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
   // Lease buffers of the bucket for these sizes. All rows are finished. If device memory is exhausted, idle items are
   // freed first. Throws BundleError: no bucket is large enough; ResourceError: memory does not suffice. The message
   // contains the batch size that would fit.
@@ -74,6 +78,7 @@ class Pool {
   static std::unique_ptr<Item> take(Idle<Item>& idle, const Fits& fits);
   template <typename Make>
   auto with_room(const Make& make) const;
+  void clear() const;
   template <typename Item>
   void give_back(Idle<Item>& idle, Item* item) const noexcept;
 };

@@ -93,9 +93,12 @@ EnginePrecision decode_engine_precision(const Value& value) {
 }
 
 BuildFlags decode_flags(const Value& value) {
-  value.fields({"optimization_level", "workspace"});
-  BuildFlags flags{value["optimization_level"].integer(), std::nullopt};
+  value.fields({"optimization_level", "workspace"}, {"caches"});
+  BuildFlags flags{value["optimization_level"].integer(), std::nullopt, std::nullopt};
   if (!value["workspace"].is_null()) flags.workspace = value["workspace"].integer();
+  if (value.has("caches") && !value["caches"].is_null()) {
+    flags.caches = value["caches"].literal({"select", "scatter"});
+  }
   return flags;
 }
 

@@ -52,10 +52,12 @@ struct EnginePrecision {
   std::map<std::string, std::int64_t> layers;
 };
 
-// Options of the builder. `workspace` is in bytes; no value: TensorRT's default.
+// Options of the builder. `workspace` is in bytes; no value: TensorRT's default. `caches`: "select" or "scatter", the
+// layers that write caches in the `scatter` lowering.
 struct BuildFlags {
   std::int64_t optimization_level = 0;
   std::optional<std::int64_t> workspace;
+  std::optional<std::string> caches;
 };
 
 // Sizes that one optimization profile accepts.

@@ -306,6 +306,16 @@ bool has_cuda_provider() {
   return std::find(providers.begin(), providers.end(), "CUDAExecutionProvider") != providers.end();
 }
 
+// ONNX Runtime's CUDA attention loads a mask eight values at a time, also where a row is not a multiple of eight, and a
+// misaligned address ends the CUDA context (microsoft/onnxruntime#28366). Buffers have such rows only at the limits.
+void refuse_unaligned(const std::string& lowering, const Limits& limits) {
+  if (lowering != "tensorscatter" || (limits.source % 8 == 0 && limits.target % 8 == 0)) return;
+  throw BundleError("ONNX Runtime cannot run the lowering tensorscatter on a GPU for up to " +
+                    std::to_string(limits.source) + " source and " + std::to_string(limits.target) +
+                    " target tokens: export the bundle again with --max-source and --max-target that are multiples of "
+                    "8, or with the lowering ort or scatter");
+}
+
 OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const Choice& choice, int threads,
                           void* stream) {
   environment();
@@ -316,6 +326,7 @@ OrtSessions open_sessions(const Bundle& bundle, const Manifest& manifest, const 
   for (const std::string& lowering : choice.lowerings) {
     const Graph& graph = manifest.step(lowering);
     try {
+      if (choice.device == "cuda") refuse_unaligned(lowering, manifest.limits());
       Ort::Session step = open_session(bundle, graph, settings);
       Ort::Session opened = encoder.get();
       return {"ONNX Runtime " + onnxruntime_version() + " on " + choice.device + ", lowering " + lowering,

@@ -101,6 +101,7 @@ class Context {
   }
 
   void enqueue() {
+    scratch_->device().activate();
     if (!context_->enqueueV3(stream())) throw_failure(title() + " failed: " + why());
   }
 
@@ -159,6 +160,15 @@ class TrtProgram : public Program {
     }
   }
 
+  // The library may wait for the whole device when engines and contexts go.
+  ~TrtProgram() override {
+    const std::shared_lock uncaptured(whole_device());
+    encoders_.clear();
+    for (Role* role : {&encoder_, &step_, &beams_}) role->buckets.clear();
+  }
+  TrtProgram(const TrtProgram&) = delete;
+  TrtProgram& operator=(const TrtProgram&) = delete;
+
   const Graph* beam_graph(std::int64_t beams) const override {
     const bool any = std::any_of(beams_.buckets.begin(), beams_.buckets.end(),
                                  [&](const Bucket& bucket) { return bucket.maximum.beams == beams; });
@@ -189,9 +199,9 @@ class TrtProgram : public Program {
   bool runs_in_order() const override { return false; }
 
  private:
-  const Role encoder_;
-  const Role step_;
-  const Role beams_;  // no buckets if there are no engines for beam search
+  Role encoder_;
+  Role step_;
+  Role beams_;  // no buckets if there are no engines for beam search
   const std::int64_t source_;
   std::shared_ptr<const Scratch> scratch_;
   std::vector<std::unique_ptr<Context>> encoders_;
@@ -297,7 +307,7 @@ std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
   const BuildRecord& record = built.record;
   std::shared_ptr<Device> device = cuda_device();
   record.check_files(built.directory);
-  const std::shared_lock uncaptured(whole_device());
+  std::shared_lock uncaptured(whole_device());
   const auto runtime = std::make_shared<Runtime>();
   runtime->runtime = make_tensorrt_runtime(runtime->log);
   if (record.version_compatible) runtime->runtime->setEngineHostCodeAllowed(true);
@@ -313,6 +323,7 @@ std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
   Role beams = graph == nullptr ? Role(step, {}) : role(kBeams, *graph);
   auto program = std::make_unique<TrtProgram>(role(kEncoder, manifest.encoder()), role(kStep, step), std::move(beams),
                                               limits.source, device);
+  uncaptured.unlock();  // a program that is dropped takes it again
   return make_device_engine(
       manifest, {title() + ", lowering " + record.lowering + ", " + built.directory.filename().string(), limits,
                  record.id_type, record.lowering, std::move(device), std::move(program), warn});
