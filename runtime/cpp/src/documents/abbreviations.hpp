@@ -1,5 +1,5 @@
-// Abbreviations that end with a full stop and no sentence, of some languages; the tables are those of
-// txport.runtime.documents.abbreviations.
+// Abbreviations that end with a full stop and no sentence, of some languages; the tables are in
+// abbreviations.inc, which Python reads as well.
 #pragma once
 
 #include <string>
