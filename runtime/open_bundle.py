@@ -13,7 +13,7 @@ from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
 from txport.runtime.bundle.shortlist import open_shortlist
 from txport.runtime.calls.requests import Call, Sentence
-from txport.runtime.calls.search_options import Model
+from txport.runtime.calls.search_options import ModelFacts
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError, nearest
@@ -71,7 +71,7 @@ class OpenBundle:
         manifest.check_files(files, hashes=lambda name: verify or name != WEIGHTS)
         self.tokenizer = open_tokenizer(files, manifest.tokenizer, manifest.vocabularies)
         shortlist = open_shortlist(files, manifest)
-        self._model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
+        self._model = ModelFacts(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
         choice = choose(manifest, device, engine, lowering, files, trust_engines)
         workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         opened = open_engine(files, manifest, choice, threads, many=workers > 1)

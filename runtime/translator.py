@@ -15,7 +15,7 @@ from txport.runtime.files import new_file
 from txport.runtime.open_bundle import OpenBundle
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import AttentionMaps, Piece, Score, Translation, empty
-from txport.runtime.scoring import Answer
+from txport.runtime.scoring import GivenTarget
 from txport.runtime.search.decoding import check_streams, stream
 from txport.runtime.search.queue import Pending, answered
 from txport.runtime.text.lines import as_line, open_lines, text_windows
@@ -238,7 +238,7 @@ class Translator(OpenBundle):
         return submit(draft, self._enqueue, on_piece, seconds)
 
     def score(
-        self, sources: Iterable[str], targets: Iterable[Answer], options: Options = DEFAULTS, **changes: Any
+        self, sources: Iterable[str], targets: Iterable[GivenTarget], options: Options = DEFAULTS, **changes: Any
     ) -> list[Score]:
         """Score reference translations; see `txport.runtime.scoring.Scorer.score`."""
         return self._scorer.score(self._call(options, changes), sources, targets)
@@ -254,7 +254,11 @@ class Translator(OpenBundle):
         return self._scorer.embed(self._call(options, changes), sentences, pooled)
 
     def attention_maps(
-        self, sentence: str | Sequence[int], target: Answer | None = None, options: Options = DEFAULTS, **changes: Any
+        self,
+        sentence: str | Sequence[int],
+        target: GivenTarget | None = None,
+        options: Options = DEFAULTS,
+        **changes: Any,
     ) -> AttentionMaps:
         """Return the attention of a sentence and translation; see `txport.runtime.scoring.Scorer.attention_maps`."""
         return self._scorer.attention_maps(self._call(options, changes), sentence, target)

@@ -18,7 +18,7 @@
 namespace txport::core {
 
 // A given translation: text, which is tokenized and ended with eos, or ids as of `Translation`.
-using Answer = std::variant<std::string_view, Ids>;
+using GivenTarget = std::variant<std::string_view, Ids>;
 
 // The graphs of tx-export --with-attention, asked about whole sentences. Threads may share one. All that it is made of
 // must outlive it.
@@ -37,7 +37,7 @@ class Scorer {
   // Throws InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
   // BundleError: the bundle was exported without the graph that scores need.
   std::vector<Score> score(const Call& call, const std::vector<std::string_view>& sentences,
-                           const std::vector<Answer>& answers) const;
+                           const std::vector<GivenTarget>& answers) const;
 
   // The same of whole source ids and target ids, as `Translator::translate_ids` takes and gives them.
   std::vector<Score> score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const;
@@ -59,7 +59,7 @@ class Scorer {
   std::unique_ptr<TeacherForcing> forcing_;
 
   Alignment alignment(const Sentence& sentence, const Translation& translation, const FloatMatrix& attention) const;
-  Ids target_of(const Answer& answer, const Sentence& sentence, const std::string& what) const;
+  Ids target_of(const GivenTarget& answer, const Sentence& sentence, const std::string& what) const;
   void check_target(const Ids& ids, const std::string& what) const;
   std::vector<Score> scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const;
 };

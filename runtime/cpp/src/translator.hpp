@@ -90,7 +90,7 @@ class Translator {
   Queue& queue() const { return *queue_; }
 
   // How likely the model takes a given translation of each sentence for; see `Scorer`, as for the two that follow.
-  std::vector<Score> score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
+  std::vector<Score> score(const std::vector<std::string_view>& sentences, const std::vector<GivenTarget>& answers,
                            const Options& options) const;
   std::vector<Score> score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const;
 
