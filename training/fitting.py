@@ -102,7 +102,8 @@ def fit(
     cooldown = (0.0 if constant else 0.5) if given.cooldown is None else given.cooldown
     minutes = given.max_minutes or 10
     rate = 3e-3 * math.sqrt(128 / _config(model).d_model)
-    rate *= 1.0 if given.from_checkpoint is None else FINE_TUNING
+    if given.from_checkpoint is not None:
+        rate *= FINE_TUNING
     training = _filled(
         given,
         batch_tokens=max(batch, given.max_length),
@@ -155,7 +156,7 @@ def _vocabulary(size: Size, options: TokenizerOptions, pairs: Collection[Pair]) 
     if options.algorithm in ("word", "char"):
         return min(32_000, max(16, most_pieces(pairs, options)))
     pieces = min(32_000, 4_000 * (size.characters / 1.2e6) ** 0.38)
-    characters = size.different + (256 if options.byte_fallback else 0) + 8
+    characters = size.different + 256 * options.byte_fallback + 8
     return int(8 * math.ceil(max(pieces, 1.25 * characters) / 8))
 
 
