@@ -80,7 +80,7 @@ class Verifier:
         self._match_model(directory, manifest)
         with scratch_directory() as scratch:
             graphs = verifiable_graphs(directory, manifest, scratch)
-            written = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
+            written: dict[str, OrtEngine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
             bundle = Opened(directory, manifest, graphs, written[manifest.lowerings[0]])
             engines: dict[str, Engine] = {**written}
             arithmetic = ARITHMETIC[manifest.precision.weights]
