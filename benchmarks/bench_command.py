@@ -16,7 +16,7 @@ from txport.benchmarks.run.job import BenchOptions, make_job
 from txport.benchmarks.run.plans import PEERS
 from txport.benchmarks.run.session import Session
 from txport.runtime.bundle.argument import BUNDLE
-from txport.runtime.console.flags import refuse_unused
+from txport.runtime.console.flags import DEVICE, ENGINE, refuse_unused
 from txport.runtime.console.progress import Stages
 from txport.runtime.entry import INTERRUPTED
 from txport.runtime.errors import InputError
@@ -108,8 +108,8 @@ def _pythons(context: click.Context, option: click.Parameter, values: tuple[str,
     type=POSITIVE,
     help="Exit with 1 if BUNDLE is slower than a bundle of --against by more than this factor.",
 )
-@click.option("--device", default="auto", help="See tx-translate.")
-@click.option("--engine", default="auto", help="See tx-translate.")
+@DEVICE
+@ENGINE
 @click.option("--lowering", help="See tx-translate.")
 @click.option(
     "--threads",

@@ -31,13 +31,12 @@ from txport.exporter.verification.options import MINUTES, SENTENCES, SINGLES
 from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
-from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, list_files
-from txport.runtime.bundle.parameters import Parameters
+from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, entry_of, list_files
 from txport.runtime.bundle.schema import (
     Dimensions,
-    FileEntry,
     Island,
     MadeBy,
+    Parameters,
     Precision,
     Range,
     SpecialTokens,
@@ -45,7 +44,7 @@ from txport.runtime.bundle.schema import (
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.console.progress import Stages
 from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.files import new_directory, scratch_directory, sha256
+from txport.runtime.files import new_directory, scratch_directory
 from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
@@ -113,7 +112,7 @@ def export_bundle(
     with new_directory(output, options.force, marker=NAME) as directory:
         manifest = export.write(directory)
         if options.verify:
-            report = export.verify(directory)
+            report = export.verify(directory, manifest)
         else:
             report = None
         write_report(directory, output.resolve().name, manifest, report)
@@ -145,7 +144,7 @@ class _Export:
         return max(self._dimensions.source.max, self._dimensions.target.max)
 
     def write(self, directory: Path) -> Manifest:
-        """Fill `directory` with all but the verification."""
+        """Fill `directory`, except for the verification and the manifest, which is returned."""
         options = self._options
         self._stages.stage("graphs")
         optional = (*(ATTENTION if options.attention else ()), *(BEAMS if options.beams else ()))
@@ -156,13 +155,11 @@ class _Export:
         manifest = dataclasses.replace(self._manifest(models, islands), parameters=self._table(directory, models))
         write_json(directory / "config.json", self._checkpoint.config.to_json())
         _copy_tokenizer(self._checkpoint, directory)
-        manifest = dataclasses.replace(manifest, files=list_files(directory)).write(directory)
+        manifest = dataclasses.replace(manifest, files=list_files(directory))
         self._stages.stage("self-check cases")
         cases = golden_cases(self._checkpoint, self._sample, directory, manifest, quick=not options.verify)
         write_json(directory / GOLDEN, encode(cases))
-        golden = FileEntry((directory / GOLDEN).stat().st_size, sha256(directory / GOLDEN))
-        files = dict(sorted({**manifest.files, GOLDEN: golden}.items()))
-        return dataclasses.replace(manifest, files=files).write(directory)
+        return dataclasses.replace(manifest, files={**manifest.files, GOLDEN: entry_of(directory / GOLDEN)})
 
     def _table(self, directory: Path, models: dict[str, ir.Model]) -> Parameters | None:
         """Table by which the fused engine finds its parameters; None for a model that it cannot compute."""
@@ -175,10 +172,10 @@ class _Export:
             return None
         return parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
 
-    def verify(self, directory: Path) -> VerificationReport:
+    def verify(self, directory: Path, manifest: Manifest) -> VerificationReport:
         """Compare what was written with the checkpoint."""
         verifier = Verifier(self._checkpoint, self._sample, self._options.singles, self._stages, self._options.minutes)
-        return verifier.verify_bundle(directory)
+        return verifier.verify_bundle(directory, manifest)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
         """Convert the models in place to the precision of the options; return the nodes that stay in float32."""

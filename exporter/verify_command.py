@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from txport.exporter.verification.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
+from txport.exporter.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
 from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.strict_json import finite
-from txport.runtime.console.flags import refuse_unused
+from txport.runtime.console.flags import ENGINE, refuse_unused
 from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
@@ -32,7 +32,7 @@ _TEXTS = ("text", "references", "ids", "reference_ids")
     "--device",
     help="Device: cpu (all lowerings and the fused engine) or cuda. [default: the device of --engine, or cpu]",
 )
-@click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt.")
+@ENGINE
 @verification_options
 @click.option("--no-write", is_flag=True, help="Do not change the bundle.")
 @click.option(
@@ -141,7 +141,7 @@ def _verify_checkpoint(
     with Stages() as stages:
         verifier = Verifier(loaded, sample, singles, stages, minutes)
         if device == "cpu":
-            report = verifier.verify_bundle(bundle)
+            report = verifier.verify_bundle(bundle, manifest)
         else:
             opened = open_engine(bundle, manifest, choose(manifest, device, engine, bundle=bundle))
             report = verifier.verify_engine(bundle, manifest, opened)

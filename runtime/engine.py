@@ -1,7 +1,7 @@
 """The protocol of engines: encode sentences, then step a fixed set of rows whose buffers the engine owns.
 
 Search (`txport.runtime.search`) is written once over these protocols and does not depend on a library.
-Engines do not depend on the search, except an engine with its own beam search (`engines/native_beam.py`).
+Engines do not depend on the search, except an engine with its own beam search (`engines/native_beams.py`).
 Buffers may be anywhere: an engine on a GPU keeps them there, and only `read` lets the host wait for it.
 
 Every method may raise `EngineError` (the library or the device failed) and `ResourceError` (memory is exhausted).

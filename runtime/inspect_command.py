@@ -11,7 +11,7 @@ from txport.runtime.bundle.manifest import GOLDEN, Manifest
 from txport.runtime.bundle.names import origin_of
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
-from txport.runtime.console.flags import TRUST_ENGINES
+from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.choice import FUSED, against_fused, choose, installed
 from txport.runtime.engines.directories import ENGINES, directories, own_engines, untrusted
@@ -27,8 +27,8 @@ from txport.runtime.version import VERSION
     help="Compare all files with their hashes and run the cases of golden.json. Exit with 1 on a difference.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt.")
+@DEVICE
+@ENGINE
 @click.option("--lowering", help="Decoder step graph to check: ort, scatter or tensorscatter. [default: all]")
 @TRUST_ENGINES
 def main(

@@ -1,22 +1,20 @@
-"""An open bundle, which owns the model and its queue until it is closed."""
+"""An open bundle: owner of the model and its queue until it is closed."""
 
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from inspect import signature
 from numbers import Integral
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from txport.runtime.bundle.archive import Archive, Files, files_of
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
 from txport.runtime.bundle.shortlist import open_shortlist
 from txport.runtime.calls.requests import Call, Sentence
-from txport.runtime.calls.search_options import Model
+from txport.runtime.calls.search_options import ModelFacts
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.errors import InputError, nearest
+from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 from txport.runtime.results import Piece, Translation, best_of, empty, translations_of
@@ -24,7 +22,6 @@ from txport.runtime.scoring import Scorer
 from txport.runtime.search.decoding import check_streams
 from txport.runtime.search.queue import Load, Pending, Queue
 from txport.runtime.search.requests import Result, Token
-from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.search.shared import SharedBatches
 from txport.runtime.system import cores
 
@@ -32,7 +29,8 @@ with needs(""):
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer
 
 T = TypeVar("T")
-Self = TypeVar("Self", bound="OpenBundle")
+# A bundle by path, name or bytes.
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 # More workers exceed caches and memory bandwidth.
 MAX_WORKERS = 4
 
@@ -45,24 +43,21 @@ class _Memory(NamedTuple):
 
 
 class OpenBundle:
-    """An open bundle. For the arguments see `txport.runtime.translator.Translator`."""
+    """A bundle in memory. For the arguments see `txport.runtime.translator.Translator`."""
 
     def __init__(
         self,
-        bundle: str | os.PathLike[str] | bytes | bytearray | memoryview,
-        device: str = "auto",
-        engine: str = "auto",
-        lowering: str | None = None,
-        threads: int = 0,
-        batch: int | None = None,
-        batch_tokens: int = BATCH_TOKENS,
-        workers: int = 1,
-        trust_engines: bool = False,
-        verify: bool = False,
-        **unknown: object,
+        bundle: Source,
+        device: str,
+        engine: str,
+        lowering: str | None,
+        threads: int,
+        batch: int | None,
+        batch_tokens: int,
+        workers: int,
+        trust_engines: bool,
+        verify: bool,
     ) -> None:
-        if unknown:
-            raise TypeError(f"Translator() has no argument {_unknown(next(iter(unknown)))}")
         numbers = threads, workers, 1 if batch is None else batch, batch_tokens
         if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
@@ -71,7 +66,7 @@ class OpenBundle:
         manifest.check_files(files, hashes=lambda name: verify or name != WEIGHTS)
         self.tokenizer = open_tokenizer(files, manifest.tokenizer, manifest.vocabularies)
         shortlist = open_shortlist(files, manifest)
-        self._model = Model(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
+        self._model = ModelFacts(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
         choice = choose(manifest, device, engine, lowering, files, trust_engines)
         workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
         opened = open_engine(files, manifest, choice, threads, many=workers > 1)
@@ -88,7 +83,7 @@ class OpenBundle:
     @property
     def engine(self) -> Engine:
         """The engine that runs the bundle. Raises InputError after `close`."""
-        return self._scorer.engine
+        return self.scorer.engine
 
     @property
     def load(self) -> Load:
@@ -107,39 +102,31 @@ class OpenBundle:
             memory.queue.close()
             self._memory = None
 
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         if self._memory is None:
             runs = "closed"
         else:
             runs = self.engine.name
-        return f"<{type(self).__name__} of {self._files}: {runs}>"
+        return f"{self._files}: {runs}"
 
-    def __reduce__(self) -> NoReturn:
-        raise InputError("a Translator cannot be pickled: open the bundle in each process")
-
-    def _call(self, options: Options, changes: Mapping[str, Any]) -> Call:
+    def call(self, options: Options, changes: Mapping[str, Any]) -> Call:
+        """Return the call of options and their changes, which is checked."""
         if not isinstance(options, Options):
             raise InputError(
                 f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"
             )
         options = options.changed(changes)
-        self._scorer.check(options)
+        self.scorer.check(options)
         return Call.of(self.tokenizer, self.engine.limits, options, model=self._model)
 
-    def _translations(self, asked: Sequence[Sentence | None], options: Options) -> list[Translation]:
+    def translations(self, asked: Sequence[Sentence | None], options: Options) -> list[Translation]:
         """Translate sentences in batches, together with other calls. The translation of None is empty."""
         sentences = [sentence for sentence in asked if sentence is not None]
         results = self._shared.decode(self.engine, [sentence.request for sentence in sentences])
         made = iter(self._built(sentences, results, options))
         return [empty(options) if sentence is None else next(made) for sentence in asked]
 
-    def _enqueue(
+    def enqueue(
         self,
         asked: Sentence,
         options: Options,
@@ -153,12 +140,12 @@ class OpenBundle:
         return self._owners.queue.submit(
             asked.request,
             seconds=seconds,
-            on_token=None if on_piece is None else self._pieces(on_piece),
+            on_token=None if on_piece is None else self.pieces(on_piece),
             convert=lambda result: self._built([asked], [result], options)[0],
             admitted=admitted,
         )
 
-    def _pieces(self, on_piece: Callable[[Piece], T]) -> Callable[[Token], T]:
+    def pieces(self, on_piece: Callable[[Piece], T]) -> Callable[[Token], T]:
         """Return a callback for the tokens of one answer, which passes each with its text to `on_piece`."""
         text = TextStream(self.tokenizer)
         return lambda token: on_piece(Piece(token.id, text.add(token.id, token.last), token.score))
@@ -167,11 +154,12 @@ class OpenBundle:
         asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
         translations = translations_of(self.tokenizer, self.manifest.tokens.eos, asked, results)
         if options.alignments or options.attention:
-            translations = self._scorer.align(options, asked, translations)
+            translations = self.scorer.align(options, asked, translations)
         return best_of(translations, results)
 
     @property
-    def _scorer(self) -> Scorer:
+    def scorer(self) -> Scorer:
+        """Scores, alignments and embeddings. Raises InputError after `close`."""
         return self._owners.scorer
 
     @property
@@ -181,13 +169,6 @@ class OpenBundle:
         return memory
 
 
-def _unknown(name: str) -> str:
-    """Return an unknown argument name and a suggestion."""
-    if name in (option.name for option in fields(Options)):
-        return f"{name!r}, which is an option of translate"
-    return f"{name!r}: {nearest(name, list(signature(OpenBundle).parameters)[:-1])}"
-
-
 def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
     """Return the number of workers and the threads of each; 0 selects a number from the cores."""
     if workers == 0:
@@ -195,7 +176,7 @@ def shares(workers: int, threads: int, cores: int) -> tuple[int, int]:
     return workers, threads if threads or workers == 1 else max(1, cores // workers)
 
 
-def _files(bundle: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Files:
+def _files(bundle: Source) -> Files:
     """Return the files of a bundle that is given by path, name or bytes."""
     if isinstance(bundle, (str, os.PathLike)):
         return files_of(find_bundle(bundle))

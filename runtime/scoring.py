@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from txport.runtime.arguments import check_pairs, check_sentence, check_text, listed
 from txport.runtime.bundle.archive import Files
-from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.optional_graphs import graph_of
+from txport.runtime.bundle.manifest import Manifest, graph_of
 from txport.runtime.bundle.schema import OptionalRole
 from txport.runtime.calls.requests import Call, Sentence
 from txport.runtime.engine import Engine, Float32
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from txport.runtime.text.tokenizer import Tokenizer
 
 # A given translation: text, which is tokenized and ended with eos, or ids as of `Translation`.
-Answer = str | Sequence[int]
+GivenTarget = str | Sequence[int]
 
 
 class Scorer:
@@ -71,7 +70,7 @@ class Scorer:
         most = self._manifest.limits.source
         return check_sentence(ids, model.source_vocabulary, most, self._manifest.tokens.pad, what)
 
-    def score(self, call: Call, sources: Iterable[str], targets: Iterable[Answer]) -> list[Score]:
+    def score(self, call: Call, sources: Iterable[str], targets: Iterable[GivenTarget]) -> list[Score]:
         """Score given translations: to rank some, or to filter a corpus.
 
         Args:
@@ -127,7 +126,7 @@ class Scorer:
             return np.stack([memory.mean(axis=0) for memory in whole])
         return empty
 
-    def attention_maps(self, call: Call, sentence: str | Sequence[int], target: Answer | None) -> AttentionMaps:
+    def attention_maps(self, call: Call, sentence: str | Sequence[int], target: GivenTarget | None) -> AttentionMaps:
         """Return every layer's and head's attention for one sentence and its translation.
 
         Args:
@@ -200,7 +199,7 @@ class Scorer:
         words = words_of(sentence.text), words_of(translation.text)
         return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
 
-    def _answer(self, sentence: Sentence, answer: Answer, what: str) -> list[int]:
+    def _answer(self, sentence: Sentence, answer: GivenTarget, what: str) -> list[int]:
         """Return the ids of a given translation, as long as the bundle takes at most."""
         if isinstance(answer, str):
             check_text(answer, what)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
-from txport.runtime.console.flags import TRUST_ENGINES, flags
+from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES, flags
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Line
 from txport.runtime.documents.document import Document
@@ -71,8 +71,8 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 # Flags for the arguments of `Translator`: device, engine and batches.
 of_engine = flags(
-    click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda."),
-    click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt."),
+    DEVICE,
+    ENGINE,
     click.option(
         "--lowering",
         help="For experts: decoder step graph: ort, scatter or tensorscatter. [default: the best for the "
@@ -248,7 +248,8 @@ def _is_watched(files: Sequence[str], output: Path | None) -> bool:
         seen = [0]
     else:
         seen = []
-    seen += [1] if output is None else []
+    if output is None:
+        seen.append(1)
     return os.isatty(2) and not any(map(os.isatty, seen))
 
 

@@ -2,26 +2,31 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from txport.runtime.arguments import listed
 from txport.runtime.calls.requests import Call
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
-from txport.runtime.engine import Float32
-from txport.runtime.errors import InputError
+from txport.runtime.engine import Engine, Float32
+from txport.runtime.errors import InputError, nearest
 from txport.runtime.files import new_file
-from txport.runtime.open_bundle import OpenBundle
+from txport.runtime.open_bundle import OpenBundle, Source
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.results import AttentionMaps, Piece, Score, Translation, empty
-from txport.runtime.scoring import Answer
+from txport.runtime.scoring import GivenTarget
 from txport.runtime.search.decoding import check_streams, stream
-from txport.runtime.search.queue import Pending, answered
+from txport.runtime.search.queue import Load, Pending, answered
+from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 
+Self = TypeVar("Self", bound="Translator")
 
-class Translator(OpenBundle):
+
+class Translator:
     """A bundle, ready to translate. Threads may share one, since calls do not change it.
 
     Args:
@@ -49,6 +54,57 @@ class Translator(OpenBundle):
         EngineError: the library or the GPU failed.
     """
 
+    def __init__(
+        self,
+        bundle: Source,
+        device: str = "auto",
+        engine: str = "auto",
+        lowering: str | None = None,
+        threads: int = 0,
+        batch: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        workers: int = 1,
+        trust_engines: bool = False,
+        verify: bool = False,
+        **unknown: object,
+    ) -> None:
+        if unknown:
+            raise TypeError(f"Translator() has no argument {_unknown(next(iter(unknown)))}")
+        self._bundle = OpenBundle(
+            bundle, device, engine, lowering, threads, batch, batch_tokens, workers, trust_engines, verify
+        )
+        self.manifest = self._bundle.manifest
+        self.tokenizer = self._bundle.tokenizer
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs the bundle. Raises InputError after `close`."""
+        return self._bundle.engine
+
+    @property
+    def load(self) -> Load:
+        """Load of the queue of `submit`."""
+        return self._bundle.load
+
+    def close(self) -> None:
+        """Free the memory of the model as soon as no call uses it. A second call does nothing.
+
+        Submitted sentences are answered first.
+        """
+        self._bundle.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._bundle!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError("a Translator cannot be pickled: open the bundle in each process")
+
     def translate(self, sentences: Iterable[str], options: Options = DEFAULTS, **changes: Any) -> list[Translation]:
         """Translate sentences and return the results in the same order. Empty sentences stay empty.
 
@@ -63,7 +119,7 @@ class Translator(OpenBundle):
             ResourceError: memory does not suffice for the batch; a later call, or a smaller `batch`, may succeed.
             EngineError: the library or the GPU failed.
         """
-        return self._translate(sentences, self._call(options, changes), "sentence", 1)
+        return self._translate(sentences, self._bundle.call(options, changes), "sentence", 1)
 
     def translate_windows(
         self, windows: Iterable[Sequence[str]], options: Options = DEFAULTS, *, what: str = "line", **changes: Any
@@ -81,7 +137,7 @@ class Translator(OpenBundle):
         Raises:
             InputError: as in `translate`, with the number of the line.
         """
-        call = self._call(options, changes)
+        call = self._bundle.call(options, changes)
 
         def results() -> Iterator[list[Translation]]:
             first = 1
@@ -140,9 +196,9 @@ class Translator(OpenBundle):
         Raises:
             the same errors as `translate`.
         """
-        call = self._call(options, changes)
+        call = self._bundle.call(options, changes)
         draft = Draft(call, text, self.manifest.tokenizer, what)
-        return draft.built(self._translations(draft.sentences, call.options))
+        return draft.built(self._bundle.translations(draft.sentences, call.options))
 
     def translate_ids(
         self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
@@ -155,10 +211,12 @@ class Translator(OpenBundle):
         Raises:
             InputError: a source is empty, longer than the bundle supports, or has an id outside the vocabulary.
         """
-        whole = [self._scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
-        call = self._call(options, changes)
+        whole = [
+            self._bundle.scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)
+        ]
+        call = self._bundle.call(options, changes)
         asked = [call.of_ids(source, number) for number, source in enumerate(whole, 1)]
-        return self._translations(asked, call.options)
+        return self._bundle.translations(asked, call.options)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one sentence and yield each token as soon as it is generated. Options as in `translate`.
@@ -168,7 +226,7 @@ class Translator(OpenBundle):
         Raises:
             InputError: as in `translate`, or alignments or attention are requested, which need a complete translation.
         """
-        call = self._call(options, changes)
+        call = self._bundle.call(options, changes)
         if call.options.alignments or call.options.attention:
             raise InputError("a stream has no alignments and no attention: use translate for these")
         check_streams(call.search)
@@ -177,7 +235,7 @@ class Translator(OpenBundle):
 
         def pieces() -> Iterator[Piece]:
             if asked is not None:
-                yield from map(self._pieces(lambda piece: piece), stream(engine, asked.request))
+                yield from map(self._bundle.pieces(lambda piece: piece), stream(engine, asked.request))
 
         return pieces()
 
@@ -204,11 +262,11 @@ class Translator(OpenBundle):
             InputError: as in `translate`, or `on_piece` is set for a search with several answers.
             ResourceError: the queue is full (`txport.runtime.search.queue.MAX_WAITING`).
         """
-        call = self._call(options, changes)
+        call = self._bundle.call(options, changes)
         asked = call.sentence(sentence, "the sentence")
         if asked is None:
             return answered(empty(call.options))
-        return self._enqueue(asked, call.options, on_piece, seconds)
+        return self._bundle.enqueue(asked, call.options, on_piece, seconds)
 
     def submit_document(
         self,
@@ -234,31 +292,42 @@ class Translator(OpenBundle):
         Raises:
             InputError, ResourceError: as in `submit`. A document counts as one waiting request.
         """
-        draft = Draft(self._call(options, changes), text, self.manifest.tokenizer, "line")
-        return submit(draft, self._enqueue, on_piece, seconds)
+        draft = Draft(self._bundle.call(options, changes), text, self.manifest.tokenizer, "line")
+        return submit(draft, self._bundle.enqueue, on_piece, seconds)
 
     def score(
-        self, sources: Iterable[str], targets: Iterable[Answer], options: Options = DEFAULTS, **changes: Any
+        self, sources: Iterable[str], targets: Iterable[GivenTarget], options: Options = DEFAULTS, **changes: Any
     ) -> list[Score]:
         """Score reference translations; see `txport.runtime.scoring.Scorer.score`."""
-        return self._scorer.score(self._call(options, changes), sources, targets)
+        return self._bundle.scorer.score(self._bundle.call(options, changes), sources, targets)
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
         """Score source and target ids, in the form that `translate_ids` reads and returns; see `score`."""
-        return self._scorer.score_ids(sources, targets)
+        return self._bundle.scorer.score_ids(sources, targets)
 
     def embed(
         self, sentences: Iterable[str], options: Options = DEFAULTS, *, pooled: bool = True, **changes: Any
     ) -> Float32 | list[Float32]:
         """Embed sentences with the encoder; see `txport.runtime.scoring.Scorer.embed`."""
-        return self._scorer.embed(self._call(options, changes), sentences, pooled)
+        return self._bundle.scorer.embed(self._bundle.call(options, changes), sentences, pooled)
 
     def attention_maps(
-        self, sentence: str | Sequence[int], target: Answer | None = None, options: Options = DEFAULTS, **changes: Any
+        self,
+        sentence: str | Sequence[int],
+        target: GivenTarget | None = None,
+        options: Options = DEFAULTS,
+        **changes: Any,
     ) -> AttentionMaps:
         """Return the attention of a sentence and translation; see `txport.runtime.scoring.Scorer.attention_maps`."""
-        return self._scorer.attention_maps(self._call(options, changes), sentence, target)
+        return self._bundle.scorer.attention_maps(self._bundle.call(options, changes), sentence, target)
 
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:
         asked = [call.sentence(text, f"{what} {at}", at) for at, text in enumerate(listed(texts), first)]
-        return self._translations(asked, call.options)
+        return self._bundle.translations(asked, call.options)
+
+
+def _unknown(name: str) -> str:
+    """Return an unknown argument name and a suggestion."""
+    if name in (option.name for option in fields(Options)):
+        return f"{name!r}, which is an option of translate"
+    return f"{name!r}: {nearest(name, list(signature(Translator).parameters)[:-1])}"

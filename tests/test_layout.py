@@ -71,13 +71,18 @@ def source_files() -> list[Path]:
 
 
 def test_every_folder_can_be_taken_in_at_a_glance() -> None:
-    """At most 18 concepts a folder: a header and its source are one, and `__init__.py` is the folder itself."""
+    """At most 16 concepts a folder: a header and its source are one, and `__init__.py` is the folder itself.
+
+    Importers are one format a file, beside what they share.
+    """
     concepts: dict[Path, set[str]] = {}
     for file in source_files():
         if file.stem != "__init__":
             concepts.setdefault(file.parent.relative_to(ROOT), set()).add(file.stem)
     assert len(concepts) > 30
-    assert {str(folder): len(names) for folder, names in concepts.items() if len(names) > 18} == {}
+    importers = concepts.pop(Path("models/importers"))
+    assert len(importers) <= 20
+    assert {str(folder): len(names) for folder, names in concepts.items() if len(names) > 16} == {}
 
 
 def test_what_tests_share_is_in_folders_of_its_own() -> None:

@@ -11,7 +11,7 @@ import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_model
 from txport.runtime.bundle.strict_json import finite
-from txport.runtime.console.flags import refuse_unused
+from txport.runtime.console.flags import DEVICE, ENGINE, THREADS, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     help="Maximum number of target tokens, including eos. [default: 2 x source tokens + 20]",
 )
 @click.option("--beam", type=click.IntRange(1), help="Number of beams. [default: 1, greedy search]")
-@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="Engine for bundles: auto, fused, ort or trt.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads per operator. [default: one per core]")
+@DEVICE
+@ENGINE
+@THREADS
 @click.option(
     "--batch", type=click.IntRange(1), help="Maximum batch size in sentences. [default: 64, or the bundle's maximum]"
 )

@@ -12,7 +12,7 @@ from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.archive import is_bundle
 from txport.runtime.bundle.kinds import check_model
 from txport.runtime.calls.requests import Call, ignore_warnings
-from txport.runtime.calls.search_options import Model
+from txport.runtime.calls.search_options import ModelFacts
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
@@ -64,7 +64,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlainTranslation:
     """A translation: its text, whether it ended by itself, and whether all of its source was read."""
 
     text: str
@@ -86,7 +86,7 @@ def answers(
     beam: int | None = None,
     rows: int | None = None,
     watch: Callable[[int], None] | None = None,
-) -> list[Answer]:
+) -> list[PlainTranslation]:
     """Translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
 
     Requests are those of the shipped `Translator`, and so is the limit of an answer's length.
@@ -103,18 +103,18 @@ def answers(
     Raises:
         InputError: the engine does not support this length or beam.
     """
-    model = Model(engine.tokens, engine.vocabulary)
+    model = ModelFacts(engine.tokens, engine.vocabulary)
     call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), ignore_warnings, model)
     asked = [(call.sentence(text, f"sentence {number + 1}"), number) for number, text in enumerate(sentences)]
     asked.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
-    results = [Answer("")] * len(asked)
+    results = [PlainTranslation("")] * len(asked)
     for start in range(0, len(asked), PART):
         part = asked[start : start + PART]
         work = [(sentence, number) for sentence, number in part if sentence is not None]
         made = decode_all(engine, [sentence.request for sentence, _ in work], rows=rows)
         for (sentence, number), result in zip(work, made, strict=True):
             ended = result.ids[-1] == engine.tokens.eos
-            results[number] = Answer(tokenizer.decode(result.ids), ended, whole=not sentence.truncated)
+            results[number] = PlainTranslation(tokenizer.decode(result.ids), ended, whole=not sentence.truncated)
         if watch is not None:
             watch(len(part))
     return results

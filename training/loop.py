@@ -10,7 +10,7 @@ from txport.training.run.interruption import Interruption
 from txport.training.run.progress import RunProgress
 from txport.training.stages.finish import Outcome, finish
 from txport.training.stages.fit import fit_model
-from txport.training.stages.prepare import Place, Run, is_first_process
+from txport.training.stages.prepare import Run, RunContext, is_first_process
 from txport.training.stages.trainer import check_devices
 
 
@@ -47,14 +47,14 @@ def train(
         file_errors(directory.path, ours=False),
     ):
         check_devices(recipe.training)
-        place = Place(directory, data, progress, force)
+        context = RunContext(directory, data, progress, force)
         checkpoint = recipe.training.from_checkpoint
         if resume:
-            run = Run.resumed_from(recipe, place)
+            run = Run.resumed_from(recipe, context)
         elif checkpoint is not None:
-            run = Run.continued(recipe, place, Path(checkpoint))
+            run = Run.continued(recipe, context, Path(checkpoint))
         else:
-            run = Run.fresh(recipe, place)
+            run = Run.fresh(recipe, context)
         fitted = fit_model(run, clock, progress, interruption)
         if fitted is None:
             return None

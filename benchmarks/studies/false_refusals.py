@@ -127,10 +127,11 @@ def verified(
         )
         first = export_bundle(checkpoint, bundle, options)
         assert first is not None
-        reports, limits = [first], Manifest.load(bundle).limits
+        reports, manifest = [first], Manifest.load(bundle)
         for count in counts[1:]:
-            sample = choose_sample(loaded, count, limits.source, limits.target)
-            reports.append(Verifier(loaded, sample, SINGLES, Stages(enabled=False)).verify_bundle(bundle))
+            sample = choose_sample(loaded, count, manifest.limits.source, manifest.limits.target)
+            verifier = Verifier(loaded, sample, SINGLES, Stages(enabled=False))
+            reports.append(verifier.verify_bundle(bundle, manifest))
     return [_figures(report) for report in reports]
 
 

@@ -19,7 +19,7 @@ from txport.exporter.graphs.tensors import query_scale
 from txport.exporter.graphs.weights import ALIGNMENT, INLINE
 from txport.models.positions import RelativePositions, rotations
 from txport.models.transformer import Attention, Transformer
-from txport.runtime.bundle.parameters import Architecture, Parameter, Parameters, ParameterType
+from txport.runtime.bundle.schema import Architecture, Parameter, Parameters, ParameterType
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]

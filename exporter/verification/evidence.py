@@ -8,7 +8,7 @@ from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.examination import Examination
 from txport.exporter.verification.quality import Quality, References
-from txport.exporter.verification.report import LISTED, Divergence, LoweringReport, Rounding, Run, judge, suspects
+from txport.exporter.verification.report import LISTED, Divergence, LoweringReport, Rounding, RunKind, judge, suspects
 from txport.runtime.engine import DecoderState, Engine, Memory
 from txport.runtime.search.decoding import decode_all
 
@@ -39,7 +39,7 @@ class LoweringCheck:
         self._ids: dict[int, list[int]] = {}
         self._expected: dict[int, list[int]] = {}
         self._divergences: list[Divergence] = []
-        self._runs: dict[Run, dict[int, list[int]]] = {"loop": {}, "alone": {}, "padded": {}}
+        self._runs: dict[RunKind, dict[int, list[int]]] = {"loop": {}, "alone": {}, "padded": {}}
 
     def loop(self, indices: Sequence[int]) -> None:
         """Run the runtime's loop over these sentences, with half as many rows, so that rows are refilled."""
@@ -171,7 +171,7 @@ class LoweringCheck:
         pytorch = [self._expected[index] for index in indices]
         return References(self._sample.tokenizer, references, pytorch).quality([loop[i] for i in indices], changed)
 
-    def _count_as_loop(self, run: Run) -> int:
+    def _count_as_loop(self, run: RunKind) -> int:
         """Count the sentences of a run that have the loop's ids."""
         return sum(ids == self._runs["loop"][index] for index, ids in self._runs[run].items())
 
@@ -190,7 +190,7 @@ class LoweringCheck:
 
 
 def _divergence(
-    run: Run, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits
+    run: RunKind, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits
 ) -> Divergence | None:
     """Find where ids first differ from PyTorch's, whose logits `[t, v]` are given; None if they do not."""
     for step, (wanted, chosen) in enumerate(zip(expected, ids, strict=False)):

@@ -61,8 +61,8 @@ LISTED = 20
 _NO_ERRORS = ErrorSizes(0.0, 0.0, 0.0)
 
 # How a sentence was decoded: in plain batches, by the runtime's loop, alone, with padding.
-Run = Literal["batch", "loop", "alone", "padded"]
-_HOW: dict[Run, str] = {"batch": "in batches", "loop": "by the loop", "alone": "alone", "padded": "with padding"}
+RunKind = Literal["batch", "loop", "alone", "padded"]
+_HOW: dict[RunKind, str] = {"batch": "in batches", "loop": "by the loop", "alone": "alone", "padded": "with padding"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Divergence:
         margin: PyTorch's logit of `expected` less that of `chosen`.
     """
 
-    run: Run
+    run: RunKind
     sentence: int
     step: int
     expected: int
@@ -193,6 +193,9 @@ class WeightsReport:
     failures: list[str]
 
 
+Section = AttentionReport | BeamsReport | WeightsReport
+
+
 @dataclass(frozen=True)
 class VerificationReport:
     """The whole of `verification.json`; the counts are those of the worst lowering.
@@ -219,22 +222,6 @@ class VerificationReport:
     attention: AttentionReport | None = None
     beams: BeamsReport | None = None
     weights: WeightsReport | None = None
-
-    def with_attention(self, attention: AttentionReport) -> "VerificationReport":
-        """This report with that of the optional graphs."""
-        return replace(self, attention=attention, passed=self.passed and not attention.failures)
-
-    def with_beams(self, beams: BeamsReport) -> "VerificationReport":
-        """This report with that of beam search."""
-        return replace(self, beams=beams, passed=self.passed and not beams.failures)
-
-    def with_weights(self, weights: WeightsReport) -> "VerificationReport":
-        """This report with that of the weights."""
-        return replace(self, weights=weights, passed=self.passed and not weights.failures)
-
-    def with_refusal(self, lowering: str, reason: str) -> "VerificationReport":
-        """This report with a lowering whose engine refuses the bundle, which then fails."""
-        return replace(self, passed=False, lowerings=[*self.lowerings, LoweringReport(lowering, failures=[reason])])
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -370,15 +357,32 @@ def _unstable(report: LoweringReport, stable: float) -> Iterable[str]:
 
 
 def summarise(
-    lowerings: list[LoweringReport], rounding: Rounding, arithmetic: str, origin: str, coverage: Coverage
+    lowerings: list[LoweringReport],
+    refused: list[LoweringReport],
+    sections: Mapping[str, Section | None],
+    rounding: Rounding,
+    arithmetic: str,
+    origin: str,
+    coverage: Coverage,
 ) -> VerificationReport:
-    """One report over all lowerings."""
+    """Return the report of all lowerings, also of those whose engine refuses the bundle, and of the other checks.
+
+    Args:
+        lowerings: what was compared.
+        refused: what could not be compared, with the reason as its failure.
+        sections: `weights`, `beams` and `attention`; None for a part that the bundle does not have.
+        rounding: the errors that rounding makes in PyTorch.
+        arithmetic: in words.
+        origin: of the sentences.
+        coverage: of the sentences.
+    """
+    every = [*lowerings, *refused]
     divergences = sorted(
         (each for lowering in lowerings for each in lowering.divergences), key=lambda each: -each.margin
     )
     return VerificationReport(
         format_version=FORMAT_VERSION,
-        passed=not any(each.failures for each in lowerings),
+        passed=not any(each.failures for each in (*every, *sections.values()) if each is not None),
         precision=rounding.weights,
         arithmetic=arithmetic,
         origin=origin,
@@ -389,7 +393,8 @@ def summarise(
         batch_identical=min(each.batch_identical for each in lowerings),
         max_logit_error=max(each.max_logit_error for each in lowerings),
         divergences=divergences[:LISTED],
-        lowerings=lowerings,
+        lowerings=every,
         versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__},
         notes=coverage.notes,
+        **sections,  # type: ignore[arg-type]
     )

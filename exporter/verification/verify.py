@@ -10,6 +10,7 @@ from typing import get_args
 
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
+from txport.exporter.coverage import Coverage
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.reference import BATCH
 from txport.exporter.sample import Sample
@@ -19,20 +20,29 @@ from txport.exporter.verification.card import CARD, card
 from txport.exporter.verification.comparison import compare
 from txport.exporter.verification.evidence import LoweringCheck
 from txport.exporter.verification.examination import Examination
-from txport.exporter.verification.report import Rounding, VerificationReport, summarise
+from txport.exporter.verification.report import (
+    AttentionReport,
+    BeamsReport,
+    LoweringReport,
+    Rounding,
+    Section,
+    VerificationReport,
+    WeightsReport,
+    summarise,
+)
 from txport.exporter.verification.weights import compare_weights
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.bundle.archive import Archive, files_of
 from txport.runtime.bundle.graph_rules import checked_graph
-from txport.runtime.bundle.manifest import NAME, WEIGHTS, Manifest
-from txport.runtime.bundle.schema import AttentionRole, FileEntry, OptionalRole, Role, Verification
+from txport.runtime.bundle.manifest import NAME, WEIGHTS, Manifest, entry_of
+from txport.runtime.bundle.schema import AttentionRole, OptionalRole, Role, Verification
 from txport.runtime.console.progress import Stages
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import FUSED
 from txport.runtime.engines.native import NativeEngine, missing
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary
-from txport.runtime.files import new_directory, scratch_directory, sha256
+from txport.runtime.files import new_directory, scratch_directory
 
 REPORT = "verification.json"
 ARITHMETIC = {
@@ -60,45 +70,31 @@ class Verifier:
     stages: Stages
     minutes: float | None = None
 
-    def verify_bundle(self, directory: Path) -> VerificationReport:
-        """Compare every lowering of a bundle, and its optional graphs, on the CPU, and the fused engine if it is here.
+    def verify_bundle(self, directory: Path, manifest: Manifest) -> VerificationReport:
+        """Compare every lowering of a bundle and its other parts on the CPU, and the fused engine if it is available.
 
         Raises:
             BundleError: the bundle is damaged, or its sizes are not the checkpoint's.
             CheckFailed: it takes longer than `minutes`.
         """
-        manifest = Manifest.load(directory)
         self._match_model(directory, manifest)
         with scratch_directory() as scratch:
             graphs = verifiable_graphs(directory, manifest, scratch)
-            engines: dict[str, Engine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
-            precision = manifest.precision.weights
-            arithmetic = ARITHMETIC[precision]
-            refusal = None
+            written: dict[str, OrtEngine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
+            bundle = Opened(directory, manifest, graphs, written[manifest.lowerings[0]])
+            engines: dict[str, Engine] = {**written}
+            arithmetic = ARITHMETIC[manifest.precision.weights]
+            refused = []
             try:
                 if (fused := fused_engine(directory, manifest, self.stages.say)) is not None:
                     engines[FUSED] = fused
-                    if precision != "float32":
+                    if manifest.precision.weights != "float32":
                         arithmetic += f"; {FUSED} in its own arithmetic with the same weights"
             except BundleError as error:
-                refusal = str(error)
-            report = self._compare(engines, precision, arithmetic)
-            if refusal is not None:
-                report = report.with_refusal(FUSED, refusal)
-            if manifest.parameters is not None:
-                self.stages.stage("verify: weights")
-                longest = max(manifest.limits.source, manifest.limits.target)
-                model = self.checkpoint.model
-                file = files_of(directory) / WEIGHTS
-                report = report.with_weights(compare_weights(model, manifest.parameters, file, longest))
-            engine = OrtEngine(graphs, manifest, manifest.lowerings[:1])
-            if manifest.optional_graph("decoder_beams") is not None:
-                self.stages.stage("verify: beam search")
-                report = report.with_beams(check_beams(self.sample, graphs, manifest, engine))
-            if any(manifest.optional_graph(role) is None for role in get_args(AttentionRole)):
-                return report
-            self.stages.stage("verify: attention")
-            return report.with_attention(check_attention(self.checkpoint.model, self.sample, graphs, manifest, engine))
+                refused = [LoweringReport(FUSED, failures=[str(error)])]
+            lowerings, rounding, coverage = self._compare(engines, manifest)
+            sections = {name: check(bundle, self) for name, check in CHECKS.items()}
+            return summarise(lowerings, refused, sections, rounding, arithmetic, self.sample.origin, coverage)
 
     def verify_engine(self, directory: Path, manifest: Manifest, engine: Engine) -> VerificationReport:
         """Compare the one engine that a device runs, in its own arithmetic.
@@ -117,19 +113,20 @@ class Verifier:
                 f"run tx-build --max-batch {BATCH}"
             )
         arithmetic = f"{manifest.precision.type} as {engine.name} computes it"
-        return self._compare({engine.name: engine}, manifest.precision.weights, arithmetic, on_device=True)
+        lowerings, rounding, coverage = self._compare({engine.name: engine}, manifest, on_device=True)
+        return summarise(lowerings, [], {}, rounding, arithmetic, self.sample.origin, coverage)
 
     def _compare(
-        self, engines: Mapping[str, Engine], precision: str, arithmetic: str, *, on_device: bool = False
-    ) -> VerificationReport:
+        self, engines: Mapping[str, Engine], manifest: Manifest, *, on_device: bool = False
+    ) -> tuple[list[LoweringReport], Rounding, Coverage]:
         """Compare engines over the graphs of one bundle, whose encoders the first one's stands for.
 
         Args:
             engines: by lowering.
-            precision: of the weights.
-            arithmetic: in words.
+            manifest: of the bundle.
             on_device: it may sum in the bundle's precision, and its encoder's outputs cannot be read.
         """
+        precision = manifest.precision.weights
         checks = [LoweringCheck(engine, name, self.sample, encodes=name == FUSED) for name, engine in engines.items()]
         reference = RoundedReference(self.checkpoint.model, precision)
         comparison = compare(
@@ -149,7 +146,7 @@ class Verifier:
         rounding = Rounding(precision, comparison.rounding.sizes, factor)
         examination = Examination(self.checkpoint.model, reference, self.sample, factor)
         reports = [check.finish(comparison.encoder, rounding, comparison.sizes, examination) for check in checks]
-        return summarise(reports, rounding, arithmetic, self.sample.origin, comparison.coverage)
+        return reports, rounding, comparison.coverage
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
         """Check that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
@@ -161,6 +158,57 @@ class Verifier:
                     f"not {theirs}; name the checkpoint that it came from"
                 )
         self.checkpoint.model.lengthen(max(manifest.limits.source, manifest.limits.target))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bundle that is verified.
+
+    Attributes:
+        directory: of the bundle.
+        manifest: of the bundle.
+        graphs: the directory of its graphs as the CPU can run them in their precision.
+        engine: that runs the graphs of the first lowering.
+    """
+
+    directory: Path
+    manifest: Manifest
+    graphs: Path
+    engine: OrtEngine
+
+
+def _weights(bundle: Opened, context: Verifier) -> WeightsReport | None:
+    """Compare the weights, number by number."""
+    manifest = bundle.manifest
+    if manifest.parameters is None:
+        return None
+    context.stages.stage("verify: weights")
+    longest = max(manifest.limits.source, manifest.limits.target)
+    return compare_weights(context.checkpoint.model, manifest.parameters, files_of(bundle.directory) / WEIGHTS, longest)
+
+
+def _beams(bundle: Opened, context: Verifier) -> BeamsReport | None:
+    """Compare beam search by its own step with beam search by the plain one."""
+    if bundle.manifest.optional_graph("decoder_beams") is None:
+        return None
+    context.stages.stage("verify: beam search")
+    return check_beams(context.sample, bundle.graphs, bundle.manifest, bundle.engine)
+
+
+def _attention(bundle: Opened, context: Verifier) -> AttentionReport | None:
+    """Compare the graphs of attention, scores and encoder outputs."""
+    if any(bundle.manifest.optional_graph(role) is None for role in get_args(AttentionRole)):
+        return None
+    context.stages.stage("verify: attention")
+    return check_attention(context.checkpoint.model, context.sample, bundle.graphs, bundle.manifest, bundle.engine)
+
+
+# Checks besides the comparison of tokens: each returns its section of the report.
+CHECKS: dict[str, Callable[[Opened, Verifier], Section | None]] = {
+    "weights": _weights,
+    "beams": _beams,
+    "attention": _attention,
+}
 
 
 def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> NativeEngine | None:
@@ -221,9 +269,7 @@ def write_report(directory: Path, name: str, manifest: Manifest, report: Verific
         summary = {field.name: getattr(report, field.name) for field in dataclasses.fields(Verification)}
         manifest = dataclasses.replace(manifest, verification=Verification(**summary))
     (directory / CARD).write_text(card(name, manifest, report), encoding="utf-8")
-    files = manifest.files.copy()
-    for path in (directory / name for name in written):
-        files[path.name] = FileEntry(path.stat().st_size, sha256(path))
+    files = {**manifest.files, **{name: entry_of(directory / name) for name in written}}
     dataclasses.replace(manifest, files=dict(sorted(files.items()))).write(directory)
 
 

@@ -13,7 +13,7 @@ from txport.exporter.verification.report import WeightsReport
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.archive import File, Files, files_of
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.bundle.parameters import Parameter, Parameters
+from txport.runtime.bundle.schema import Parameter, Parameters
 from txport.runtime.errors import CheckFailed
 
 # Largest error of a number in int8, in steps: half of one, and what the division by the scale rounds.

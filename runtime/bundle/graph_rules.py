@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 
 from txport.runtime.bundle.archive import File, Files, files_of, size_of
-from txport.runtime.bundle.parameters import WEIGHTS
 from txport.runtime.bundle.protobuf import tagged
+from txport.runtime.bundle.schema import WEIGHTS
 from txport.runtime.errors import BundleError
 
 CONTRIB = "com.microsoft"

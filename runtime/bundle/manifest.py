@@ -15,9 +15,9 @@ from typing import Any
 
 from txport.runtime.bundle.archive import File, Files, files_of, hash_of, size_of
 from txport.runtime.bundle.kinds import check_kind
-from txport.runtime.bundle.parameters import WEIGHTS as WEIGHTS
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
-from txport.runtime.bundle.schema import FileEntry, ManifestFields
+from txport.runtime.bundle.schema import WEIGHTS as WEIGHTS
+from txport.runtime.bundle.schema import FileEntry, Graph, ManifestFields, OptionalRole
 from txport.runtime.bundle.strict_json import check_version, decode, encode, parse
 from txport.runtime.errors import BundleError
 from txport.runtime.files import sha256, write_atomically
@@ -30,6 +30,11 @@ _ZEROS = "0" * 64
 # Files that runtimes do not read.
 INFORMATIONAL_FILES = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
+# Roles of optional graphs, and what needs them.
+_NEEDED = {
+    "decoder": "alignments, attention and the scores of given translations need",
+    "encoder_attention": "embeddings and the encoder's attention need",
+}
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,12 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
     """Size and hash of every file of a bundle that is being written, in the order and form of `Manifest.files`."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     listed = [name for name in names if name.split("/")[0] not in UNLISTED]
-    return {name: FileEntry((directory / name).stat().st_size, sha256(directory / name)) for name in listed}
+    return {name: entry_of(directory / name) for name in listed}
+
+
+def entry_of(path: Path) -> FileEntry:
+    """Return the size and hash of a file."""
+    return FileEntry(path.stat().st_size, sha256(path))
 
 
 def _upgrade(value: dict[str, Any]) -> None:
@@ -187,3 +197,18 @@ def _check_own_hash(data: bytes, stated: object, file: str) -> None:
         start = 0
     if hashlib.sha256(data[:start] + _ZEROS.encode() + data[start + 64 :]).hexdigest() != stated:
         raise BundleError(f"{file} was changed after it was written (its own sha256 differs): get the bundle again")
+
+
+def graph_of(bundle: Files, manifest: Manifest, role: OptionalRole) -> Graph:
+    """Return the graph of a role.
+
+    Raises:
+        BundleError: the bundle has none.
+    """
+    graph = manifest.optional_graph(role)
+    if graph is None:
+        raise BundleError(
+            f"{bundle} has no graph of the role {role!r}, which {_NEEDED[role]}: "
+            "export it again with tx-export --with-attention"
+        )
+    return graph

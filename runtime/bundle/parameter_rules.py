@@ -6,8 +6,7 @@ An engine reads raw memory by this table, so nothing of it is believed. The C++ 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from txport.runtime.bundle.parameters import WEIGHTS, Architecture, Parameter, Parameters
-from txport.runtime.bundle.schema import Dimensions, FileEntry, ModelSizes
+from txport.runtime.bundle.schema import WEIGHTS, Architecture, Dimensions, FileEntry, ModelSizes, Parameter, Parameters
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 # Where it is missing, source tokens are rows of the target's table.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from txport.runtime.arguments import check_ids, check_lengths, check_text
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.bundle.shortlist import Shortlist
-from txport.runtime.calls.search_options import Model, check_effect, search_of, with_settings
+from txport.runtime.calls.search_options import ModelFacts, check_effect, search_of, with_settings
 from txport.runtime.errors import InputError
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request
@@ -95,7 +95,7 @@ class Call:
         limits: Limits,
         options: Options = DEFAULTS,
         warn: Callable[[str], object] = _log.warning,
-        model: Model | None = None,
+        model: ModelFacts | None = None,
     ) -> "Call":
         """Check the options, before any sentence is read.
 

@@ -18,7 +18,7 @@ _NONE = Generation()
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelFacts:
     """Facts about the model that a call needs.
 
     Attributes:
@@ -80,7 +80,7 @@ def check_effect(asked: Options, filled: Options) -> None:
                 raise InputError(f"{name} has no effect without {need}")
 
 
-def search_of(options: Options, model: Model, limits: Limits, tokenizer: "Tokenizer") -> Search:
+def search_of(options: Options, model: ModelFacts, limits: Limits, tokenizer: "Tokenizer") -> Search:
     """Return the search that options ask for.
 
     Raises:
@@ -109,7 +109,7 @@ def _sampling(options: Options) -> Sampling:
     return Sampling(seed=options.seed, **_stated(options, "temperature", "top_k", "top_p", "min_p"))
 
 
-def _rules(options: Options, model: Model, tokenizer: "Tokenizer") -> Rules:
+def _rules(options: Options, model: ModelFacts, tokenizer: "Tokenizer") -> Rules:
     def ids(name: str) -> tuple[int, ...]:
         return tuple(check_ids(getattr(options, name) or (), model.vocabulary, name))
 
@@ -127,7 +127,7 @@ def _rules(options: Options, model: Model, tokenizer: "Tokenizer") -> Rules:
     return rules
 
 
-def _bad_word(word: str | Sequence[int], model: Model, tokenizer: "Tokenizer") -> tuple[int, ...]:
+def _bad_word(word: str | Sequence[int], model: ModelFacts, tokenizer: "Tokenizer") -> tuple[int, ...]:
     if isinstance(word, str):
         ids = tokenizer.encode_prefix(word)
         shown = repr(word)

@@ -40,6 +40,11 @@ def refuse_unused(unused: bool, reason: str, *names: str) -> None:
             raise InputError(f"{flag} has no effect {reason}: leave it out")
 
 
+DEVICE = click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
+ENGINE = click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt.")
+THREADS = click.option(
+    "--threads", type=click.IntRange(0), default=0, help="Threads of each operator. [default: one per core]"
+)
 TRUST_ENGINES = click.option(
     "--trust-engines",
     is_flag=True,

@@ -54,6 +54,7 @@ def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object
             if isinstance(rows.kept, list):
                 others: list[object] = [row.get(other) for row in rows.kept]
             else:
+                assert rows.kept is not None  # both formats keep the other column
                 others = parquet().texts_of(rows.kept.column(other), "skip")
             yield list(zip(rows.texts, others, strict=True))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.names import cache_directory
-from txport.runtime.bundle.parameters import WEIGHTS
+from txport.runtime.bundle.schema import WEIGHTS
 from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines.build_record import NAME, BuildRecord, LibraryVersion
 from txport.runtime.errors import BundleError

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.parameters import WEIGHTS, Parameter
-from txport.runtime.bundle.schema import Limits, SpecialTokens
+from txport.runtime.bundle.schema import WEIGHTS, Limits, Parameter, SpecialTokens
 from txport.runtime.engine import Int64
-from txport.runtime.engines.native_beam import NativeBeamSearch
+from txport.runtime.engines.native_beams import NativeBeamSearch
 from txport.runtime.engines.native_state import Handle, NativeState, address, check, int64, same_length
 from txport.runtime.errors import EngineError, MissingLibrary
 from txport.runtime.search.settings import Search

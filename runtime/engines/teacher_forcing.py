@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from txport.runtime.bundle.archive import Files
-from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.optional_graphs import graph_of
+from txport.runtime.bundle.manifest import Manifest, graph_of
 from txport.runtime.bundle.schema import Graph, OptionalRole
 from txport.runtime.engine import Engine, Float32, Int64
 from txport.runtime.engines.ort import OrtEngine

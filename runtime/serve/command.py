@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 import uvicorn
-from txport.runtime.console.flags import TRUST_ENGINES, flags
+from txport.runtime.console.flags import DEVICE, ENGINE, THREADS, TRUST_ENGINES, flags
 from txport.runtime.errors import InputError
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.serve.admission import Admission
@@ -113,10 +113,10 @@ _limits = flags(
     show_default=True,
     help="Seconds to finish running requests after SIGTERM.",
 )
-@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
-@click.option("--engine", default="auto", show_default=True, help="Engine: auto, fused, ort or trt.")
+@DEVICE
+@ENGINE
 @TRUST_ENGINES
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads per bundle. [default: one per core]")
+@THREADS
 @click.option("--batch", type=COUNT, help="Maximum batch size in sentences. [default: the bundle's maximum]")
 @click.option(
     "--batch-tokens",

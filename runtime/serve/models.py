@@ -87,7 +87,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """A model, and the languages of a request by the names of its bundle.
 
     Attributes:
@@ -127,7 +127,7 @@ class Models:
             if self.memory is not None and model.bytes > self.memory:
                 raise InputError(f"{model.name} has {model.bytes:,} bytes of weights, more than --memory allows")
 
-    def choose(self, name: str, source: str, target: str) -> Choice:
+    def choose(self, name: str, source: str, target: str) -> ModelChoice:
         """Return the first model of this name, if one is given, that translates between these languages.
 
         Args:
@@ -159,7 +159,7 @@ class Models:
         if source == AUTO and len({code for _, code, _ in pairs}) > 1:
             raise Refusal(400, "languages are not detected, and there are several: give the source language")
         model, code, to = pairs[0]
-        return Choice(model, code or None, model.sources.get(code), model.targets.get(to))
+        return ModelChoice(model, code or None, model.sources.get(code), model.targets.get(to))
 
     def pairs(self) -> dict[str, list[str]]:
         """Codes of the target languages for each source language."""

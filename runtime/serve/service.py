@@ -13,7 +13,7 @@ from txport.runtime.serve.admission import Admission
 from txport.runtime.serve.documents import alignments, alternatives, tokens, translate
 from txport.runtime.serve.errors import NO_TIME, Refusal
 from txport.runtime.serve.metrics import Metrics
-from txport.runtime.serve.models import AUTO, Choice, Models
+from txport.runtime.serve.models import AUTO, ModelChoice, Models
 from txport.runtime.serve.requests import Ask
 from txport.runtime.serve.settings import Settings
 
@@ -100,7 +100,7 @@ class Service:
         """Return the seconds until a request must be answered."""
         return max(0.0, record.start + self.settings.seconds - time.monotonic())
 
-    def _count(self, choice: Choice, documents: list[Document], record: Record) -> None:
+    def _count(self, choice: ModelChoice, documents: list[Document], record: Record) -> None:
         token_count = sum(map(tokens, documents))
         sentences = sum(len(each.parts) for each in documents)
         record.figures |= {"tokens": token_count, "sentences": sentences}
@@ -113,7 +113,7 @@ def _sentences(text: str) -> int:
     return max(text.count("\n") + 1, -(-len(text) // CHARACTERS_PER_SENTENCE))
 
 
-def _response_fields(ask: Ask, choice: Choice, documents: list[Document]) -> dict[str, Any]:
+def _response_fields(ask: Ask, choice: ModelChoice, documents: list[Document]) -> dict[str, Any]:
     def one_or_list(values: list[Any]) -> Any:
         if ask.several:
             return values

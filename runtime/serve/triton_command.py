@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.console.flags import DEVICE, THREADS
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 
@@ -51,8 +52,8 @@ def config(bundle: Path, device: str, threads: int) -> str:
     help="Directory of the model in a Triton model repository.",
 )
 @click.option("--bundle-path", help="Path of the bundle on the server. [default: its present path]")
-@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of the engine. [default: one per core]")
+@DEVICE
+@THREADS
 def main(bundle: Path, output: Path, bundle_path: str | None, device: str, threads: int) -> None:
     """Write a model of Triton's Python backend that translates with BUNDLE: config.pbtxt and 1/model.py.
 

@@ -8,8 +8,19 @@ from txport.models.positions import rotations
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.interface import decoder_step, encoder
 from txport.runtime.bundle.manifest import FORMAT_VERSION, WEIGHTS, Manifest, list_files
-from txport.runtime.bundle.parameters import Architecture, Parameter, Parameters, ParameterType
-from txport.runtime.bundle.schema import Dimensions, Generation, Graph, MadeBy, Precision, Range, SpecialTokens
+from txport.runtime.bundle.schema import (
+    Architecture,
+    Dimensions,
+    Generation,
+    Graph,
+    MadeBy,
+    Parameter,
+    Parameters,
+    ParameterType,
+    Precision,
+    Range,
+    SpecialTokens,
+)
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
 Form = Literal["float32", "float16", "int8"]

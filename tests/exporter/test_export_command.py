@@ -235,7 +235,7 @@ def test_kill_in_the_middle_leaves_nothing_that_looks_like_a_bundle(random_check
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
-        while not list(tmp_path.glob(".bundle.*/manifest.json")):  # in the middle: graphs written, verification runs
+        while not list(tmp_path.glob(".bundle.*/golden.json")):  # in the middle: graphs written, verification runs
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.05)
     finally:

@@ -12,7 +12,7 @@ from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.settings import Search
 from txport.runtime.text.affixes import Affixes
-from txport.training.evaluation import Answer, answers, open_model, score, translate
+from txport.training.evaluation import PlainTranslation, answers, open_model, score, translate
 from txport.training.torch_engine import TorchEngine
 
 
@@ -76,8 +76,12 @@ def test_answers_without_an_end_are_limited_by_their_source(copying_model: Trans
     for source in ("abc", "a", "abcdefghij"):
         tokens += answers(engine, letters, [source])
     # Twice the source with its end, and 20; the model has 40 positions.
-    assert tokens == [Answer("28", ended=False), Answer("24", ended=False), Answer("40", ended=False)]
-    assert answers(engine, letters, ["abc"], max_length=5) == [Answer("5", ended=False)]
+    assert tokens == [
+        PlainTranslation("28", ended=False),
+        PlainTranslation("24", ended=False),
+        PlainTranslation("40", ended=False),
+    ]
+    assert answers(engine, letters, ["abc"], max_length=5) == [PlainTranslation("5", ended=False)]
     with pytest.raises(InputError, match="the maximum length 41 is not between 1 and 40, the maximum of this model"):
         answers(engine, letters, ["abc"], max_length=41)
 
@@ -87,7 +91,7 @@ def test_what_ended_and_what_was_read(copying_model: Transformer) -> None:
     sentences = ["abc", "", "k" * 100, *["defg"] * 300]
     made = answers(TorchEngine(copying_model), Letters(), sentences, watch=done.append)
     assert [answer.whole for answer in made[:3]] == [True, True, False]
-    assert made[0].ended and made[1] == Answer("") and sum(done) == 303 and len(done) == 2
+    assert made[0].ended and made[1] == PlainTranslation("") and sum(done) == 303 and len(done) == 2
     assert [answer.text for answer in made] == translate(TorchEngine(copying_model), Letters(), sentences)
 
 

@@ -45,7 +45,7 @@ def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
     return [pairs[number] for number in np.random.default_rng(0).permutation(len(pairs))[:count]]
 
 
-def judge(engine: Engine, tokenizer: Tokenizer, pairs: Sequence[Pair], watch: Watch) -> Scores:
+def score_pairs(engine: Engine, tokenizer: Tokenizer, pairs: Sequence[Pair], watch: Watch) -> Scores:
     """Return the scores of the translations of all pairs; `watch` is called with the progress."""
     hypotheses = decode(engine, tokenizer, [source for source, _ in pairs], watch)
     return score(hypotheses, [target for _, target in pairs])

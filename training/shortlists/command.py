@@ -8,7 +8,7 @@ import numpy as np
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
 from txport.runtime.calls.requests import Call, ignore_warnings
-from txport.runtime.console.flags import refuse_unused
+from txport.runtime.console.flags import THREADS, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -56,7 +56,7 @@ MAX_LOSS = 0.1
 @click.option("--max-loss", "--most-loss", "max_loss", type=click.FloatRange(0), default=MAX_LOSS, show_default=True,
               help="Maximum loss of BLEU. Nothing is written if the loss is larger.")  # fmt: skip
 @click.option("--no-check", is_flag=True, help="Skip the comparison of BLEU.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads per operator. [default: one per core]")
+@THREADS
 def main(
     bundle: Path, source: Path | None, target: Path | None, alignments: Path | None, table: Path | None,
     frequent: int, candidates: int, check_source: Path | None, check_reference: Path | None, max_loss: float,

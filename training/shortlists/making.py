@@ -8,7 +8,7 @@ from sacrebleu.metrics.bleu import BLEU
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.shortlist import Shortlist
 from txport.runtime.calls.requests import Call, ignore_warnings
-from txport.runtime.calls.search_options import Model
+from txport.runtime.calls.search_options import ModelFacts
 from txport.runtime.engine import Engine, Int64
 from txport.runtime.errors import InputError
 from txport.runtime.options import Options
@@ -84,7 +84,7 @@ def quality(
     references: Sequence[str],
 ) -> Quality:
     """Translate sentences greedily, with and without a shortlist, and compare both with the references."""
-    model = Model(manifest.tokens, manifest.model.target_vocabulary, shortlist=shortlist)
+    model = ModelFacts(manifest.tokens, manifest.model.target_vocabulary, shortlist=shortlist)
     made: list[list[list[int]]] = []
     words: list[int] = []
     for listed in (True, False):

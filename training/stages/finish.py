@@ -10,7 +10,7 @@ import torch
 from txport.models.checkpoint import save_checkpoint
 from txport.runtime.console.words import plural
 from txport.training.evaluation import Scores
-from txport.training.run.decoding import drawn, judge
+from txport.training.run.decoding import drawn, score_pairs
 from txport.training.run.progress import RunProgress
 from txport.training.stages.fit import Fitted
 from txport.training.stages.prepare import Run
@@ -57,7 +57,7 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
     tested = drawn(corpus.test, recipe.training.max_minutes)
     if len(tested) < len(corpus.test):
         _log.info("the test is on %d of %d sentences, always the same", len(tested), len(corpus.test))
-    test = judge(TorchEngine(module.model), run.tokenizer, tested, progress.watch("testing"))
+    test = score_pairs(TorchEngine(module.model), run.tokenizer, tested, progress.watch("testing"))
     progress.phase("saving")
     held_out: dict[str, str] = {}
     for source, target in [*corpus.test, *corpus.validation]:

@@ -141,7 +141,7 @@ def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: 
         "step": options.max_steps,
         "epoch": options.max_epochs,
     }
-    until = " or ".join(f"{value:g} {unit}{'' if value == 1 else 's'}" for unit, value in ends.items() if value)
+    until = " or ".join(f"{value:g} {unit}{'s' * (value != 1)}" for unit, value in ends.items() if value)
     if options.validate_every:
         every = f"every {plural(options.validate_every, 'step')}"
     else:

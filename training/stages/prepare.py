@@ -33,7 +33,7 @@ def is_first_process() -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunContext:
     """Directories and display of a run.
 
     Attributes:
@@ -107,46 +107,46 @@ class Run:
     estimate: SpeedEstimate = field(default_factory=SpeedEstimate)
 
     @classmethod
-    def fresh(cls, recipe: Recipe, place: Place) -> "Run":
+    def fresh(cls, recipe: Recipe, context: RunContext) -> "Run":
         """Return a new run with random weights."""
-        place.check()
-        corpus = place.corpus(recipe)
-        estimate = place.begin(recipe, corpus)
-        place.train_tokenizer(corpus)
-        return cls._ready(place.directory.stored(), place, corpus, estimate=estimate)
+        context.check()
+        corpus = context.corpus(recipe)
+        estimate = context.begin(recipe, corpus)
+        context.train_tokenizer(corpus)
+        return cls._ready(context.directory.stored(), context, corpus, estimate=estimate)
 
     @classmethod
-    def continued(cls, recipe: Recipe, place: Place, checkpoint: Path) -> "Run":
+    def continued(cls, recipe: Recipe, context: RunContext, checkpoint: Path) -> "Run":
         """Return a new run with the weights, the model and the tokenizer of a checkpoint."""
-        place.check()
+        context.check()
         if is_first_process():
             start = Start.read(recipe, checkpoint)
             _check_positions(recipe, start.config)
             with torch.device("meta"):  # names only
                 freeze(Transformer(start.config), recipe.training.freeze)
-        corpus = place.corpus(recipe)
+        corpus = context.corpus(recipe)
         estimate = SpeedEstimate()
         if is_first_process():
             check_fit(start.tokenizer(), start.config.unk_id, corpus.train, checkpoint)
             _log.info("continues from %s with its model and tokenizer", checkpoint)
-            estimate = place.begin(start.recipe(recipe), corpus)
-            start.keep(place.directory.path)
-        place.directory.wait_for_tokenizer()
-        return cls._ready(place.directory.stored(), place, corpus, weights=checkpoint, estimate=estimate)
+            estimate = context.begin(start.recipe(recipe), corpus)
+            start.keep(context.directory.path)
+        context.directory.wait_for_tokenizer()
+        return cls._ready(context.directory.stored(), context, corpus, weights=checkpoint, estimate=estimate)
 
     @classmethod
-    def resumed_from(cls, recipe: Recipe, place: Place) -> "Run":
+    def resumed_from(cls, recipe: Recipe, context: RunContext) -> "Run":
         """Return the run of a directory, which continues from its saved state with the limits of this recipe."""
         # Each process for itself: the recipe that the first one writes may come too late for the others.
-        recipe = place.directory.resume(recipe, write=is_first_process())
-        corpus = place.corpus(recipe)
-        place.train_tokenizer(corpus)
-        return cls._ready(recipe, place, corpus, resumed=True)
+        recipe = context.directory.resume(recipe, write=is_first_process())
+        corpus = context.corpus(recipe)
+        context.train_tokenizer(corpus)
+        return cls._ready(recipe, context, corpus, resumed=True)
 
     @classmethod
-    def _ready(cls, recipe: Recipe, place: Place, corpus: Corpus, **origin: Any) -> "Run":
+    def _ready(cls, recipe: Recipe, context: RunContext, corpus: Corpus, **origin: Any) -> "Run":
         """Return the run of a directory that has its tokenizer."""
-        directory = place.directory
+        directory = context.directory
         start = directory.start_of(recipe)
         if start is not None:
             return cls(directory, recipe, corpus, start.tokenizer(), start.config, start.generation, **origin)

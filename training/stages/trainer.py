@@ -85,9 +85,11 @@ def _callbacks(
         DivergenceCheck(interruption),
         ModelCheckpoint(run.state, filename="best", monitor=monitor, mode=mode, enable_version_counter=False),
     ]
-    callbacks += [LastValidations(run.state, options.average_last)] if options.keep == "average" else []
+    if options.keep == "average":
+        callbacks.append(LastValidations(run.state, options.average_last))
     callbacks.append(StateSaver(run, interruption))  # after what it saves the state of
-    callbacks += [] if options.validate_every else [Pace()]
+    if not options.validate_every:
+        callbacks.append(Pace())
     if options.patience:
         callbacks.append(EarlyStopping(monitor, patience=options.patience, mode=mode))
     if options.stop_at is not None:

@@ -45,7 +45,7 @@ void Scorer::check_target(const Ids& ids, const std::string& what) const {
 }
 
 std::vector<Score> Scorer::score(const Call& call, const std::vector<std::string_view>& sentences,
-                                 const std::vector<Answer>& answers) const {
+                                 const std::vector<GivenTarget>& answers) const {
   check_pairs(sentences.size(), answers.size());
   std::vector<Sentence> requests;
   for (std::size_t i = 0; i < sentences.size(); ++i) {
@@ -130,7 +130,7 @@ Alignment Scorer::alignment(const Sentence& sentence, const Translation& transla
 }
 
 // Return the checked ids of a given translation.
-Ids Scorer::target_of(const Answer& answer, const Sentence& sentence, const std::string& what) const {
+Ids Scorer::target_of(const GivenTarget& answer, const Sentence& sentence, const std::string& what) const {
   Ids ids;
   if (const auto* text = std::get_if<std::string_view>(&answer)) {
     check_utf8(*text, what);

@@ -18,7 +18,7 @@
 namespace txport::core {
 
 // A given translation: text, which is tokenized and gets eos, or ids in the form of `Translation::ids`.
-using Answer = std::variant<std::string_view, Ids>;
+using GivenTarget = std::variant<std::string_view, Ids>;
 
 // Runs the graphs of tx-export --with-attention on complete sentences. Threads may share a scorer. The arguments of the
 // constructor must outlive it.
@@ -37,7 +37,7 @@ class Scorer {
   // differ, a text is empty or too long, or an id is outside the vocabulary; BundleError: the bundle was exported
   // without the graph for scores.
   std::vector<Score> score(const Call& call, const std::vector<std::string_view>& sentences,
-                           const std::vector<Answer>& answers) const;
+                           const std::vector<GivenTarget>& answers) const;
 
   // Score complete source and target ids, in the form that `Translator::translate_ids` reads and returns.
   std::vector<Score> score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const;
@@ -58,7 +58,7 @@ class Scorer {
   std::unique_ptr<TeacherForcing> forcing_;
 
   Alignment alignment(const Sentence& sentence, const Translation& translation, const FloatMatrix& attention) const;
-  Ids target_of(const Answer& answer, const Sentence& sentence, const std::string& what) const;
+  Ids target_of(const GivenTarget& answer, const Sentence& sentence, const std::string& what) const;
   void check_target(const Ids& ids, const std::string& what) const;
   std::vector<Score> scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const;
 };

@@ -150,8 +150,8 @@ std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Opti
   return queue_->submit(job->sentence.request, std::move(of_ids), seconds);
 }
 
-std::vector<Score> Translator::score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
-                                     const Options& options) const {
+std::vector<Score> Translator::score(const std::vector<std::string_view>& sentences,
+                                     const std::vector<GivenTarget>& answers, const Options& options) const {
   return scorer_->score(call(options), sentences, answers);
 }
 

@@ -91,7 +91,7 @@ class Translator {
   Queue& queue() const { return *queue_; }
 
   // Score given translations, and embed sentences; see the methods of `Scorer` with the same names.
-  std::vector<Score> score(const std::vector<std::string_view>& sentences, const std::vector<Answer>& answers,
+  std::vector<Score> score(const std::vector<std::string_view>& sentences, const std::vector<GivenTarget>& answers,
                            const Options& options) const;
   std::vector<Score> score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const;
 

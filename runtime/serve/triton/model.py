@@ -27,7 +27,7 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                Answer(self.translator, request, sender)
+                PendingResponse(self.translator, request, sender)
             except Exception as error:  # the caller's mistake, or a queue that is full
                 _send(sender, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
 
@@ -36,7 +36,7 @@ class TritonPythonModel:
         self.translator.close()
 
 
-class Answer:
+class PendingResponse:
     """The answer to one request: sent when its last text is done.
 
     Args:

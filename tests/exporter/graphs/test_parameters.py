@@ -22,8 +22,7 @@ from txport.models.config import preset
 from txport.models.positions import rotations
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.parameter_rules import parameter_faults
-from txport.runtime.bundle.parameters import WEIGHTS, Parameter, Parameters
-from txport.runtime.bundle.schema import Dimensions, FileEntry, Range
+from txport.runtime.bundle.schema import WEIGHTS, Dimensions, FileEntry, Parameter, Parameters, Range
 
 LENGTH = 32  # of positions; `test_export` has fewer than the model
 

@@ -43,7 +43,7 @@ def verify(bundle: Path, checkpoint: Path, sentences: int = 40) -> Any:
     loaded = load_checkpoint(checkpoint)
     limits = Manifest.load(bundle).limits
     sample = choose_sample(loaded, sentences, limits.source, limits.target)
-    return Verifier(loaded, sample, 5, SILENT).verify_bundle(bundle)
+    return Verifier(loaded, sample, 5, SILENT).verify_bundle(bundle, Manifest.load(bundle))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_no_time_left_is_a_failure(bundle: Path, checkpoint: Path, tmp_path: Pat
     loaded, limits = load_checkpoint(checkpoint), Manifest.load(bundle).limits
     sample = choose_sample(loaded, 40, limits.source, limits.target)
     with pytest.raises(CheckFailed, match="has compared 32 of 40 sentences in 1e-09 minutes: give more by --verify"):
-        Verifier(loaded, sample, 1, SILENT, minutes=1e-9).verify_bundle(bundle)
+        Verifier(loaded, sample, 1, SILENT, minutes=1e-9).verify_bundle(bundle, Manifest.load(bundle))
     options = ExportOptions(lowerings=("ort",), minutes=1e-9, sentences=40, singles=1, force=True)
     with pytest.raises(CheckFailed, match="give more by --verify-minutes"):
         export_bundle(checkpoint, tmp_path / "bundle", options)

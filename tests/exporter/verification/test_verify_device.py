@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from memory_device import MemoryDevice
 from toy import BUNDLE, answer
-from txport.exporter.verification.golden import verify_golden
+from txport.exporter.golden import verify_golden
 from txport.exporter.verify_command import main as command
 from txport.runtime.bundle.manifest import Manifest, list_files
 from txport.runtime.device.engine import DeviceEngine

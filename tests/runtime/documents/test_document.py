@@ -156,7 +156,7 @@ def test_a_callback_that_raises_ends_its_document_only(translator: Translator) -
 
 def test_a_queue_that_is_full_refuses_a_document_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     with Translator(toy.BUNDLE) as translator:
-        queue = translator._owners.queue
+        queue = translator._bundle._owners.queue
         monkeypatch.setattr(queue, "_max_waiting", 1)
         hold, held = threading.Event(), threading.Event()
 

@@ -8,8 +8,7 @@ import pytest
 from patches import DATA, Value
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.parameters import Architecture, Parameters
-from txport.runtime.bundle.schema import Verification
+from txport.runtime.bundle.schema import Architecture, Parameters, Verification
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import MissingLibrary, TxportError

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Int64
 from txport.runtime.engines.native import NativeEngine, missing
-from txport.runtime.engines.native_beam import NativeBeamSearch
-from txport.runtime.engines.native_beams import NativeBeams
+from txport.runtime.engines.native_beams import NativeBeams, NativeBeamSearch
 from txport.runtime.errors import InputError
 from txport.runtime.search.beam import BeamSearch
 from txport.runtime.search.decoding import decode_all, policy_of

@@ -1,64 +1,86 @@
 #include "documents/abbreviations.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
+#include <sstream>
+#include <utility>
 
+#include "text/letters.hpp"
 #include "utf8.hpp"
 
 namespace txport::core {
 
 namespace {
 
-struct Table {
-  std::string_view code;  // of a language; empty for any language
-  bool ordinals;
-  std::string_view never, before_numbers, starters;  // words with a space after each
-};
-
-struct Code {
-  std::string_view code, of;
-};
-
+constexpr std::string_view kTables =
 #include "documents/abbreviations.inc"
+    ;
 
 bool is_ascii_letter(char byte) { return ('a' <= byte && byte <= 'z') || ('A' <= byte && byte <= 'Z'); }
 
-// Return the two-letter code of a language: "de" for "deu_Latn" and "de_DE".
+// Return the code of a language: "deu" for "deu_Latn", "de" for "de_DE".
 std::string code_of(std::string_view language) {
   const auto* const start = std::find_if(language.begin(), language.end(), is_ascii_letter);
   std::string code(start, std::find_if_not(start, language.end(), is_ascii_letter));
   for (char& letter : code) {
     if (letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
   }
-  const auto* const found =
-      std::find_if(std::begin(kCodes), std::end(kCodes), [&](const Code& each) { return each.code == code; });
-  return found == std::end(kCodes) ? code : std::string(found->of);
+  return code;
 }
 
-void add(std::unordered_set<std::u32string>& to, std::string_view words) {
-  for (std::size_t end = words.find(' '); end != std::string_view::npos; end = words.find(' ')) {
-    to.insert(characters_of(words.substr(0, end)));
-    words.remove_prefix(end + 1);
+// The capital of a small letter of the tables.
+char32_t upper(char32_t letter) {
+  const auto is_in = [letter](char32_t first, char32_t last) { return first <= letter && letter <= last; };
+  if (is_in(U'a', U'z') || (is_in(0xE0, 0xFE) && letter != 0xF7) || is_in(0x3B1, 0x3C9) || is_in(0x430, 0x44F))
+    return letter - 0x20;
+  if (is_in(0x450, 0x45F)) return letter - 0x50;
+  return (is_in(0x100, 0x17F) || letter >= 0x460) && is_lower(letter) ? letter - 1 : letter;
+}
+
+// A word in lower case, with a capital, and in capitals.
+void add_forms(std::unordered_set<std::u32string>& to, std::u32string word) {
+  to.insert(word);
+  for (char32_t& letter : word) {
+    letter = upper(letter);
+    if (&letter == &word.front()) to.insert(word);
   }
+  to.insert(std::move(word));
 }
 
-void add(Abbreviations& to, const Table& table) {
-  add(to.never, table.never);
-  add(to.before_numbers, table.before_numbers);
-  add(to.starters, table.starters);
+void add(Abbreviations& to, std::string_view kind, std::string_view word) {
+  if (kind == "never") add_forms(to.never, characters_of(word));
+  if (kind == "before_numbers") add_forms(to.before_numbers, characters_of(word));
+  if (kind == "starters") to.starters.insert(characters_of(word));
 }
 
+// The tables of txport.runtime.documents.abbreviations, which describes their form.
 struct All {
   std::map<std::string, Abbreviations, std::less<>> by_code;
+  std::map<std::string, std::string, std::less<>> codes;
   Abbreviations all_languages;
 
   All() {
-    for (const Table& table : kTables) {
-      Abbreviations& entry = by_code[std::string(table.code)];
-      entry.ordinals = table.ordinals;
-      add(entry, table);
-      add(all_languages, table);
+    std::istringstream words{std::string(kTables)};
+    std::string kind;
+    std::string language;
+    for (std::string word; words >> word;) {
+      const std::size_t separator = word.find(word.back() == ':' ? '.' : '=');
+      if (word.back() == ':') {
+        kind = word.substr(0, std::min(separator, word.size() - 1));
+        language = separator == std::string::npos ? "" : word.substr(separator + 1, word.size() - separator - 2);
+      } else if (kind == "codes") {
+        codes[word.substr(0, separator)] = word.substr(separator + 1);
+      } else if (kind == "ordinals") {
+        by_code[word].ordinals = true;
+      } else {
+        add(by_code[language], kind, word);
+        add(all_languages, kind, word);
+      }
+    }
+    const Abbreviations& any = by_code[""];
+    for (auto& [code, own] : by_code) {
+      own.never.insert(any.never.begin(), any.never.end());
+      own.before_numbers.insert(any.before_numbers.begin(), any.before_numbers.end());
     }
   }
 };
@@ -68,7 +90,9 @@ struct All {
 const Abbreviations& abbreviations_of(std::string_view language) {
   static const All all;
   if (language.empty()) return all.all_languages;
-  const auto found = all.by_code.find(code_of(language));
+  const std::string code = code_of(language);
+  const auto longer = all.codes.find(code);
+  const auto found = all.by_code.find(longer == all.codes.end() ? code : longer->second);
   return found == all.by_code.end() ? all.by_code.find("")->second : found->second;
 }
 

@@ -1,5 +1,5 @@
-// Abbreviations whose full stop does not end a sentence, by language. The tables equal those of
-// txport.runtime.documents.abbreviations.
+// Abbreviations whose full stop does not end a sentence, by language. The tables are in abbreviations.inc, which Python
+// also reads.
 #pragma once
 
 #include <string>

@@ -236,7 +236,7 @@ def test_text(tmp_path: Path) -> None:
 
 
 def test_the_documented_file_is_an_example() -> None:
-    readme = (Path(__file__).parents[3] / "models" / "README.md").read_text()
+    readme = (Path(__file__).parents[4] / "models" / "README.md").read_text()
     (block,) = re.findall(r"^```json\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
     assert json.loads(block)["names"] == NAMES
     description = decode(TorchDescription, json.loads(block), "torch.json")
