@@ -13,7 +13,7 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import OFFSET
-from txport.models.importers.settings import read_json
+from txport.models.importers.settings import tokenizer_settings
 from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES, MBART, PYTHON
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.models.importers.tokenizers.languages import (
@@ -102,15 +102,15 @@ def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -
 
 def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
     """The languages by their order, and whether this is mBART-50; PLBart names its list."""
-    tokenizer = read_json(model.directory / "tokenizer_config.json", optional=True)
+    tokenizer = tokenizer_settings(model.directory)
     if model.fields.get("model_type") == "plbart":
-        return CODES["multi" if tokenizer.get("language_codes") == "multi" else "base"], False
-    stated = tokenizer.get("tokenizer_class")
+        return CODES["multi" if tokenizer.optional("language_codes", str) == "multi" else "base"], False
+    stated = tokenizer.optional("tokenizer_class", str)
     # mBART starts the decoder from the target language, mBART-50 from eos and forces the language.
     if stated is None:
         fifty = ours.bos_id == ours.eos_id
     else:
-        fifty = "50" in str(stated)
+        fifty = "50" in stated
     return f"{CODES['mbart']} {CODES['mbart50']}" if fifty else CODES["mbart"], fifty
 
 
@@ -134,8 +134,8 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
         prefix = model.forced_start(ours.target_vocabulary)
     else:
         prefix = ()
-    stated = read_json(model.directory / "tokenizer_config.json", optional=True)
-    silent = codes == CODES["base"] and stated.get("src_lang") is None
+    stated = tokenizer_settings(model.directory).optional("src_lang", str)
+    silent = codes == CODES["base"] and stated is None
     if silent and options.source_language is None:
         # As Hugging Face's tokenizer has it, and so all models that were trained with it as it is published.
         model.notes.append("texts contain no language, as tokenizer_config.json has it: --source-language sets one")

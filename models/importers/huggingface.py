@@ -177,7 +177,7 @@ class HuggingFaceModel(Settings):
             f"{stack}.embed_tokens.weight" for stack in stacks or (f"{self.prefix}encoder", f"{self.prefix}decoder")
         ]
         source, target = (side if plan.has(side) else common for side in sides)
-        tied = bool(self.fields.get("tie_word_embeddings", True)) and not self._untied
+        tied = self.get("tie_word_embeddings", True, bool) and not self._untied
         projection = head if plan.has(head) else target
         if not tied and projection != head:
             raise CheckpointError(f"{plan.source} lacks {head}, although {self.file} sets tie_word_embeddings = false")
@@ -191,7 +191,7 @@ class HuggingFaceModel(Settings):
         vocabulary = self.get("vocab_size", kind=int)
         self.check_rows(source, fields["source_vocabulary"], "vocab_size", vocabulary)
         if not shared:
-            vocabulary = self.fields.get("decoder_vocab_size") or vocabulary
+            vocabulary = self.optional("decoder_vocab_size", int) or vocabulary
             self.check_rows(target, fields["target_vocabulary"], "decoder_vocab_size", vocabulary)
         return {**fields, "projection_bias": self.projection_bias(vocabulary)}
 

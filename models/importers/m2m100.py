@@ -15,7 +15,7 @@ from txport.models.hub.source import SMALL100_MARK
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, LayerNames, map_layers, offset_sinusoids
-from txport.models.importers.settings import read_json
+from txport.models.importers.settings import tokenizer_settings
 from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES, PYTHON, SEAMLESS
 from txport.models.importers.tokenizers.languages import CODES, chosen_language, default_languages
 from txport.models.importers.tokenizers.multilingual import (
@@ -49,7 +49,7 @@ def m2m100_kind(directory: Path, config: Mapping[str, Any]) -> str:
     Raises:
         CheckpointError: it has the shape of SMaLL-100, and nothing specifies which it is.
     """
-    stated = read_json(directory / "tokenizer_config.json", optional=True).get("tokenizer_class")
+    stated = tokenizer_settings(directory).optional("tokenizer_class", str)
     if (directory / SMALL100_MARK).is_file() or "small100" in str(stated).lower():
         return "small100"
     layers = config.get("encoder_layers"), config.get("decoder_layers")
@@ -122,8 +122,7 @@ def _imported(
 
 
 def _codes(directory: Path) -> str:
-    stated = read_json(directory / "tokenizer_config.json", optional=True)
-    codes = CODES.get(str(stated.get("language_codes")), CODES["m2m100"])
+    codes = CODES.get(str(tokenizer_settings(directory).optional("language_codes", str)), CODES["m2m100"])
     # NLLB's directories list their languages; these codes would be wrong for it.
     if (directory / "vocab.json").exists():
         return codes
@@ -138,7 +137,6 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     directory = model.directory
     if not options.tokenizer:
         return without_tokenizer(model, ours, options, CODES["m2m100"])
-    stated = read_json(directory / "tokenizer_config.json", optional=True)
     if (directory / "vocab.json").is_file():
         around = PYTHON
     elif _is_seamless(model):
@@ -150,7 +148,7 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
     before: Affix = ("source_language",)
     after: Affix = (ours.eos_id,)
-    if stated.get("legacy_behaviour") is True:
+    if tokenizer_settings(directory).optional("legacy_behaviour", bool) is True:
         before, after = (), (ours.eos_id, "source_language")
     return described(tokenizer, before, after, ("target_language",), languages)
 

@@ -14,7 +14,7 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.plan import ImportPlan
-from txport.models.importers.settings import read_json
+from txport.models.importers.settings import tokenizer_settings
 from txport.models.importers.tokenizers.added_tokens import PYTHON, added_tokens, with_added
 from txport.models.importers.tokenizers.languages import chosen_language
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
@@ -73,7 +73,7 @@ def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
 
 def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[TokenizerParts, int]:
     """Return the tokenizer, and the id of unknown pieces."""
-    separate = bool(read_json(directory / "tokenizer_config.json", optional=True).get("separate_vocabs", False))
+    separate = tokenizer_settings(directory).optional("separate_vocabs", bool) is True
     source_file = directory / "vocab.json"
     source = read_vocabulary(source_file, ours.source_vocabulary)
     if separate:

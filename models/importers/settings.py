@@ -45,6 +45,16 @@ class Settings:
             raise CheckpointError(f"{self.file}: {name} must be a finite number, not {value!r}")
         return value
 
+    def optional(self, name: str, kind: type) -> Any:
+        """Return a field of this type; None where it is missing or null.
+
+        Raises:
+            CheckpointError: it is of another type.
+        """
+        if self.fields.get(name) is None:
+            return None
+        return self.get(name, kind=kind)
+
     def same(self, first: str, second: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
         """Return a field that our model has once for both sides; arguments and errors as for `get`.
 
@@ -133,6 +143,16 @@ def read_json(file: Path, *, optional: bool = False, advice: str = "or give the 
     if not isinstance(value, dict):
         raise CheckpointError(f"{file} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+def tokenizer_settings(directory: Path) -> Settings:
+    """Return the fields of a directory's tokenizer_config.json; none if it has no such file.
+
+    Raises:
+        CheckpointError: it is not a JSON object.
+    """
+    file = directory / "tokenizer_config.json"
+    return Settings(file, read_json(file, optional=True))
 
 
 def one_file(path: Path, preferred: tuple[str, ...], endings: tuple[str, ...] = ("pt",)) -> Path:

@@ -49,7 +49,7 @@ def _fields(model: HuggingFaceModel) -> dict[str, Any]:
         "head_dim": model.get("d_kv", kind=int),
         "ffn": model.get("d_ff", kind=int),
         "encoder_layers": layers,
-        "decoder_layers": model.fields.get("num_decoder_layers") or layers,
+        "decoder_layers": model.optional("num_decoder_layers", int) or layers,
         "norm": "pre",
         "norm_kind": "rms",
         "layer_norm_epsilon": model.get("layer_norm_epsilon", 1e-6, float),
@@ -91,10 +91,10 @@ def _scaled(model: HuggingFaceModel) -> bool:
 
     Files of transformers 5 have a field for it. In older files it follows from the tie, which version 5 writes for all.
     """
-    tied = model.fields.get("tie_word_embeddings", True) is not False
+    tied = model.get("tie_word_embeddings", True, bool)
     if model.fields.get("model_type") == "mt5":
         return tied and str(model.fields.get("transformers_version", "")).startswith("4.")
-    return bool(model.fields.get("scale_decoder_outputs", tied))
+    return model.get("scale_decoder_outputs", tied, bool)
 
 
 def _layers(plan: ImportPlan, ours: Config) -> None:

@@ -24,6 +24,8 @@ _MEMBERS = ("model_state_dict", "state_dict", "model", "net", "model_state", "ne
 _DICTIONARIES = [
     (dict, f"{package}.utilities.data.AttributeDict") for package in ("lightning.fabric", "lightning_fabric")
 ]
+_AVERAGED = "n_averaged"  # a counter beside the weights in torch.optim.swa_utils.AveragedModel
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _SAFETENSORS = "model.safetensors"
 _TORCH = "pytorch_model.bin"
 
@@ -220,7 +222,7 @@ def tensors_of(value: object, file: Path) -> dict[str, Stored]:
 def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
     """Return a state dict, or the one inside a checkpoint with other members (an optimizer, an epoch, hyperparameters).
 
-    Names lose what DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) put into them.
+    Names lose what DistributedDataParallel and AveragedModel (`module.`) and torch.compile (`_orig_mod.`) add.
 
     Raises:
         CheckpointError: there is none, or there are several.
@@ -231,15 +233,17 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
         found = value
     else:
         found = _member(value, file)
-    names = {name: plain_name(name) for name in found}
+    names = {name: plain_name(name) for name in found if name != _AVERAGED}
     while all(name.startswith("module.") for name in names.values()):
         names = {name: short.removeprefix("module.") for name, short in names.items()}
-    return {names[name]: tensor for name, tensor in found.items()}
+    return {names[name]: found[name] for name in names}
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what torch.compile puts into it."""
-    return name.replace("_orig_mod.", "")
+    """Return a name without what torch.compile, FSDP and activation checkpoints put into it."""
+    for part in _WRAPPERS:
+        name = name.replace(part, "")
+    return name
 
 
 def _is_state_dict(value: object) -> bool:
@@ -261,9 +265,7 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
         raise CheckpointError(
             f"{file} holds several state dicts ({', '.join(members)}): save the one of the model alone"
         )
-    inner = [
-        member for member in value.values() if isinstance(member, Mapping) and any(map(_is_state_dict, _known(member)))
-    ]
+    inner = [member for member in value.values() if isinstance(member, Mapping) and _holds_state_dict(member)]
     if len(inner) == 1:
         return _member(inner[0], file)
     name = next(name for name, tensor in value.items() if not isinstance(name, str) or not isinstance(tensor, Tensor))
@@ -272,9 +274,12 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
     )
 
 
-def _known(value: Mapping[Any, Any]) -> list[object]:
-    """Return the members that have the names of state dicts."""
-    return [value[name] for name in _MEMBERS if name in value]
+def _holds_state_dict(value: Mapping[Any, Any], depth: int = 4) -> bool:
+    """Return whether a member with the name of a state dict is one, or holds one, to a depth."""
+    known = [value[name] for name in _MEMBERS if name in value]
+    if any(map(_is_state_dict, known)):
+        return True
+    return depth > 1 and any(isinstance(member, Mapping) and _holds_state_dict(member, depth - 1) for member in known)
 
 
 def _loaded(tensor: Tensor) -> Stored:

@@ -12,6 +12,8 @@ from txport.runtime.text.alignment import Span
 # Of Rust's \w, beside letters, marks, decimal digits and connectors: joiners, and letters in circles and squares.
 _WORD = re.compile("[\u200c\u200d\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]")
 _WORD_CATEGORIES = ("Nd", "Nl", "Pc")
+_RUN = re.compile(r"\s{2,}")
+WORD = "\u2581"  # with which SentencePiece marks the beginning of a word
 
 
 class Normalised(NamedTuple):
@@ -156,11 +158,29 @@ class WithAdded:
         if normal is None:
             whole = part
         else:
-            whole = Part(normal.text, [part.places[place] for place in normal.places], None)
+            whole = Part(self._marked(normal, part.text), [part.places[place] for place in normal.places], None)
         found = self._normalised.split(whole)
         if any(each.token is not None for each in found):
-            return found
+            return [each._replace(text=each.text.replace(WORD, " ")) for each in found]
         return [part]
+
+    def _marked(self, normal: Normalised, text: str) -> str:
+        """Return a normalised text, with marks of words for several spaces in a row if tokens do not take those.
+
+        The normaliser of SeamlessM4T's tokenizer.json makes such marks, which are not white space.
+
+        Args:
+            normal: the normalised text.
+            text: the text before normalisation.
+        """
+        if self._added.spaces != "kept_before_normalized":
+            return normal.text
+        runs = {place for match in _RUN.finditer(text) for place in range(*match.span())}
+        last = len(normal.text) - 1
+        return "".join(
+            WORD if letter == " " and i < last and normal.places[i] in runs else letter
+            for i, letter in enumerate(normal.text)
+        )
 
     def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
         """Return the ids of a part, and the characters of the part that each one stands for."""

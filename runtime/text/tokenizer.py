@@ -19,14 +19,12 @@ from txport.runtime.bundle.tokenizer_schema import (
 )
 from txport.runtime.errors import BundleError, EngineError, InputError, is_failure
 from txport.runtime.libraries import needs
-from txport.runtime.text.added_tokens import Normalised, WithAdded
+from txport.runtime.text.added_tokens import WORD, Normalised, WithAdded
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.unknown import blocks, located, shortened
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
-
-_WORD = "\u2581"  # with which SentencePiece marks the beginning of a word
 
 
 class Tokenizer(Protocol):
@@ -126,7 +124,7 @@ class Pieces(Side):
         It reads the text twice, since white space at the ends would be removed, and not be seen.
         """
         ids = self._processor.encode(text * 2, out_type=int)
-        return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(_WORD)])
+        return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(WORD)])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids.
@@ -157,10 +155,9 @@ class Pieces(Side):
 
     def space(self) -> list[int]:
         """Return the ids of a space alone."""
-        piece = "\u2581"
         if self._vocabulary is None:
-            return [self._processor.piece_to_id(piece)]
-        return self._vocabulary.ids([piece])
+            return [self._processor.piece_to_id(WORD)]
+        return self._vocabulary.ids([WORD])
 
     @cached_property
     def _normalises(self) -> bool:
@@ -195,7 +192,7 @@ def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str
         if processor.is_byte(piece.id):
             part = text[piece.begin : piece.end]
         else:
-            part = piece.piece.replace("\u2581", " ")
+            part = piece.piece.replace(WORD, " ")
         # From the end, since a space in front may be of none of the text's characters.
         places += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
         parts.append(part)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import sentencepiece
-from txport.models.importers.settings import read_json
+from txport.models.importers.settings import read_json, tokenizer_settings
 from txport.runtime.bundle.tokenizer_schema import AddedToken, AddedTokens
 from txport.runtime.errors import CheckpointError
 
@@ -165,8 +165,8 @@ def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> 
     listed = listed_tokens(directory)
     taken = {token.id for token in listed.values()} | set(languages)
     if _masks(directory) is _SENTINEL and "<extra_id_0>" not in listed:
-        count = read_json(directory / "tokenizer_config.json", optional=True).get("extra_ids", _SENTINELS)
-        taken |= set(range(first, first + (count if isinstance(count, int) else 0)))
+        count = tokenizer_settings(directory).get("extra_ids", _SENTINELS, int)
+        taken |= set(range(first, first + min(count, rows)))
     last = max((token for token in taken if token < rows), default=0)
     gaps = sorted(set(range(first, last)) - taken)
     if gaps and gaps[0] - 1 in languages and "<mask>" not in listed:
@@ -231,11 +231,11 @@ def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[Adde
                 continue
             if not name.endswith("_token") and name not in _LISTS:
                 continue
-            for item in _items(value):
+            for item in tokens_in(value):
                 yield from _special(item)
 
 
-def _items(value: Any) -> list[Any]:
+def tokens_in(value: Any) -> list[Any]:
     """Return the tokens of a field: one, a list, or an object of names and tokens."""
     if isinstance(value, dict) and "content" not in value:
         return list(value.values())

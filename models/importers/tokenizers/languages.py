@@ -5,8 +5,8 @@ from pathlib import Path
 
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import ImportOptions
-from txport.models.importers.settings import read_json
-from txport.models.importers.tokenizers.added_tokens import language_of, listed_tokens
+from txport.models.importers.settings import read_json, tokenizer_settings
+from txport.models.importers.tokenizers.added_tokens import language_of, listed_tokens, tokens_in
 from txport.runtime.errors import InputError
 
 # Languages in the order of their ids, for directories that do not list them.
@@ -67,7 +67,7 @@ def _ordered_languages(directory: Path) -> list[str]:
     """Return the directory's own list of languages; empty if it has none."""
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         value = read_json(directory / file, optional=True)
-        tokens = value.get("additional_special_tokens") or value.get("extra_special_tokens") or []
+        tokens = tokens_in(value.get("additional_special_tokens") or value.get("extra_special_tokens"))
         contents = [token.get("content") if isinstance(token, dict) else token for token in tokens]
         if names := [name for content in contents if isinstance(content, str) and (name := language_of(content))]:
             return names
@@ -104,13 +104,12 @@ def default_languages(
 
 def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
     """A language in a field of tokenizer_config.json, perhaps as its token; None if it is none of `languages`."""
-    name = read_json(directory / "tokenizer_config.json", optional=True).get(field)
-    if name in languages:
-        known = name
-    else:
-        known = language_of(str(name))
+    name = tokenizer_settings(directory).optional(field, str)
+    if name is None or name in languages:
+        return name
+    known = language_of(name)
     if known in languages:
-        return str(known)
+        return known
     return None
 
 

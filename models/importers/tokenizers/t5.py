@@ -11,7 +11,7 @@ import sentencepiece
 from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import ImportOptions, TokenizerParts
-from txport.models.importers.settings import read_json
+from txport.models.importers.settings import tokenizer_settings
 from txport.models.importers.tokenizers.added_tokens import (
     KEEPS_SPACES,
     LIBRARY,
@@ -39,7 +39,7 @@ from txport.runtime.errors import CheckpointError
 SPM = ("spiece.model", "spm.model", "sentencepiece.model")
 _JSON = "tokenizer.json"
 # The language of an answer at the beginning of a text, as in MADLAD and fine-tuned mT5.
-_LANGUAGE = re.compile(r"<2([A-Za-z_]+)>")
+_LANGUAGE = re.compile(r"<2([A-Za-z][A-Za-z0-9_-]*)>")
 _PEGASUS_OFFSET = 103
 
 
@@ -50,7 +50,7 @@ def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) 
         CheckpointError: files are missing, damaged or of another model.
         InputError: a language that the model does not have.
     """
-    stated = str(read_json(model.directory / "tokenizer_config.json", optional=True).get("tokenizer_class"))
+    stated = str(tokenizer_settings(model.directory).optional("tokenizer_class", str))
     if not options.tokenizer:
         return ours, TokenizerParts(ids_only(ours.eos_id))
     if "ByT5" in stated:
@@ -85,7 +85,13 @@ def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
         return _parts(file, spm_of_json, _without_special(spm_of_json, file), ours, KEEPS_SPACES)
     data = read_bytes(spm)
     table = _without_special(data, spm)
-    offset = read_json(model.directory / "tokenizer_config.json", optional=True).get("offset", _PEGASUS_OFFSET)
+    settings = tokenizer_settings(model.directory)
+    offset = settings.get("offset", _PEGASUS_OFFSET, int)
+    if not 0 <= offset <= ours.source_vocabulary:
+        raise CheckpointError(
+            f"{settings.file}: offset must be between 0 and the {ours.source_vocabulary} rows of the embedding, "
+            f"not {offset}"
+        )
     return _parts(spm, data, [*[None] * offset, *table], ours, KEEPS_SPACES)
 
 

@@ -350,6 +350,34 @@ def test_a_text_chooses_its_language(json_alone: bool, tmp_path: Path) -> None:
         assert ours.encode(text) == [*default, *theirs(text).input_ids]
 
 
+@pytest.mark.parametrize("json_alone", [False, True])
+def test_names_of_languages(json_alone: bool, tmp_path: Path) -> None:
+    """Names with digits and hyphens."""
+    make(tmp_path / "theirs", vocabulary=200)
+    spiece(tmp_path / "theirs", user_defined_symbols=["<2fr>", "<2zh-CN>", "<2es_419>"])
+    theirs = transformers.T5Tokenizer.from_pretrained(str(tmp_path / "theirs"), extra_ids=0)
+    if json_alone:
+        only_json(tmp_path / "theirs", transformers.T5Tokenizer)
+    ours = opened(import_here(tmp_path / "theirs", tmp_path / "checkpoint", target_language="zh-CN"))
+    for text in ("<2fr> the cat", "<2zh-CN> the cat", "<2es_419>the", "<2fr> the <2zh-CN> cat"):
+        assert without_blank(ours.encode(text), ours) == list(theirs(text).input_ids), text
+    chosen, around = ours.encode_source("the cat", None, "es_419")
+    assert ours.encode("<2es_419> the cat") == around.wrap(chosen)
+
+
+@pytest.mark.parametrize("family", ["t5", "byt5"])
+@pytest.mark.parametrize("special", [False, True])
+def test_languages_that_were_added(family: str, special: bool, tmp_path: Path) -> None:
+    """As people add them to mT5: texts contain them, and nothing has to be chosen."""
+    from added_tokens import TOKEN, saved
+
+    tokens = [TOKEN(name, special=special, normalized=not special) for name in ("<2fr>", "<2zh-CN>")]
+    theirs = saved(family, tmp_path / "theirs", tokens=tokens)
+    ours = opened(import_here(tmp_path / "theirs", tmp_path / "checkpoint"))
+    for text in ("<2fr> the cat", "<2zh-CN>the", " <2fr>  the <2zh-CN> cat", "the cat", "<2xx> the"):
+        assert ours.encode(text) == list(theirs(text).input_ids), text
+
+
 def without_blank(ids: list[int], ours: Any) -> list[int]:
     """Ids without the piece before a language that SentencePiece, and so the model in training, has there."""
     return ids[len(ours.affixes().source_prefix) - 1 :]

@@ -40,6 +40,24 @@ Part whole_of(std::string_view text) {
   return part;
 }
 
+// The letter that stands for several spaces in a row, which tokens of SeamlessM4T's do not take: the normaliser of its
+// tokenizer.json makes marks of words of them, which are not white space.
+constexpr char kRun = '\xff';  // no byte of UTF-8
+
+// Put that letter into a normalised text; `text` is the text before normalisation.
+void mark_runs(Part& normal, std::string_view text) {
+  std::vector<bool> runs(text.size() + 1);
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const std::size_t end = after_space(text, at);
+    const bool several = count_characters(text.substr(at, end - at)) > 1;
+    std::fill_n(runs.begin() + static_cast<std::ptrdiff_t>(at), end - at, several);
+    at = end;  // which is not a space
+  }
+  for (std::size_t i = 0; i + 1 < normal.text.size(); ++i) {
+    if (normal.text[i] == ' ' && runs[normal.positions[i]]) normal.text[i] = kRun;
+  }
+}
+
 bool ends_with_space(std::string_view text) { return before_space(text, text.size()) < text.size(); }
 
 // Change the neighbours of a token as PythonBackend.tokenize of transformers does: the token strips their white space.
@@ -142,12 +160,14 @@ class WithAdded : public Side {
     Part whole = part;
     if (auto normal = inner_->normalised(part.text)) {
       whole = {std::move(normal->text), std::move(normal->positions), nullptr};
+      if (added_.spaces == "kept_before_normalized") mark_runs(whole, part.text);
       for (std::size_t& position : whole.positions) position = part.positions[position];
     }
     Parts tokens;
     normalised_->split(whole.text, [&](const Span& span, const AddedToken* token) {
       tokens.push_back(whole.cut(span.start, span.end, token));
     });
+    for (Part& each : tokens) std::replace(each.text.begin(), each.text.end(), kRun, ' ');
     const bool any = std::any_of(tokens.begin(), tokens.end(), [](const Part& each) { return each.token != nullptr; });
     if (any) std::move(tokens.begin(), tokens.end(), std::back_inserter(parts));
     return any;

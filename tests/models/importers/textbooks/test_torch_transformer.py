@@ -259,11 +259,19 @@ def wrapped(state: dict[str, Tensor], layout: str) -> tuple[dict[str, Any], dict
         }
     if layout == "lightning, short names":
         return {"state_dict": {f"model.{name}": tensor for name, tensor in state.items()}, "global_step": 5}, {}
+    if layout == "averaged":  # torch.optim.swa_utils.AveragedModel
+        return {"n_averaged": torch.tensor(5), **{f"module.{name}": tensor for name, tensor in state.items()}}, {}
+    if layout == "deep":
+        return {"checkpoint": {"model": {"state_dict": state}, **around}}, {}
+    if layout == "activation checkpoints":
+        inner = {name.replace("layers.0.", "layers.0._checkpoint_wrapped_module."): state[name] for name in state}
+        return {"model": inner, **around}, {}
     prefix = {
         "ddp": "module.",
         "compiled": "_orig_mod.",
         "both": "_orig_mod.module.",
         "compiled first": "module._orig_mod.",
+        "sharded": "_fsdp_wrapped_module.",
     }[layout]
     return {"model": {prefix + name: tensor for name, tensor in state.items()}, **around}, {}
 
@@ -283,6 +291,10 @@ def wrapped(state: dict[str, Tensor], layout: str) -> tuple[dict[str, Any], dict
         "compiled",
         "both",
         "compiled first",
+        "sharded",
+        "averaged",
+        "deep",
+        "activation checkpoints",
     ],
 )
 def test_a_checkpoint_of_a_training_loop(layout: str, tmp_path: Path) -> None:
