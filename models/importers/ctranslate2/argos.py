@@ -15,13 +15,15 @@ from txport.models.hub.source import unpack
 from txport.models.importers.ctranslate2.importer import import_ctranslate2
 from txport.models.importers.ctranslate2.model_file import NAME
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
-from txport.models.importers.settings import Settings, read_json
+from txport.models.importers.settings import Settings, one_file, read_json
 from txport.models.importers.tokenizers.vocabulary import vocabulary_bytes
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.errors import CheckpointError, InputError, TxportError
+from txport.runtime.files import file_errors
 
 METADATA = "metadata.json"
+_ENDING = ".argosmodel"
 _MODEL = "model"
 _SENTENCEPIECE = "sentencepiece.model"
 # Argos Translate's arguments for CTranslate2 (argostranslate/translate.py), whose beams end when enough are finished.
@@ -31,8 +33,9 @@ _SETTINGS: dict[str, Any] = {"beam": 4, "length_penalty": 0.2, "early_stopping":
 def is_argos(path: Path) -> bool:
     """Return whether a path is a package, or the directory of an installed one."""
     if path.is_dir():
-        return (path / METADATA).is_file() and (path / _MODEL / NAME).is_file()
-    if path.suffix == ".argosmodel":
+        installed = (path / METADATA).is_file() and (path / _MODEL).is_dir()
+        return installed or any(path.glob(f"*{_ENDING}"))
+    if path.suffix == _ENDING:
         return True
     try:
         with ZipFile(path) as archive:
@@ -48,13 +51,16 @@ def import_argos(path: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged, hostile or not supported.
         InputError: a language that the package does not have.
     """
-    if path.is_dir():
+    if path.is_dir() and (path / METADATA).is_file():
         return _import(path, path, options)
+    if path.is_dir():
+        path = one_file(path, (), (_ENDING[1:],))
     if not is_zipfile(path):
         raise CheckpointError(f"{path} is not a package of Argos Translate, which is a zip archive: download it again")
     scratch = TemporaryDirectory(prefix="txport-argos-")
     try:
-        unpack(path, Path(scratch.name))
+        with file_errors(Path(scratch.name), ours=False):
+            unpack(path, Path(scratch.name))
         imported = _import(_root(path, Path(scratch.name)), path, options)
     except TxportError as error:
         scratch.cleanup()

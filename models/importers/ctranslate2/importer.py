@@ -97,8 +97,7 @@ def _model(
     factors = tuple(1.0 if math.isclose(scale, factor, rel_tol=1e-6) else scale / factor for scale in scales)
     rows = model.tensors[names[1]].shape[0] + ids.added if ids.added else 0
     tables = Tables(*names, (factors[0], factors[1]), ids.swaps, rows)
-    tensors = {name: tensor for name, tensor in model.tensors.items() if tensor.dtype is not None}
-    plan = ImportPlan(changed_tables(tensors, tables), model.file)
+    plan = ImportPlan(changed_tables(model.tensors, tables), model.file)
     embeddings = plan.embeddings(*names, PROJECTION)
     bias = map_projection_bias(plan, ids.added, ids.swaps[1])
     if model.attributes.get("decoder/scale_outputs", 1) != 1 and not sides[1].norms[1] and embeddings["tie_projection"]:

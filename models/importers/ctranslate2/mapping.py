@@ -66,7 +66,7 @@ def changed_tables(tensors: Mapping[str, Stored], tables: Tables) -> dict[str, S
 def _changed(stored: Stored, swap: tuple[int, int], rows: int, factor: float) -> Stored:
     """Return a table with two rows swapped, rows of zeros at its end, and a factor."""
     count = stored.shape[0]
-    if swap[0] == swap[1] and rows == count and factor == 1:
+    if stored.dtype is None or (swap[0] == swap[1] and rows == count and factor == 1):
         return stored
 
     def read(start: int, stop: int) -> Tensor:
@@ -77,7 +77,6 @@ def _changed(stored: Stored, swap: tuple[int, int], rows: int, factor: float) ->
                 part[mine - start] = stored.read(theirs, theirs + 1).float()[0] * factor
         return torch.cat([part, part.new_zeros(max(0, stop - max(start, count)), *stored.shape[1:])])
 
-    assert stored.dtype is not None
     kept = stored.dtype if factor == 1 else torch.float32
     return Stored((rows, *stored.shape[1:]), kept, read, (stored.where, swap, rows, factor))
 
