@@ -130,7 +130,7 @@ def _check_tokenizer(directory: Path, package: Path) -> None:
 
 
 def _generation() -> Generation:
-    """Return Argos Translate's settings, of those that a bundle has fields for."""
+    """Return Argos Translate's settings, except settings that a bundle has no field for."""
     known = {field.name for field in fields(Generation)}
     return Generation(**{name: value for name, value in _SETTINGS.items() if name in known})
 
@@ -148,7 +148,7 @@ def _with_prefix(tokenizer: TokenizerParts, prefix: str, settings: Settings) -> 
     pieces: list[str | None] = json.loads(tokenizer.files[name])["pieces"]
     if prefix not in pieces:
         raise CheckpointError(
-            f"{settings.file}: target_prefix = {prefix!r:.80} is no token of the model: copy it again"
+            f"{settings.file}: target_prefix = {prefix!r:.80} is not a token of the model: copy it again"
         )
     token = pieces.index(prefix)
     pieces[token] = None

@@ -26,6 +26,7 @@ from txport.models.importers.ctranslate2.options import (
     refuse_options,
     same,
     side_of,
+    snapped,
 )
 from txport.models.importers.ctranslate2.revisions import newest_names
 from txport.models.importers.ctranslate2.texts import Texts, model_tokenizer
@@ -36,7 +37,9 @@ from txport.models.importers.settings import Settings
 from txport.runtime.errors import CheckpointError, InputError
 
 MAX_POSITIONS = 1024  # as many source tokens as CTranslate2 reads by default
-_EPSILON = {False: 1e-5, True: 1e-6}  # of LayerNorm and RMSNorm, if config.json has none
+_EPSILONS = (1e-5, 1e-6)  # of LayerNorm and RMSNorm, if config.json has none
+# By whether norms stand before sublayers, and whether one follows the last layer.
+_NORMS = {(False, False): "post", (False, True): "post_final", (True, True): "pre", (True, False): "pre_no_final"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ def import_ctranslate2(path: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
         InputError: a language that the model does not have.
     """
-    file = path / NAME if path.is_dir() else path
+    file = path
+    if path.is_dir():
+        file = path / NAME
     model = newest_names(read_model_file(file, OTHER_MODELS))
     tables = (embedding_of(model, "encoder"), embedding_of(model, "decoder"))
     rows = (model.tensors[tables[0]].shape[0], model.tensors[tables[1]].shape[0])
@@ -93,10 +98,12 @@ def _model(
     d_model = model.tensors[names[1]].shape[1]
     scales = [side.scale for side in sides]
     scaled = math.isclose(scales[1], math.sqrt(d_model), rel_tol=1e-6)
-    factor = math.sqrt(d_model) if scaled else 1.0
-    factors = tuple(1.0 if math.isclose(scale, factor, rel_tol=1e-6) else scale / factor for scale in scales)
-    rows = model.tensors[names[1]].shape[0] + ids.added if ids.added else 0
-    tables = Tables(*names, (factors[0], factors[1]), ids.swaps, rows)
+    factor = math.sqrt(d_model) ** scaled
+    rows = 0
+    if ids.added:
+        rows = model.tensors[names[1]].shape[0] + ids.added
+    factors = (snapped(scales[0] / factor, 1.0), snapped(scales[1] / factor, 1.0))
+    tables = Tables(*names, factors, ids.swaps, rows)
     plan = ImportPlan(changed_tables(model.tensors, tables), model.file)
     embeddings = plan.embeddings(*names, PROJECTION)
     bias = map_projection_bias(plan, ids.added, ids.swaps[1])
@@ -125,20 +132,23 @@ def _fields(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side], vocabu
         raise CheckpointError(f"{model.file}: encoder and decoder have different kinds of positions: {sorted(kinds)}")
     rms = same(model, sides, "rms")
     activation = same(model, sides, "activation")
+    epsilon = vocabularies.epsilon
+    if epsilon is None:
+        epsilon = _EPSILONS[rms]
     fields: dict[str, Any] = {
         "d_model": d_model,
         "heads": encoder.heads,
-        "decoder_heads": None if decoder.heads == encoder.heads else decoder.heads,
+        "decoder_heads": _unless(decoder.heads, encoder.heads),
         "head_dim": _head_dim(model, sides, d_model),
         "ffn": encoder.ffn,
-        "decoder_ffn": None if decoder.ffn == encoder.ffn else decoder.ffn,
+        "decoder_ffn": _unless(decoder.ffn, encoder.ffn),
         "encoder_layers": encoder.layers,
         "decoder_layers": decoder.layers,
-        "norm": _norm(model, same(model, sides, "norms")),
-        "norm_kind": "rms" if rms else "layer",
-        "layer_norm_epsilon": _EPSILON[rms] if vocabularies.epsilon is None else vocabularies.epsilon,
-        "activation": "silu" if activation == "gelu_sigmoid" else activation,
-        "feed_forward": "gated" if same(model, sides, "gated") else "plain",
+        "norm": _NORMS[same(model, sides, "norms")],
+        "norm_kind": ("layer", "rms")[rms],
+        "layer_norm_epsilon": epsilon,
+        "activation": {"gelu_sigmoid": "silu"}.get(activation, activation),
+        "feed_forward": ("plain", "gated")[same(model, sides, "gated")],
         "embedding_norm": same(model, sides, "embedding_norm"),
         "attention_bias": has_bias(model.tensors, "attention"),
         "feed_forward_bias": has_bias(model.tensors, "ffn"),
@@ -157,9 +167,9 @@ def _positions(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side]) -> 
         return {
             "positions": "relative",
             "max_positions": MAX_POSITIONS,
-            "position_buckets": table.shape[0] if table.shape else 0,
+            "position_buckets": table.shape[0],
             "position_distance": distance_of(model, sides),
-            "position_tables": "stack" if stack else "layer",
+            "position_tables": ("layer", "stack")[stack],
         }
     rows = [
         plan.stored(f"{side.name}/position_encodings/encodings").shape[0] for side in sides if side.positions == "table"
@@ -174,13 +184,11 @@ def _head_dim(model: ModelFile, sides: tuple[Side, Side], d_model: int) -> int |
     return int(same(model, sides, "head_dim"))
 
 
-def _norm(model: ModelFile, norms: tuple[bool, bool]) -> str:
-    before, last = norms
-    if before and not last:
-        raise CheckpointError(f"{model.file} has no norm after its last layer (no_final_norm), which is not supported")
-    if before:
-        return "pre"
-    return "post_final" if last else "post"
+def _unless(value: int, usual: int) -> int | None:
+    """Return a size of the decoder; None if it is the encoder's."""
+    if value == usual:
+        return None
+    return value
 
 
 def _start(vocabularies: Vocabularies, options: ImportOptions, file: Path) -> int:
@@ -192,11 +200,11 @@ def _start(vocabularies: Vocabularies, options: ImportOptions, file: Path) -> in
     if vocabularies.start is not None:
         return vocabularies.start
     name = options.target_language
-    start = None if name is None else vocabularies.id_of(name, "target")
-    if start is None:
+    start = vocabularies.id_of(name or "", "target")
+    if not name or start is None:
         raise InputError(
-            f"{file.parent} has no decoder_start_token, and {name or 'no target language'} is no token of it: name the "
-            "token that answers start from with --target-language"
+            f"{file.parent} has no decoder_start_token, and no token {name or 'as a target language'}: name the token "
+            "that answers start from with --target-language"
         )
     return start
 
@@ -206,25 +214,20 @@ def _ids(model: ModelFile, vocabularies: Vocabularies, start: int) -> _Ids:
     unk = min(vocabularies.unk)
     swaps = tuple((unk, theirs) for theirs in vocabularies.unk)
     zero = bool(model.attributes.get("decoder/start_from_zero_embedding", 0))
-    pad = vocabularies.padding
-    added = int(zero or pad is None)
     last = len(vocabularies.target)
-    moved = [_moved(each, swaps[1]) for each in (start, vocabularies.eos)]
-    return _Ids(
-        pad=last if pad is None or zero else _moved(pad, swaps[1]),
-        unk=unk,
-        bos=last if zero else moved[0],
-        eos=moved[1],
-        added=added,
-        swaps=(swaps[0], swaps[1]),
-    )
+    pad = vocabularies.padding
+    if zero or pad is None:
+        pad = last
+    bos = start
+    if zero:
+        bos = last
+    pad, bos, eos = (_moved(each, swaps[1]) for each in (pad, bos, vocabularies.eos))
+    return _Ids(pad, unk, bos, eos, int(last in (pad, bos)), (swaps[0], swaps[1]))
 
 
 def _moved(token: int, swap: tuple[int, int]) -> int:
     """Return an id after a swap."""
-    if token in swap:
-        return swap[0] if token == swap[1] else swap[1]
-    return token
+    return {swap[0]: swap[1], swap[1]: swap[0]}.get(token, token)
 
 
 def _notes(model: ModelFile, ours: Config, vocabularies: Vocabularies) -> list[str]:

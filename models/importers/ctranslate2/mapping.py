@@ -31,7 +31,7 @@ _PARTS = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class Tables:
-    """How embedding tables change.
+    """Changes of the embedding tables.
 
     Attributes:
         source, target: their names.
@@ -77,7 +77,9 @@ def _changed(stored: Stored, swap: tuple[int, int], rows: int, factor: float) ->
                 part[mine - start] = stored.read(theirs, theirs + 1).float()[0] * factor
         return torch.cat([part, part.new_zeros(max(0, stop - max(start, count)), *stored.shape[1:])])
 
-    kept = stored.dtype if factor == 1 else torch.float32
+    kept = stored.dtype
+    if factor != 1:
+        kept = torch.float32
     return Stored((rows, *stored.shape[1:]), kept, read, (stored.where, swap, rows, factor))
 
 
@@ -115,11 +117,10 @@ def map_weights(plan: ImportPlan, model: ModelFile, config: Config, sides: tuple
         else:
             plan.ignore(f"{side.name}/position_encodings/encodings")
     scale = model.attributes.get("decoder/scale_outputs", 1)
-    if scale != 1:
-        last = "decoder_norm" if sides[1].norms[1] else "projection"
-        for name in (f"{last}.weight", f"{last}.bias") if last == "decoder_norm" else (f"{last}.weight",):
-            if name in plan.parts:
-                plan.multiply(name, float(scale))
+    if sides[1].norms[1]:
+        _multiply(plan, float(scale), "decoder_norm.weight", "decoder_norm.bias")
+    else:
+        _multiply(plan, float(scale), "projection.weight")
 
 
 class _Layers:
@@ -168,27 +169,23 @@ class _Layers:
                 self._linear(f"{ours}.{part}", f"{theirs}/linear_0", 0, inner, 1)
             else:
                 self._linear(f"{ours}.{part}", f"{theirs}/linear_1", (number - 1) * inner, inner, 2)
-        self._linear(f"{ours}.output", f"{theirs}/linear_{1 if own else 2}")
+        self._linear(f"{ours}.output", f"{theirs}/linear_{2 - own}")
         factor = query_factor(self._model, theirs, self._side, self._config.d_model)
-        for name in (f"{ours}.query.weight", f"{ours}.query.bias"):
-            if factor != 1 and name in self._plan.parts:
-                self._plan.multiply(name, factor)
+        _multiply(self._plan, factor, f"{ours}.query.weight", f"{ours}.query.bias")
         if own and self._side.sliced:
             for name in (f"{ours}.{part}.{kind}" for part in _PARTS[:2] for kind in ("weight", "bias")):
                 if name in self._plan.parts:
                     self._plan.change(name, _neighbours(self._side.heads))
 
     def _feed_forward(self, ours: str, theirs: str) -> None:
-        first = "gate" if self._side.gated else "inner"
+        first = ("inner", "gate")[self._side.gated]
         self._linear(f"{ours}.{first}", f"{theirs}/linear_0", bias=self._config.feed_forward_bias)
         if self._side.gated:
             self._linear(f"{ours}.inner", f"{theirs}/linear_0_noact", bias=self._config.feed_forward_bias)
         self._linear(f"{ours}.outer", f"{theirs}/linear_1", bias=self._config.feed_forward_bias)
         if self._side.activation == "gelu_sigmoid":
-            for name in (f"{ours}.{first}.weight", f"{ours}.{first}.bias"):
-                if name in self._plan.parts:
-                    self._plan.multiply(name, _GELU_SIGMOID)
-            self._plan.multiply(f"{ours}.outer.weight", 1 / _GELU_SIGMOID)
+            _multiply(self._plan, _GELU_SIGMOID, f"{ours}.{first}.weight", f"{ours}.{first}.bias")
+            _multiply(self._plan, 1 / _GELU_SIGMOID, f"{ours}.outer.weight")
 
     def _linear(
         self, ours: str, theirs: str, first: int = 0, rows: int | None = None, parts: int = 1, bias: bool | None = None
@@ -207,6 +204,13 @@ class _Layers:
             plan.take(f"{ours}.bias", f"{theirs}/bias", first, rows)
         else:
             plan.put(f"{ours}.bias", torch.zeros(plan.parts[f"{ours}.weight"].shape[0]))
+
+
+def _multiply(plan: ImportPlan, factor: float, *names: str) -> None:
+    """Multiply those of our tensors that exist."""
+    for name in names:
+        if factor != 1 and name in plan.parts:
+            plan.multiply(name, factor)
 
 
 def _neighbours(heads: int) -> Callable[[Tensor], Tensor]:

@@ -177,7 +177,9 @@ def _read(reader: _Reader, known: Mapping[str, str]) -> ModelFile:
         )
     model = ModelFile(reader.file, version, name, revision)
     variables = _variables(reader, version)
-    aliases = _aliases(reader, variables) if version > OLDEST else {}
+    aliases: dict[str, str] = {}
+    if version > OLDEST:
+        aliases = _aliases(reader, variables)
     if reader.position != reader.size:
         raise reader.fault(f"it has {reader.size - reader.position} bytes after its last field")
     _fill(model, variables, aliases)
@@ -199,7 +201,9 @@ def _variables(reader: _Reader, version: int) -> dict[str, _Variable]:
         shape = tuple(reader.number(4, f"the shape of {name}") for _ in range(rank))
         code = reader.number(1, f"the type of {name}")
         dtype = _type(reader, name, code, version)
-        size = reader.number(4, f"the size of {name}") * (1 if version >= 4 else code)
+        size = reader.number(4, f"the size of {name}")
+        if version < 4:
+            size *= code
         if size != math.prod(shape) * dtype.itemsize:
             raise reader.fault(f"{name} of shape {shape} and type {str(dtype)[6:]} has {size} bytes")
         variables[name] = _Variable(reader.file, dtype, shape, reader.skip(size, f"the values of {name}"))

@@ -171,7 +171,7 @@ def embedding_of(model: ModelFile, side: str) -> str:
     """Return the name of a side's table of embeddings.
 
     Raises:
-        CheckpointError: there is none, or it is no table.
+        CheckpointError: there is none, or it is not a table.
     """
     name = next(
         (name for name in (f"{side}/embeddings_0", f"{side}/embeddings") if f"{name}/weight" in model.tensors), ""
@@ -186,7 +186,14 @@ def query_factor(model: ModelFile, scope: str, side: Side, d_model: int) -> floa
     width = model.attributes.get(f"{scope}/head_dim", d_model // side.heads)
     scale = model.attributes.get(f"{scope}/queries_scale", max(1, width) ** -0.5)
     factor = float(scale) * side.head_dim**0.5
-    return 1.0 if math.isclose(factor, 1, rel_tol=1e-6) else factor
+    return snapped(factor, 1.0)
+
+
+def snapped(value: float, exact: float) -> float:
+    """Return `exact` if a value of float32 is meant to be it."""
+    if math.isclose(value, exact, rel_tol=1e-6):
+        return exact
+    return value
 
 
 def alignment_heads(model: ModelFile, decoder: Side) -> tuple[tuple[int, int], ...]:
@@ -235,7 +242,7 @@ def _rows(model: ModelFile, name: str, parts: int = 1) -> int:
         raise CheckpointError(f"{model.file} lacks {name}, which such a model needs")
     shape = model.tensors[name].shape
     if len(shape) != 2 or shape[0] % parts:
-        raise CheckpointError(f"{model.file}: {name} has shape {shape}, which is no matrix of {parts} parts")
+        raise CheckpointError(f"{model.file}: {name} has shape {shape}, but a matrix of {parts} parts is needed")
     return shape[0] // parts
 
 
@@ -257,8 +264,8 @@ def _embedding_scale(model: ModelFile, side: str) -> float:
         return root
     value = model.attributes[name]
     if isinstance(value, int):
-        return root if value else 1.0
-    return root if math.isclose(value, root, rel_tol=1e-6) else float(value)
+        return root ** bool(value)
+    return snapped(value, root)
 
 
 def _positions(model: ModelFile, scopes: list[str], head_dim: int) -> tuple[str, bool]:
@@ -270,9 +277,9 @@ def _positions(model: ModelFile, scopes: list[str], head_dim: int) -> tuple[str,
         )
     kind, sliced = kinds.pop()
     side = scopes[0].partition("/")[0]
-    if kind == "added":
-        kind = "table" if f"{side}/position_encodings/encodings" in model.tensors else "computed"
-    return kind, sliced
+    if kind == "added" and f"{side}/position_encodings/encodings" in model.tensors:
+        return "table", sliced
+    return {"added": "computed"}.get(kind, kind), sliced
 
 
 def _kind(model: ModelFile, scope: str, head_dim: int) -> tuple[str, bool]:

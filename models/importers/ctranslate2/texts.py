@@ -31,7 +31,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Texts:
-    """What texts need to know of a model.
+    """Properties of a model that matter to texts.
 
     Attributes:
         directory: of the model.
@@ -121,7 +121,9 @@ def _special(texts: Texts) -> set[str]:
 
 def _of_answers(texts: Texts, options: ImportOptions) -> str | None:
     """Return the target language, unless it is the token that the decoder starts from."""
-    return options.target_language if texts.vocabularies.start is not None else None
+    if texts.vocabularies.start is None:
+        return None
+    return options.target_language
 
 
 def _languages(texts: Texts, options: ImportOptions) -> tuple[tuple[int, ...], tuple[int, ...], set[str]]:
@@ -131,10 +133,10 @@ def _languages(texts: Texts, options: ImportOptions) -> tuple[tuple[int, ...], t
     tokens = {token for token in texts.vocabularies.target if _LANGUAGE.fullmatch(token)}
     for side, name in enumerate(names):
         known = texts.tokens(side)
-        ids = [known.index(form.format(name)) for form in _FORMS if form.format(name) in known] if name else []
+        ids = [known.index(form.format(name)) for form in _FORMS if name and form.format(name) in known]
         if name and not ids:
             option = ("--source-language", "--target-language")[side]
-            raise InputError(f"{option} {name} is no token of {texts.directory}: name a token, or leave it out")
+            raise InputError(f"{option} {name} is not a token of {texts.directory}: name a token, or leave it out")
         found.append(tuple(ids[:1]))
         tokens |= {known[each] for each in ids[:1]}
     if len(tokens) > 2 and names == (None, None) and texts.vocabularies.start is not None:

@@ -4,7 +4,6 @@ Vocabularies are lists of tokens in the order of their ids, one for both sides o
 a line. Special tokens are fields of config.json, or before version 6 of the format variables of model.bin.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ class Vocabularies:
         unk: ids on the source and the target side.
         eos: the id that ends an answer.
         start: the id that the decoder starts from; None if callers choose it.
-        start_is_bos: whether it is the token `bos_token`.
         prefix, suffix: ids that CTranslate2 puts around a source.
         padding: the id of padding on both sides; None if there is none.
         epsilon: of norms; None for the default.
@@ -42,7 +40,6 @@ class Vocabularies:
     unk: tuple[int, int]
     eos: int
     start: int | None
-    start_is_bos: bool
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     padding: int | None
@@ -50,8 +47,10 @@ class Vocabularies:
 
     def id_of(self, token: str, side: str) -> int | None:
         """Return the id of a token, None if a side does not have it."""
-        tokens = self.source if side == "source" else self.target
-        return tokens.index(token) if token in tokens else None
+        tokens = {"source": self.source, "target": self.target}[side]
+        if token in tokens:
+            return tokens.index(token)
+        return None
 
 
 def read_vocabularies(directory: Path, model: ModelFile, rows: tuple[int, int]) -> Vocabularies:
@@ -67,7 +66,6 @@ def read_vocabularies(directory: Path, model: ModelFile, rows: tuple[int, int]) 
     """
     settings = _settings(directory, model)
     files = _files(directory)
-    special = {name: settings.get(name, _DEFAULTS[name] if model.version < 6 else None) for name in _TEXTS}
     unk = settings.get("unk_token", kind=str)
     sides = tuple(_tokens(file, unk, count) for file, count in zip(files, rows, strict=True))
     ids = [{token: index for index, token in reversed(list(enumerate(tokens)))} for tokens in sides]
@@ -78,7 +76,13 @@ def read_vocabularies(directory: Path, model: ModelFile, rows: tuple[int, int]) 
             raise CheckpointError(f"{files[side]} lacks the token {token!r:.80}, which {settings.file} sets as {field}")
         return ids[side][token]
 
-    start = settings.get("decoder_start_token", special["bos_token"])
+    def around(name: str) -> tuple[int, ...]:
+        if settings.get(f"add_source_{name}", False, bool):
+            return (find(f"{name}_token", 0),)
+        return ()
+
+    bos = settings.get("bos_token", None)
+    start = settings.get("decoder_start_token", bos)
     padding = next((name for name in PADDING if name in ids[0] and ids[0][name] == ids[1].get(name)), None)
     return Vocabularies(
         source=sides[0],
@@ -87,9 +91,8 @@ def read_vocabularies(directory: Path, model: ModelFile, rows: tuple[int, int]) 
         unk=(find("unk_token", 0), find("unk_token", 1)),
         eos=find("eos_token", 1),
         start=None if start is None else find("decoder_start_token", 1),
-        start_is_bos=start == special["bos_token"],
-        prefix=(find("bos_token", 0),) if settings.get("add_source_bos", False, bool) else (),
-        suffix=(find("eos_token", 0),) if settings.get("add_source_eos", False, bool) else (),
+        prefix=around("bos"),
+        suffix=around("eos"),
         padding=None if padding is None else ids[0][padding],
         epsilon=_epsilon(settings),
     )
@@ -103,9 +106,9 @@ def _epsilon(settings: Settings) -> float | None:
 
 
 def _settings(directory: Path, model: ModelFile) -> Settings:
-    """Return the fields of config.json, and before version 6 those that are variables."""
+    """Return the fields of config.json, and before version 6 the variables of model.bin."""
     file = directory / _CONFIG
-    fields: Mapping[str, Any] = read_json(file, optional=model.version < 6)
+    fields: dict[str, Any] = read_json(file, optional=model.version < 6)
     if model.version < 6:
         fields = {**fields, **_old_fields(model)}
     if fields.get("quantization_type") not in (None, 0):
@@ -161,7 +164,7 @@ def _files(directory: Path) -> tuple[Path, Path]:
 
 def _tokens(file: Path, unk: str, rows: int) -> list[str]:
     """Return the tokens of a file; the unknown one is appended if it is missing, as CTranslate2 does."""
-    tokens = _listed(file) if file.suffix == ".json" else _lines(file)
+    tokens = {".json": _listed, ".txt": _lines}[file.suffix](file)
     if unk not in tokens:
         tokens.append(unk)
     if len(tokens) != rows:

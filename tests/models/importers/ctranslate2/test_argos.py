@@ -125,7 +125,7 @@ def test_answers_that_begin_with_a_token(package: Path, tmp_path: Path) -> None:
     (made,) = Translator(tmp_path / "bundle", "cpu", workers=0).translate(["the dog"], max_length=5)
     assert not made.text.startswith("cat")
     changed_json(package / "metadata.json", target_prefix=">>es<<")
-    assert_refused(package, "target_prefix = '>>es<<' is no token of the model")
+    assert_refused(package, "target_prefix = '>>es<<' is not a token of the model")
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def single(name: str, value: float) -> Variable:
         (attribute("encoder/layer_0/self_attention/rotary_dim", 4), "turns a part of each head"),
         (attribute("encoder/layer_0/self_attention/rotary_dim", 8), "different kinds of positions"),
         (tensor("encoder/layer_0/ffn/linear_0/bias", 9), "has shape (9,), but its configuration needs (48,)"),
-        (tensor("encoder/layer_0/self_attention/linear_0/weight", 95, 32), "which is no matrix of 3 parts"),
+        (tensor("encoder/layer_0/self_attention/linear_0/weight", 95, 32), "but a matrix of 3 parts is needed"),
         (tensor("encoder/embeddings_0/weight", 60), "no table of encoder embeddings"),
         (tensor("encoder/embeddings_0/weight", 9, 32), "60 tokens (<unk> included), but the embedding has 9 rows"),
         (tensor("decoder/layer_0/ffn/linear_0/weight_scale", 9), "weight_scale has shape (9,)"),
@@ -359,7 +359,7 @@ def test_languages_of_converted_models(tmp_path: Path) -> None:
     assert [names[each] for each in description.target_prefix] == ["fra_Latn"]
     assert_refused(
         tmp_path / "theirs",
-        "--source-language ita is no token",
+        "--source-language ita is not a token",
         error=InputError,
         tokenizer=True,
         source_language="ita",

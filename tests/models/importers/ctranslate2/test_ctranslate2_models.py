@@ -54,6 +54,7 @@ GRID: dict[str, dict[str, Any]] = {
     "umt5": {**T5, "per_layer": True, "ffn_glu": True, "activation": GELU_TANH, "tied": False},
     "rotary": {"rotary_dim": 8},
     "rotary_halves": {"rotary_dim": 0, "rotary_interleave": False, "quantization": "int8"},
+    "no_final_norm": {"no_final_norm": True, "scale": 1.0, "decoder": {"scale_outputs": np.float32(0.3)}},
     "heads": {"heads": (4, 8), "layernorm_embedding": True},
     "head_dim": {"head_dim": 12, "inner": 48},
     "odd_scales": {"scale": 3.0, "queries_scale": 0.1, "decoder": {"scale_outputs": np.float32(0.5)}},
@@ -68,7 +69,7 @@ GRID: dict[str, dict[str, Any]] = {
     "bfloat16": {"quantization": "bfloat16"},
 }
 # Those whose ids and beams are compared for all inputs, through bundles.
-SEARCHED = ["opennmt", "marian", "t5"]
+SEARCHED = ["opennmt", "marian", "t5", "no_final_norm"]
 FEW = 40
 
 
