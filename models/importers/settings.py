@@ -133,7 +133,7 @@ def read_json(
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON ({error}): copy it again") from None
     if not isinstance(value, kind):
-        wanted = {dict: "object"}.get(kind, kind.__name__)
+        wanted = kind.__name__.replace("dict", "object")
         raise CheckpointError(f"{file} must hold a JSON {wanted}, not {type(value).__name__}")
     return value
 

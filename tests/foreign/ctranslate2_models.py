@@ -155,6 +155,8 @@ def write_model(
     table[target.index(EOS)] *= 2  # so that many answers end
     spec.decoder.embeddings.weight = table
     spec.decoder.projection.weight = table if tied else write.array(len(target), WIDTH)
+    if not tied:
+        spec.decoder.projection.weight[target.index(EOS)] *= 2
     if projection_bias:
         spec.decoder.projection.bias = write.array(len(target))
     queries = 1.0 if queries_scale is None else (inner / heads[0]) ** -0.5 / queries_scale

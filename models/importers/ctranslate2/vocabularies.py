@@ -152,8 +152,8 @@ def _files(directory: Path) -> tuple[Path, Path]:
         return shared, shared
     if any(directory.glob("source_[0-9]*_vocabulary.*")):
         raise CheckpointError(f"{directory} has vocabularies of several features of a source, which is not supported")
-    for file, name in ((source, "source"), (target, "target")):
-        if file is None:
+    for found, name in ((source, "source"), (target, "target")):
+        if found is None:
             raise CheckpointError(
                 f"{directory} has no shared_vocabulary.json (or .txt) and no {name}_vocabulary.json: copy the whole "
                 "directory of the model"
