@@ -10,7 +10,7 @@ from txport.runtime.errors import InputError
 
 # A logit that is never chosen: finite in float16, and far below the logits of allowed ids.
 BANNED = -30000.0
-NORMS = ("post", "pre", "post_final")
+NORMS = ("post", "pre", "post_final", "pre_no_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
 POSITION_TABLES = ("stack", "layer")
@@ -68,7 +68,9 @@ class Config:
     encoder_layers: int = _option(6, "encoder layers")
     decoder_layers: int = _option(6, "decoder layers")
     norm: str = _option(
-        "post", "a norm after each sublayer (post; post_final with one more at the end) or before it (pre)"
+        "post",
+        "a norm after each sublayer (post; post_final with one more at the end) or before it (pre; pre_no_final "
+        "without one at the end)",
     )
     norm_kind: str = _option(
         "layer",
@@ -124,6 +126,16 @@ class Config:
     unk_id: int = _option(1, "id of unknown pieces")
     bos_id: int = _option(2, "id that the decoder starts from")
     eos_id: int = _option(3, "id that ends a sentence")
+
+    @property
+    def pre_norm(self) -> bool:
+        """True if norms stand before sublayers."""
+        return self.norm in ("pre", "pre_no_final")
+
+    @property
+    def final_norm(self) -> bool:
+        """True if a norm follows the last layer of each stack, besides those of its sublayers."""
+        return self.norm in ("pre", "post_final")
 
     @property
     def encoder(self) -> Side:

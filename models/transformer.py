@@ -219,7 +219,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = new_norm(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.pre = config.norm == "pre"
+        self.pre = config.pre_norm
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
@@ -312,9 +312,7 @@ class Transformer(nn.Module):
 
         def final_norm() -> nn.Module:
             # A stack of post-norm layers ends in a norm. PyTorch's nn.Transformer adds a second one.
-            if config.norm == "post":
-                return NoNorm()
-            return new_norm(config)
+            return new_norm(config) if config.final_norm else NoNorm()
 
         self.encoder_norm = final_norm()
         self.decoder_norm = final_norm()

@@ -49,7 +49,8 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     spec = transformer_spec.TransformerSpec.from_config(
         layers,
         config.heads,
-        pre_norm=config.norm == "pre",
+        pre_norm=config.pre_norm,
+        no_final_norm=not config.final_norm,
         activation=_ACTIVATIONS[config.activation],
         layernorm_embedding=config.embedding_norm,
         relative_attention_bias=config.positions == "relative",
@@ -90,7 +91,7 @@ def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) 
         spec.position_encodings.encodings = _positions(embedding.positions, config)
     if config.embedding_norm:
         _set_norm(spec.layernorm_embedding, embedding.norm)
-    if config.norm == "pre":
+    if config.final_norm:
         _set_norm(spec.layer_norm, norm)
 
 

@@ -88,7 +88,7 @@ class Decoder:
         self._model = model
         self._length = length
         self._sizes = model.config.sizes
-        self._pre_norm = model.config.norm == "pre"
+        self._pre_norm = model.config.pre_norm
 
     def key_values(self, kind: str) -> list[KeyValue]:
         """Return the inputs of a kind, "self" or "cross", of each layer."""

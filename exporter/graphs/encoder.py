@@ -142,7 +142,7 @@ def _write_layer(
         return write_norm(w, y, norm, f"{name}.{kind}_norm")
 
     with w.module(name):
-        if config.norm == "pre":
+        if config.pre_norm:
             y = normalise(x, remaining(first), "attention")
             y, weights = _write_attention(w, y, scores, layer.attention, foldable(first))
             x = w.op("Add", x, y)

@@ -1,6 +1,7 @@
 """Files of a model: a directory, an archive, or a repository of the Hugging Face hub."""
 
 import re
+import stat
 import sys
 import tarfile
 import zipfile
@@ -23,7 +24,9 @@ SMALL100_MARK = "tokenization_small100.py"
 MIN_UNPACKED = 64 << 20
 MAX_RATIO = 16
 # Files that importers read; those of bundles are named by their manifest.
-_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", SMALL100_MARK)
+_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", SMALL100_MARK)
+# Weights in CTranslate2's format, which are no pickle.
+_CTRANSLATE2 = "model.bin"
 
 
 @contextmanager
@@ -47,17 +50,23 @@ def open_source(source: str, revision: str, *, offline: bool, pickles: bool = Fa
     elif path.is_file():
         with scratch_directory() as directory:
             with file_errors(directory, ours=False):
-                _unpack(path, directory)
+                unpack(path, directory)
             yield _only_directory(directory)
     else:
         yield fetch(source, revision, offline=offline, pickles=pickles)
 
 
-def _unpack(archive: Path, directory: Path) -> None:
+def unpack(archive: Path, directory: Path) -> None:
+    """Unpack a .zip or .tar file.
+
+    Raises:
+        InputError: it is damaged, hostile, or much larger than its file.
+    """
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as file:
                 _check_names(archive, file.namelist())
+                _check_members(archive, file.infolist())
                 _check_size(archive, (member.file_size for member in file.infolist()))
                 file.extractall(directory)
         else:
@@ -94,6 +103,17 @@ def _check_names(archive: Path, names: Sequence[str]) -> None:
         parts = PurePosixPath(name.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts or ":" in name.partition("/")[0]:
             raise InputError(f"{archive} has {name}, which lies outside of it: it is not to be trusted")
+
+
+def _check_members(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse a zip archive in which a name is a link, or means two files."""
+    seen: set[str] = set()
+    for member in members:
+        if stat.S_ISLNK(member.external_attr >> 16):
+            raise InputError(f"{archive} has {member.filename}, which is neither a file nor a directory: pack it again")
+        if member.filename in seen:
+            raise InputError(f"{archive} has {member.filename} twice: pack it again")
+        seen.add(member.filename)
 
 
 def _only_directory(directory: Path) -> Path:
@@ -165,7 +185,8 @@ def _reason(error: Exception, source: str, revision: str) -> str:
 
 def _refuse_pickles(source: str, files: Sequence[str]) -> None:
     """Refuse a repository whose weights are pickles only: hostile ones have corrupted memory (CVE-2026-24747)."""
-    if any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files):
+    pickles = any(file.endswith(".bin") and PurePosixPath(file).name != _CTRANSLATE2 for file in files)
+    if pickles and not any(file.endswith(".safetensors") for file in files):
         raise InputError(
             f"{source} has its weights in files of PyTorch only, which are pickles: use --allow-pickle if you trust it"
         )

@@ -8,6 +8,9 @@ from pathlib import Path
 from txport.models.hub.source import HUB_ID, fetch
 from txport.models.importers.adapters import CONFIG, describe_adapter
 from txport.models.importers.bart import import_bart
+from txport.models.importers.ctranslate2.argos import import_argos, is_argos
+from txport.models.importers.ctranslate2.importer import import_ctranslate2
+from txport.models.importers.ctranslate2.model_file import NAME, is_model_file
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100, m2m100_kind
@@ -36,6 +39,8 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "torch": import_torch,
     "fairseq": import_fairseq,
     "opennmt": import_opennmt,
+    "ctranslate2": import_ctranslate2,
+    "argos": import_argos,
     "annotated": import_annotated,
     "d2l": import_d2l,
 }
@@ -126,6 +131,10 @@ def _local(source: str, pickles: bool) -> Path:
 
 def _detected(path: Path) -> str:
     config = path / "config.json"
+    if is_model_file(path / NAME if path.is_dir() else path):
+        return "ctranslate2"
+    if is_argos(path):
+        return "argos"
     if path.is_dir() and config.is_file():
         return _from_config(config)
     if path.is_dir() and (path / CONFIG).is_file():

@@ -35,12 +35,17 @@ class ImportPlan:
     Args:
         theirs: the tensors of the source.
         source: what to call it in messages.
+
+    Attributes:
+        parts: our tensors, by name.
+        keeps: what must exist until they are written, such as a temporary directory.
     """
 
     def __init__(self, theirs: Mapping[str, Stored], source: object) -> None:
         self.theirs = theirs
         self.source = source
         self.parts: dict[str, Part] = {}
+        self.keeps: list[object] = []
         self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
@@ -102,6 +107,11 @@ class ImportPlan:
         part = self.parts[ours]
         rows = part.shape[0]
         self.parts[ours] = replace(part, dtype=torch.float32, read=lambda i, j: how(part.read(0, rows).float())[i:j])
+
+    def multiply(self, ours: str, factor: float) -> None:
+        """Our tensor, which was mapped already, is multiplied by `factor`, in float32."""
+        part = self.parts[ours]
+        self.parts[ours] = replace(part, dtype=torch.float32, read=lambda i, j: part.read(i, j).float() * factor)
 
     def affine(self, ours: str, theirs: str, *, optional_bias: bool = False) -> None:
         """Weight and bias of a linear layer or a LayerNorm; the bias is zeros where it may be missing, and is."""

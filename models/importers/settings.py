@@ -126,8 +126,10 @@ def flat_settings(file: Path, value: object) -> Settings:
     return Settings(file, flat)
 
 
-def read_json(file: Path, *, optional: bool = False, advice: str = "or give the directory that holds it") -> Any:
-    """Return a JSON file that holds an object; empty if it is missing and `optional`.
+def read_json(
+    file: Path, *, optional: bool = False, advice: str = "or give the directory that holds it", kind: type = dict
+) -> Any:
+    """Return a JSON file that holds an object, or another `kind`; an empty object if it is missing and `optional`.
 
     Raises:
         CheckpointError: it is missing, with `advice`, or is not JSON.
@@ -140,8 +142,9 @@ def read_json(file: Path, *, optional: bool = False, advice: str = "or give the 
         raise CheckpointError(f"{file} is missing or cannot be read: copy it too, {advice}") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON ({error}): copy it again") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{file} must hold a JSON object, not {type(value).__name__}")
+    if not isinstance(value, kind):
+        wanted = kind.__name__.replace("dict", "object")
+        raise CheckpointError(f"{file} must hold a JSON {wanted}, not {type(value).__name__}")
     return value
 
 

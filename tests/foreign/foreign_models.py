@@ -20,6 +20,7 @@ from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions, write_imported
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.native import missing
 from txport.runtime.translator import Translator
 
@@ -177,10 +178,10 @@ def assert_same_ids(
 
 
 def translators(bundle: Path) -> Iterator[tuple[str, Translator]]:
-    """One of each lowering, and of the fused engine where it is built, by name."""
+    """One of each lowering, and of the fused engine where it is built and runs the model, by name."""
     for lowering in LOWERINGS:
         yield lowering, Translator(bundle, "cpu", "ort", lowering=lowering, workers=0)
-    if not missing():
+    if not missing() and Manifest.load(bundle).parameters is not None:
         yield "fused", Translator(bundle, "cpu", "fused", workers=0)
 
 

@@ -48,14 +48,15 @@ def copy_layer(ours: nn.Module, theirs: nn.Module, residuals: list[str]) -> None
 def torch_transformer(model: Transformer) -> nn.Transformer:
     """`torch.nn.Transformer` with the weights of `model`.
 
-    Ours has no final LayerNorm when post-norm (as in the paper) but for "post_final"; torch adds one unless it is given
+    Ours has no final LayerNorm for "post" (as in the paper) and "pre_no_final"; torch adds one unless it is given
     the two stacks.
     """
     config = model.config
     sizes = (config.d_model, config.heads, config.ffn)
-    options: dict[str, Any] = {"activation": getattr(F, config.activation), "norm_first": config.norm == "pre"}
+    options: dict[str, Any] = {"activation": getattr(F, config.activation), "norm_first": config.norm.startswith("pre")}
     options |= {"batch_first": True, "layer_norm_eps": config.layer_norm_epsilon}
-    norms = [nn.LayerNorm(config.d_model) if config.norm != "post" else None for _ in range(2)]
+    ends = config.norm in ("pre", "post_final")
+    norms = [nn.LayerNorm(config.d_model) if ends else None for _ in range(2)]
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(*sizes, **options), config.encoder_layers, norms[0], enable_nested_tensor=False
     )
@@ -69,7 +70,7 @@ def torch_transformer(model: Transformer) -> nn.Transformer:
         copy_attention(ours_layer.cross_attention, layer.multihead_attn)
         residuals = ["self_attention_residual", "cross_attention_residual", "feed_forward_residual"]
         copy_layer(ours_layer, layer, residuals)
-    if config.norm != "post":
+    if ends:
         encoder.norm.load_state_dict(model.encoder_norm.state_dict())
         decoder.norm.load_state_dict(model.decoder_norm.state_dict())
     return theirs.eval()
@@ -96,7 +97,7 @@ def torch_logits(
     return F.linear(states, model.projection.weight, model.projection.bias)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre", "post_final"])
+@pytest.mark.parametrize("norm", ["post", "pre", "post_final", "pre_no_final"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 @pytest.mark.parametrize("shared", [True, False])
 @torch.no_grad()
@@ -133,7 +134,7 @@ def recorded(theirs: nn.Transformer) -> dict[str, list[Tensor]]:
     return weights
 
 
-@pytest.mark.parametrize("norm", ["post", "pre", "post_final"])
+@pytest.mark.parametrize("norm", ["post", "pre", "post_final", "pre_no_final"])
 def test_attention_maps_equal_torch_nn_multihead_attention(make_model: MakeModel, norm: str) -> None:
     model = make_model(norm=norm, encoder_layers=3)
     source_lengths, target_lengths = [7, 1, 12, 4], [5, 9, 1, 3]
@@ -229,7 +230,7 @@ def test_sinusoids_are_no_parameter_and_learned_positions_are(make_model: MakeMo
 
 OPTIONS = st.fixed_dictionaries(
     {
-        "norm": st.sampled_from(["post", "pre", "post_final"]),
+        "norm": st.sampled_from(["post", "pre", "post_final", "pre_no_final"]),
         "positions": st.sampled_from(["sinusoidal", "learned"]),
         "activation": st.sampled_from(["relu", "gelu", "silu"]),
         "share_embeddings": st.booleans(),

@@ -118,6 +118,17 @@ def test_pickles_of_the_hub_are_taken_only_if_they_are_allowed(served: Served, t
     assert words in served.fetch(offline=True).stderr
 
 
+def test_weights_of_ctranslate2_are_no_pickles(served: Served, tmp_path: Path) -> None:
+    repository = tmp_path / "repositories" / REPOSITORY
+    repository.mkdir(parents=True)
+    names = ("model.bin", "config.json", "shared_vocabulary.json", "source_vocabulary.txt", "en_es.argosmodel")
+    for name in names:
+        (repository / name).write_bytes(b"{}")
+    done = served.fetch()
+    assert done.returncode == 0, done.stderr
+    assert {each.name for each in Path(done.stdout.strip()).iterdir()} == set(names)
+
+
 def test_a_kept_bundle_goes_before_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXPORT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,1 @@
+"""Models in CTranslate2's format, and packages of Argos Translate, which contain them."""
