@@ -183,7 +183,7 @@ class Pool:
         return allocate()
 
     def _free_idle(self, most: int) -> None:
-        """Free what was not used for longest, until at most `most` steps and blocks of memory are idle."""
+        """Free the least recently used steps and blocks of memory until at most `most` of each are idle."""
         if max(len(self._idle_steps), len(self._idle_memory)) > most:
             self.device.synchronize()
         while len(self._idle_steps) > most:

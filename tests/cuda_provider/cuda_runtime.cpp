@@ -19,6 +19,7 @@ using Address = unsigned long long;
 
 // What is called of the driver.
 extern "C" {
+int txport_test_capability();  // of the driver
 int cuInit(unsigned);
 int cuDriverGetVersion(int*);
 int cuDevicePrimaryCtxRetain(void**, int);
@@ -52,7 +53,6 @@ namespace {
 constexpr int kInvalidValue = 1;
 constexpr int kInsufficientDriver = 35;
 constexpr int kMultiprocessors = 132;
-constexpr int kMajor = 9;
 constexpr int kThreads = 1024;
 constexpr unsigned kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 
@@ -178,7 +178,9 @@ int cudaRuntimeGetVersion(int* version) {
 }
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
   START;
-  *value = attribute == 75 ? kMajor : attribute == 76 ? 0 : attribute == 16 ? kMultiprocessors : kThreads;
+  *value = attribute == 75   ? txport_test_capability() / 10
+           : attribute == 76 ? txport_test_capability() % 10
+           : attribute == 16 ? kMultiprocessors : kThreads;
   return 0;
 }
 
@@ -211,7 +213,8 @@ int cudaDeviceGetAttribute(int* value, int attribute, int) {
     found->grid[0] = 2147483647;                                   \
     found->grid[1] = found->grid[2] = 65535;                       \
     found->constant_memory = 65536;                                \
-    found->major = kMajor;                                         \
+    found->major = txport_test_capability() / 10;                  \
+    found->minor = txport_test_capability() % 10;                  \
     found->texture = 512;                                          \
     found->texture_pitch = 32;                                     \
     found->multiprocessors = kMultiprocessors;                     \

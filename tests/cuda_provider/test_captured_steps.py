@@ -7,7 +7,11 @@ compute nothing here, so tokens are not looked at.
 import ctypes
 import gc
 import itertools
+import os
 import random
+import re
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -100,6 +104,20 @@ def test_the_run_that_is_captured_gives_the_gpu_work_and_does_nothing_else(
             assert not others, f"over {size}"
     assert step.program.captured and len(step.device.graphs) == len(sizes)
     assert set().union(*step.device.graphs) <= {"kernel", "memcpy", "memset"}
+
+
+@pytest.mark.parametrize("capability", ["75", "87", "120"])
+def test_steps_are_captured_on_every_generation_of_gpus(capability: str, float16_bundle: Path) -> None:
+    """Turing, Orin and Blackwell, for which ONNX Runtime chooses other kernels; other tests run as Hopper, 9.0."""
+    script = Path(__file__).parents[1] / "fakes" / "cuda_calls.py"
+    for rows in ("1", "8"):
+        command = [sys.executable, str(script), str(float16_bundle), *LOWERINGS, "--rows", rows]
+        environment = {**os.environ, "TXPORT_TEST_CAPABILITY": capability}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        found = re.findall(r"(\w+): \d+ nodes: (.*)", done.stdout)
+        assert [lowering for lowering, _ in found] == list(LOWERINGS), done.stdout + done.stderr
+        kinds = {part.split(" ", 1)[1] for _, nodes in found for part in nodes.split(", ")}
+        assert "kernel" in kinds and kinds <= {"kernel", "memcpy", "memset"}
 
 
 @pytest.mark.skipif(IS_1_23, reason="1.23 does not read the opset of the step of beam search")

@@ -35,8 +35,8 @@ struct EngineRequest {
   std::map<void*, std::size_t> scratch;  // and the most bytes that were used of each
   int contexts = 0;
   std::atomic<int> open = 0;  // contexts
-  int with_memory = 0;  // contexts that would allocate it themselves
-  int refused = 0;      // that many contexts more find no memory
+  int with_memory = 0;        // contexts that would allocate it themselves
+  int refused = 0;            // that many contexts more find no memory
 };
 
 EngineRequest& asked() {
