@@ -110,7 +110,7 @@ TEST_CASE("engines of a bundle run only if they are trusted, and this user's if 
   CHECK(contains(fault, "there is none; run tx-build " + bundle.string() + " here; " + untrusted(bundle)));
   CHECK(best(bundle, manifest, gpu, record.library, true).directory == bundle / kEnginesName / "made");
   ::setenv("TXPORT_CACHE", (scratch.path() / "cache").c_str(), 1);
-  const auto own = own_engines(manifest);
+  const auto own = user_engines(manifest);
   CHECK(own.parent_path() == scratch.path() / "cache" / "engines");
   write(own / "made" / kBuildName, value.dump());
   std::filesystem::permissions(own, std::filesystem::perms::owner_all);
