@@ -26,7 +26,7 @@ from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.search.shared import SharedBatches
 from txport.runtime.system import cores
 from txport.runtime.text.requests import Call, Sentence
-from txport.runtime.text.search_options import Model
+from txport.runtime.text.search_options import Model, check_pieces
 
 with needs(""):
     from txport.runtime.text.tokenizer import TextStream, open_tokenizer
@@ -129,8 +129,9 @@ class OpenBundle:
                 f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"
             )
         options = options.changed(changes)
-        self._scorer.check(options)
-        return Call.of(self.tokenizer, self.engine.limits, options, model=self._model)
+        call = Call.of(self.tokenizer, self.engine.limits, options, model=self._model)
+        self._scorer.check(call.options)
+        return call
 
     def _translations(self, asked: Sequence[Sentence | None], options: Options) -> list[Translation]:
         """Translate sentences in batches, together with other calls. The translation of None is empty."""
@@ -150,6 +151,7 @@ class OpenBundle:
         """Submit a sentence; see `txport.runtime.search.queue.Queue.submit`."""
         if on_piece is not None:
             check_streams(asked.request.search)
+            check_pieces(options)
         return self._owners.queue.submit(
             asked.request,
             seconds=seconds,
@@ -166,7 +168,7 @@ class OpenBundle:
     def _built(self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options) -> list[Translation]:
         asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
         translations = translations_of(self.tokenizer, self.manifest.tokens.eos, asked, results)
-        if options.alignments or options.attention:
+        if options.alignments or options.attention or options.replace_unknowns:
             translations = self._scorer.align(options, asked, translations)
         return best_of(translations, results)
 

@@ -19,6 +19,7 @@ from txport.runtime.search.decoding import check_streams, stream
 from txport.runtime.search.queue import Pending, answered
 from txport.runtime.text.lines import as_line, open_lines, text_windows
 from txport.runtime.text.requests import Call
+from txport.runtime.text.search_options import check_pieces
 
 
 class Translator(OpenBundle):
@@ -172,6 +173,7 @@ class Translator(OpenBundle):
         if call.options.alignments or call.options.attention:
             raise InputError("a stream has no alignments and no attention: use translate for these")
         check_streams(call.search)
+        check_pieces(call.options)
         asked = call.sentence(sentence, "the sentence")
         engine = self.engine
 

@@ -6,7 +6,7 @@ from txport.runtime.bundle.schema import Graph, OptionalRole
 from txport.runtime.errors import BundleError
 
 _NEEDED = {
-    "decoder": "alignments, attention and the scores of given translations need",
+    "decoder": "alignments, attention, replace_unknowns and the scores of given translations need",
     "encoder_attention": "embeddings and the encoder's attention need",
 }
 

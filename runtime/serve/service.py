@@ -76,12 +76,15 @@ class Service:
         record.figures |= {"model": choice.model.name, "texts": len(ask.texts), "characters": ask.characters}
         if ask.alignments and not choice.model.aligns:
             raise Refusal(422, "this model has no alignments: export it by tx-export --with-attention")
+        if self.settings.replace_unknowns and not choice.model.aligns:
+            raise Refusal(422, "this model cannot replace unknown tokens: export it by tx-export --with-attention")
         count = ask.alternatives + 1
         options = Options(
             source_language=choice.source_language,
             target_language=choice.target_language,
             alignments=ask.alignments,
             generation=self.settings.generation,
+            replace_unknowns=self.settings.replace_unknowns or None,
             beam=count if ask.alternatives else None,
             n_best=count,
         )
@@ -89,12 +92,26 @@ class Service:
             try:
                 async with self.models.lease(choice.model, self._left(record)) as translator:
                     left = self._left(record)
-                    work = translate(translator, ask.texts, options, left, take)
+                    pieces = take
+                    if not self._streams(choice):
+                        pieces = None
+                    work = translate(translator, ask.texts, options, left, pieces)
                     documents = await asyncio.wait_for(work, left)
             except asyncio.TimeoutError:
                 raise Refusal(503, NO_TIME, retry=True) from None
+        if take is not None and pieces is None:
+            take(documents[0].text)
         self._count(choice, documents, record)
         return _members(ask, choice, documents)
+
+    def _streams(self, choice: Choice) -> bool:
+        """Return whether tokens are final as soon as they are generated; otherwise a stream has one piece."""
+        generation = choice.model.manifest.generation
+        if self.settings.replace_unknowns:
+            return False
+        if self.settings.generation != "model":
+            return True
+        return not (generation.replace_unknowns or generation.sample or (generation.beam or 1) > 1)
 
     def _left(self, record: Record) -> float:
         """Seconds until a request must have its answer."""

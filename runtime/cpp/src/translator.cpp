@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "search/decoding.hpp"
 #include "text/affixes.hpp"
+#include "text/search_options.hpp"
 
 namespace txport::core {
 
@@ -127,7 +128,10 @@ std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Opti
   const auto asked = std::make_shared<Submitted>(
       Submitted{std::string(sentence), Sentence{}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
   auto found = shared.sentence(asked->text, "the sentence");
-  if (found && asked->listener.part) check_streams(found->request.search);
+  if (found && asked->listener.part) {
+    check_streams(found->request.search);
+    check_pieces(shared.options());
+  }
   if (!found) {
     Translation nothing;
     if (options.scores) nothing.scores.emplace();
@@ -199,8 +203,9 @@ std::string Translator::self_check() const {
 }
 
 Call Translator::call(const Options& options) const {
-  scorer_->check(options);
-  return Call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn, shortlist_.get());
+  Call call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn, shortlist_.get());
+  scorer_->check(call.options());
+  return call;
 }
 
 std::vector<Translation> Translator::translations(const std::vector<Sentence>& sentences,
@@ -213,7 +218,7 @@ std::vector<Translation> Translator::translations(const std::vector<Sentence>& s
 
 std::vector<Translation> Translator::built(const std::vector<Sentence>& sentences, std::vector<Result> results,
                                            const Options& options) const {
-  const bool aligned = options.alignments || options.attention;
+  const bool aligned = options.alignments || options.attention || options.replace_unknowns.value_or(false);
   std::vector<Sentence> asked;  // once for each hypothesis
   std::vector<Translation> made;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -235,11 +240,9 @@ std::vector<Translation> Translator::built(const std::vector<Sentence>& sentence
 }
 
 Translation Translator::translation(const Sentence& sentence, Hypothesis hypothesis) const {
-  const Ids& ends = sentence.request.search.rules.end_ids;
-  Ids own = hypothesis.ids;
-  const std::int64_t last = own.back();
-  const bool by_rule = std::find(ends.begin(), ends.end(), last) != ends.end();
-  if (by_rule) own.pop_back();
+  Ids own = sentence.visible(hypothesis.ids);
+  const std::int64_t last = hypothesis.ids.back();
+  const bool by_rule = own.size() < hypothesis.ids.size();
   Translation made;
   made.text = tokenizer_->decode(own);
   made.finished = by_rule || last == manifest_.tokens.eos;
@@ -257,7 +260,9 @@ PieceStream::PieceStream(const Translator& translator, std::string_view sentence
   if (options.alignments || options.attention) {
     throw InputError("a stream has no alignments and no attention: use translate for these");
   }
-  auto asked = translator.call(options).sentence(sentence, "the sentence");
+  const Call call = translator.call(options);
+  check_pieces(call.options());
+  auto asked = call.sentence(sentence, "the sentence");
   if (asked) tokens_.emplace(*translator.engine_, std::move(asked->request));
 }
 

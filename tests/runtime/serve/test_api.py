@@ -15,6 +15,8 @@ from toy import BUNDLE
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.files import sha256
+from unknown_words import texts as unknown_texts
+from unknown_words import unknown_bundle, unknown_checkpoint
 
 pytest.importorskip("uvicorn", reason="needs a server: pip install 'txport[serve]'")
 pytest.importorskip("starlette", reason="needs a server: pip install 'txport[serve]'")
@@ -365,3 +367,26 @@ def test_what_may_surprise_is_logged_as_a_warning_and_the_address_can_be_clicked
         assert found == 400 and "leave out source and target" in answer["error"]
         assert server.ask(q="the cat")[0] == 200
         server.end()
+
+
+def test_unknown_tokens_are_replaced(tmp_path: Path) -> None:
+    """By the option, and by the settings of the model: a stream has one piece then."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    unknown_checkpoint(tmp_path / "checkpoint")
+    unknown_bundle(tmp_path / "checkpoint", tmp_path / "bundle")
+    from txport.runtime.translator import Translator
+
+    translator = Translator(tmp_path / "bundle", "cpu")
+    text = unknown_texts(7)[6]
+    for argument, options in (("--replace-unknowns", {"replace_unknowns": True}), ("model", {"generation": "model"})):
+        arguments = [argument] if argument != "model" else ["--generation", "model"]
+        with serving(f"en-de={tmp_path / 'bundle'}", f"de-en={BUNDLE}", *arguments) as server:
+            expected = translator.translate_document(text, **options).text
+            assert expected != translator.translate_document(text).text
+            assert server.ask(q=text, source="en", target="de") == (200, {"translatedText": expected})
+            ask = {"q": text, "source": "en", "target": "de", "stream": True}
+            _, streamed, _ = server.post(json.dumps(ask).encode())
+            done = ("done", {"translatedText": expected})
+            assert events(streamed) == [("piece", {"text": expected}), done]
+            status, _ = server.ask(q=text, source="de", target="en")
+            assert status == (422 if argument == "--replace-unknowns" else 200)

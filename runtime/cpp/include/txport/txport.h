@@ -132,6 +132,8 @@ typedef struct txport_options {
   int64_t seed;                 /* number that draws follow from */
   int32_t alternatives;         /* branch on the N best tokens after the prefix; 0: none */
   int32_t shortlist;            /* not 0: choose among the words that the bundle's shortlist gives for each sentence */
+  int32_t replace_unknowns;     /* above 0: replace each unknown token by the source token with the most attention, for
+                                   bundles of tx-export --with-attention; below 0: not; streams refuse it */
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
@@ -139,7 +141,7 @@ typedef struct txport_options {
 #define TXPORT_OPTIONS_INIT                                                                                           \
   {                                                                                                                   \
     sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0}, {0, 0}, \
-        {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                          \
+        {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                       \
   }
 
 /* Bytes of a text: the first, and the one after the last. */

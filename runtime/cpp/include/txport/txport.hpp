@@ -141,6 +141,9 @@ struct Options {
   std::int64_t seed = 0;          // number that draws follow from
   std::int32_t alternatives = 0;  // branch on the N best tokens after the prefix; 0: none
   bool shortlist = false;         // choose among the words that the bundle's shortlist gives for each sentence
+  // Replace each unknown token by the source token with the most attention, for bundles of tx-export --with-attention;
+  // streams refuse it.
+  std::optional<bool> replace_unknowns;
 };
 
 // Bytes of a text: the first, and the one after the last.
@@ -301,6 +304,7 @@ inline void set_search(txport_options& result, const Options& options, const Wor
   set(result.min_p, options.min_p);
   set(result.seed, options.seed);
   set(result.alternatives, options.alternatives);
+  set(result.replace_unknowns, options.replace_unknowns);
 }
 
 inline txport_options to_c(const Options& options, const Words& words) {

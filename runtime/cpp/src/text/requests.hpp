@@ -40,6 +40,9 @@ struct Sentence {
   std::vector<Span> spans;
   std::size_t forced = 0;  // how many ids of the request's prefix its languages put there
   bool truncated = false;  // whether the text was cut to fit
+
+  // The ids of an answer that have text: all except one of `end_ids` at the end.
+  Ids visible(Ids ids) const;
 };
 
 // The options of one call, checked, and the sentences that they are for. All that it is made of must outlive it.

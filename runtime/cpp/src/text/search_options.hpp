@@ -17,6 +17,9 @@ Options with_settings(Options options, const Generation& generation, const Limit
 // Throws InputError.
 void check_effect(const Options& asked, const Options& filled);
 
+// Refuse options that change tokens which a stream has already sent. Throws InputError.
+void check_pieces(const Options& options);
+
 // The search that options ask for. Throws InputError: options contradict one another, an id is outside the vocabulary,
 // or a beam has no room.
 Search search_of(const Options& options, const Manifest& manifest, const Limits& limits, const Tokenizer& tokenizer);

@@ -1,6 +1,9 @@
 // One side of a tokenizer: a model that turns texts into ids and ids into texts, without affixes.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +12,9 @@
 #include "text/alignment.hpp"
 
 namespace txport::core {
+
+// Pieces of a source that replace ids of a translation, by position.
+using Copies = std::map<std::size_t, std::string>;
 
 // Texts are valid UTF-8. Threads may share one.
 class Side {
@@ -23,6 +29,14 @@ class Side {
   virtual Ids locate(std::string_view text, std::vector<Span>& spans) const = 0;
   // The text of ids; special ids and ids that are not in the model leave none.
   virtual std::string decode(const Ids& ids) const = 0;
+
+  // The following are for models in which an id can be unknown; others have no pieces.
+  // The piece of each id of `encode`, that of an unknown id as well.
+  virtual std::vector<std::string> split(std::string_view /*text*/) const { return {}; }
+  // The piece of an id, empty if it has none.
+  virtual std::string piece(std::int64_t /*id*/) const { return ""; }
+  // The text of ids, some of which are replaced by pieces.
+  virtual std::string decode_copied(const Ids& ids, const Copies& /*copies*/) const { return decode(ids); }
 };
 
 }  // namespace txport::core

@@ -23,6 +23,8 @@ class Inner : public Side {
  public:
   // As `locate`, for text that continues a word.
   virtual Ids locate_inside(std::string_view text, std::vector<Span>& spans) const = 0;
+  // As `split`, for text that continues a word.
+  virtual std::vector<std::string> split_inside(std::string_view text) const = 0;
   // The text as the model reads it, without a space that it puts in front; nothing if it reads the text unchanged.
   virtual std::optional<Normalised> normalised(std::string_view text) const = 0;
   // The ids of a space alone.
