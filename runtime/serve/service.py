@@ -72,37 +72,66 @@ class Service:
     async def _translate(
         self, ask: Ask, client: str, record: Record, take: Callable[[str], object] | None
     ) -> dict[str, Any]:
-        choice = self.models.choose(ask.model, ask.source, ask.target)
-        record.figures |= {"model": choice.model.name, "texts": len(ask.texts), "characters": ask.characters}
-        if ask.alignments and not choice.model.aligns:
-            raise Refusal(422, "this model has no alignments: export it by tx-export --with-attention")
-        if self.settings.replace_unknowns and not choice.model.aligns:
-            raise Refusal(422, "this model cannot replace unknown tokens: export it by tx-export --with-attention")
-        count = ask.alternatives + 1
-        options = Options(
-            source_language=choice.source_language,
-            target_language=choice.target_language,
-            alignments=ask.alignments,
-            generation=self.settings.generation,
-            replace_unknowns=self.settings.replace_unknowns or None,
-            beam=count if ask.alternatives else None,
-            n_best=count,
-        )
-        with self.admission.place(sum(map(_sentences, ask.texts)), client):
+        route = self.models.route(ask.model, ask.source, ask.target)
+        names = "+".join(choice.model.name for choice in route)
+        record.figures |= {"model": names, "texts": len(ask.texts), "characters": ask.characters}
+        self._check(ask, route)
+        sentences = len(route) * sum(map(_sentences, ask.texts))
+        texts = ask.texts
+        with self.admission.place(sentences, client):
             try:
-                async with self.models.lease(choice.model, self._left(record)) as translator:
-                    left = self._left(record)
-                    pieces = take
-                    if not self._streams(choice):
-                        pieces = None
-                    work = translate(translator, ask.texts, options, left, pieces)
-                    documents = await asyncio.wait_for(work, left)
+                for number, choice in enumerate(route, 1):
+                    if number < len(route):
+                        documents = await self._leg(choice, texts, self._options(choice), record, None)
+                        texts = [document.text for document in documents]
+                    else:
+                        documents = await self._leg(choice, texts, self._options(choice, ask), record, take)
             except asyncio.TimeoutError:
                 raise Refusal(503, NO_TIME, retry=True) from None
+        return _members(ask, route[0], documents)
+
+    def _check(self, ask: Ask, route: list[Choice]) -> None:
+        """Refuse what the models of a request cannot do."""
+        if ask.alignments and len(route) > 1:
+            raise Refusal(422, "alignments need one model, and these languages are translated through another one")
+        aligns = all(choice.model.aligns for choice in route)
+        if ask.alignments and not aligns:
+            raise Refusal(422, "this model has no alignments: export it by tx-export --with-attention")
+        if self.settings.replace_unknowns and not aligns:
+            raise Refusal(422, "this model cannot replace unknown tokens: export it by tx-export --with-attention")
+
+    def _options(self, choice: Choice, ask: Ask | None = None) -> Options:
+        """Return the options of one model; those of the request are for the last model of its route."""
+        count = 1 + (ask.alternatives if ask else 0)
+        return Options(
+            source_language=choice.source_language,
+            target_language=choice.target_language,
+            alignments=ask is not None and ask.alignments,
+            generation=self.settings.generation,
+            replace_unknowns=self.settings.replace_unknowns or None,
+            beam=count if count > 1 else None,
+            n_best=count,
+        )
+
+    async def _leg(
+        self,
+        choice: Choice,
+        texts: list[str],
+        options: Options,
+        record: Record,
+        take: Callable[[str], object] | None,
+    ) -> list[Document]:
+        """Translate by one model of a route."""
+        pieces = take
+        if not self._streams(choice):
+            pieces = None
+        async with self.models.lease(choice.model, self._left(record)) as translator:
+            left = self._left(record)
+            documents = await asyncio.wait_for(translate(translator, texts, options, left, pieces), left)
         if take is not None and pieces is None:
             take(documents[0].text)
         self._count(choice, documents, record)
-        return _members(ask, choice, documents)
+        return documents
 
     def _streams(self, choice: Choice) -> bool:
         """Return whether tokens are final as soon as they are generated; otherwise a stream has one piece."""
@@ -120,7 +149,8 @@ class Service:
     def _count(self, choice: Choice, documents: list[Document], record: Record) -> None:
         made = sum(map(tokens, documents))
         sentences = sum(len(each.parts) for each in documents)
-        record.figures |= {"tokens": made, "sentences": sentences}
+        for name, number in (("tokens", made), ("sentences", sentences)):
+            record.figures[name] = record.figures.get(name, 0) + number
         self.metrics.tokens.labels(choice.model.name).inc(made)
         self.metrics.sentences.labels(choice.model.name).inc(sentences)
 
