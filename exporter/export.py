@@ -147,7 +147,11 @@ class _Export:
         """Fill `directory`, except for the verification and the manifest, which is returned."""
         options = self._options
         self._stages.stage("graphs")
-        optional = (*(ATTENTION if options.attention else ()), *(BEAMS if options.beams else ()))
+        attention = options.attention
+        if self._checkpoint.generation.replace_unknowns and not attention:
+            self._stages.say("with the graphs of --with-attention: the model's settings replace unknown tokens")
+            attention = True
+        optional = (*(ATTENTION if attention else ()), *(BEAMS if options.beams else ()))
         models = write_all(self._checkpoint.model, options.lowerings, self._longest, optional, half=options.float16)
         with scratch_directory() as scratch:
             islands = self._convert(scratch, models)

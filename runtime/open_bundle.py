@@ -11,7 +11,7 @@ from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
 from txport.runtime.bundle.shortlist import open_shortlist
 from txport.runtime.calls.requests import Call, Sentence
-from txport.runtime.calls.search_options import ModelFacts
+from txport.runtime.calls.search_options import ModelFacts, check_pieces
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import InputError
@@ -116,8 +116,9 @@ class OpenBundle:
                 f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"
             )
         options = options.changed(changes)
-        self.scorer.check(options)
-        return Call.of(self.tokenizer, self.engine.limits, options, model=self._model)
+        call = Call.of(self.tokenizer, self.engine.limits, options, model=self._model)
+        self.scorer.check(call.options)
+        return call
 
     def translations(self, asked: Sequence[Sentence | None], options: Options) -> list[Translation]:
         """Translate sentences in batches, together with other calls. The translation of None is empty."""
@@ -137,6 +138,7 @@ class OpenBundle:
         """Submit a sentence; see `txport.runtime.search.queue.Queue.submit`."""
         if on_piece is not None:
             check_streams(asked.request.search)
+            check_pieces(options)
         return self._owners.queue.submit(
             asked.request,
             seconds=seconds,
@@ -153,7 +155,7 @@ class OpenBundle:
     def _built(self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options) -> list[Translation]:
         asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
         translations = translations_of(self.tokenizer, self.manifest.tokens.eos, asked, results)
-        if options.alignments or options.attention:
+        if options.alignments or options.attention or options.replace_unknowns:
             translations = self.scorer.align(options, asked, translations)
         return best_of(translations, results)
 

@@ -59,6 +59,8 @@ class Options:
         bad_words: texts or id sequences that translations must not contain.
         sample: sample tokens at random.
         temperature, top_k, top_p, min_p, seed: see `txport.runtime.search.settings.Sampling`.
+        replace_unknowns: replace each unknown token of a translation by the source token with the most attention, as in
+            CTranslate2. Only `Translation.text` changes. Not available for streams.
         shortlist: restrict target words to the bundle's shortlist for the source, and to those of the prefix. Scores
             are normalized over these words.
 
@@ -84,6 +86,12 @@ class Options:
         False,
         "Add the attention of each target id over the source ids. Requires --json and a bundle of "
         "tx-export --with-attention.",
+        "flag",
+    )
+    replace_unknowns: bool | None = _option(
+        None,
+        "Replace each unknown token by the source token with the most attention. Requires a bundle of tx-export "
+        "--with-attention.",
         "flag",
     )
     source_language: str | None = _option(None, "Source language of a multilingual model. [default: the bundle's]")

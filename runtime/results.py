@@ -66,10 +66,7 @@ def best_of(translations: Sequence[Translation], results: Sequence[Result]) -> l
 
 
 def _translation(tokenizer: "Tokenizer", eos: int, asked: Sentence, made: Hypothesis) -> Translation:
-    if made.ids[-1] in asked.request.search.rules.end_ids:
-        visible = made.ids[:-1]
-    else:
-        visible = made.ids
+    visible = asked.visible(made.ids)
     finished = made.ids[-1] == eos or visible is not made.ids
     text = tokenizer.decode(visible)
     loops = looped(made.ids[:-1] if finished else made.ids)

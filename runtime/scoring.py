@@ -1,7 +1,7 @@
 """Scores, embeddings, attention and alignments of given sentences and translations."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,15 @@ class Scorer:
 
         Raises:
             BundleError: it has none.
+            InputError: unknown tokens cannot be replaced, because the tokenizer has none.
         """
-        if options.alignments or options.attention:
+        kind = self._manifest.tokenizer.kind
+        if options.replace_unknowns and kind != "sentencepiece":
+            raise InputError(
+                f"replace_unknowns needs a SentencePiece model or a word list, but the tokenizer of this bundle is of "
+                f"the kind {kind!r}: leave out the option replace_unknowns"
+            )
+        if options.alignments or options.attention or options.replace_unknowns:
             self._teacher("decoder")
 
     def source(self, ids: Iterable[int], what: str) -> list[int]:
@@ -166,36 +173,72 @@ class Scorer:
     def align(
         self, options: Options, sentences: Sequence[Sentence], translations: Sequence[Translation]
     ) -> list[Translation]:
-        """Return the translations with alignment and attention, as far as the options ask for them."""
+        """Return the translations with alignment, attention and replaced tokens, as far as the options ask for them."""
         aligned = list(translations)
-        sources = [sentence.request.source_ids for sentence in sentences]
-        readings = self._teacher("decoder").read(sources, [each.ids for each in translations], cross=True)
-        for index, reading in readings:
+        chosen = [i for i, each in enumerate(translations) if self._needs_attention(options, each)]
+        sources = [sentences[i].request.source_ids for i in chosen]
+        readings = self._teacher("decoder").read(sources, [translations[i].ids for i in chosen], cross=True)
+        for number, reading in readings:
             assert reading.cross is not None
+            index = chosen[number]
             weights = averaged(reading.cross, self._manifest.alignment_heads)
-            if options.alignments:
-                alignment = self._alignment(sentences[index], translations[index], weights)
-            else:
-                alignment = None
-            if options.attention:
-                attention = weights
-            else:
-                attention = None
-            aligned[index] = replace(translations[index], alignment=alignment, attention=attention)
+            aligned[index] = self._aligned(options, sentences[index], translations[index], weights)
         return aligned
 
-    def _alignment(self, sentence: Sentence, translation: Translation, weights: Float32) -> Alignment:
+    def _needs_attention(self, options: Options, translation: Translation) -> bool:
+        if options.alignments or options.attention:
+            return True
+        return self._manifest.tokens.unk in translation.ids
+
+    def _aligned(self, options: Options, sentence: Sentence, translation: Translation, weights: Float32) -> Translation:
         tokens = self._manifest.tokens
-        source = sentence.request.source_ids
         special = (tokens.pad, tokens.bos, tokens.eos)
         aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
-        spans = [(0, 0)] * len(source)
-        own = [i for i, token in enumerate(source) if token not in special]
+        own = [i for i, token in enumerate(sentence.request.source_ids) if token not in special]
         if sentence.text:
             own = list(range(sentence.first, sentence.last))
-            spans[sentence.first : sentence.last] = sentence.spans
-        made = [stripped(span, translation.text) for span in self._tokenizer.target_spans(translation.ids)]
         pairs = align_tokens(weights, own, aligned)
+        copies: Mapping[int, str] = {}
+        if options.replace_unknowns:
+            copies = self._copies(options, sentence, translation.ids, pairs)
+            text = self._tokenizer.decode_copied(sentence.visible(translation.ids), copies)
+            translation = replace(translation, text=text)
+        if options.alignments:
+            translation = replace(translation, alignment=self._alignment(sentence, translation, pairs, copies))
+        if options.attention:
+            translation = replace(translation, attention=weights)
+        return translation
+
+    def _copies(
+        self, options: Options, sentence: Sentence, ids: Sequence[int], pairs: Sequence[int | None]
+    ) -> dict[int, str]:
+        """Return the source's piece for each unknown id of a translation, by position."""
+        unk = self._manifest.tokens.unk
+        source = sentence.request.source_ids
+        # The text of an unknown id is not in the ids.
+        pieces = [None if token == unk else self._tokenizer.source_piece(token) for token in source]
+        if sentence.text:
+            languages = options.source_language, options.target_language
+            split = self._tokenizer.split_source(sentence.text, *languages)
+            pieces[sentence.first : sentence.last] = split[: sentence.last - sentence.first]
+        copies = {}
+        for position, (token, pair) in enumerate(zip(ids, pairs, strict=True)):
+            if token == unk and pair is not None and (piece := pieces[pair]) is not None:
+                copies[position] = piece
+        return copies
+
+    def _alignment(
+        self,
+        sentence: Sentence,
+        translation: Translation,
+        pairs: list[int | None],
+        copies: Mapping[int, str],
+    ) -> Alignment:
+        spans = [(0, 0)] * len(sentence.request.source_ids)
+        if sentence.text:
+            spans[sentence.first : sentence.last] = sentence.spans
+        target = self._tokenizer.target_spans(translation.ids, copies)
+        made = [stripped(span, translation.text) for span in target]
         words = words_of(sentence.text), words_of(translation.text)
         return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from txport.runtime.arguments import listed
 from txport.runtime.calls.requests import Call
+from txport.runtime.calls.search_options import check_pieces
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
 from txport.runtime.engine import Engine, Float32
@@ -230,6 +231,7 @@ class Translator:
         if call.options.alignments or call.options.attention:
             raise InputError("a stream has no alignments and no attention: use translate for these")
         check_streams(call.search)
+        check_pieces(call.options)
         asked = call.sentence(sentence, "the sentence")
         engine = self.engine
 

@@ -32,7 +32,7 @@ INFORMATIONAL_FILES = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
 # Roles of optional graphs, and what needs them.
 _NEEDED = {
-    "decoder": "alignments, attention and the scores of given translations need",
+    "decoder": "alignments, attention, replace_unknowns and the scores of given translations need",
     "encoder_attention": "embeddings and the encoder's attention need",
 }
 

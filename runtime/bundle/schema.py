@@ -193,6 +193,7 @@ class Generation:
             `txport.runtime.search.settings`.
         min_length: tokens to make before an answer may end.
         max_length: maximum number of tokens to make.
+        replace_unknowns: see `txport.runtime.options.Options`.
         unsupported: settings that this search does not have, as "name = value".
     """
 
@@ -214,6 +215,7 @@ class Generation:
     min_p: float | None = added(None)
     min_length: int | None = added(None)
     max_length: int | None = added(None)
+    replace_unknowns: bool | None = added(None)
     unsupported: tuple[str, ...] = added(())
 
 

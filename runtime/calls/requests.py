@@ -63,6 +63,12 @@ class Sentence:
     forced: int
     truncated: bool
 
+    def visible(self, ids: list[int]) -> list[int]:
+        """Return the ids of an answer that have text: all except one of `end_ids` at the end."""
+        if ids[-1] in self.request.search.rules.end_ids:
+            return ids[:-1]
+        return ids
+
 
 @dataclass(frozen=True)
 class Call:

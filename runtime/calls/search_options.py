@@ -80,6 +80,16 @@ def check_effect(asked: Options, filled: Options) -> None:
                 raise InputError(f"{name} has no effect without {need}")
 
 
+def check_pieces(options: Options) -> None:
+    """Refuse options that change tokens which a stream has already sent.
+
+    Raises:
+        InputError: unknown tokens are to be replaced.
+    """
+    if options.replace_unknowns:
+        raise InputError("a stream cannot replace unknown tokens: leave out replace_unknowns, or use `translate`")
+
+
 def search_of(options: Options, model: ModelFacts, limits: Limits, tokenizer: "Tokenizer") -> Search:
     """Return the search that options ask for.
 

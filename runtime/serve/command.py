@@ -87,7 +87,13 @@ _limits = flags(
     type=click.Choice(["greedy", "model"]),
     default="greedy",
     show_default=True,
-    help="Search: greedy, or the generation settings of each model. Streams are always greedy.",
+    help="Search: greedy, or the generation settings of each model. With beams, a stream has one piece.",
+)
+@click.option(
+    "--replace-unknowns",
+    is_flag=True,
+    help="Replace each unknown token by the source token with the most attention. Requires bundles of tx-export "
+    "--with-attention. A stream then has one piece.",
 )
 @click.option(
     "--allow-origin",

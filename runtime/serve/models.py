@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from txport.runtime.bundle.archive import SUFFIX
@@ -161,13 +162,49 @@ class Models:
         model, code, to = pairs[0]
         return ModelChoice(model, code or None, model.sources.get(code), model.targets.get(to))
 
+    def route(self, name: str, source: str, target: str) -> list[ModelChoice]:
+        """Return the models of a translation: one as of `choose`, otherwise two with a common language.
+
+        The first pair of models in their order translates. Pivots need both languages and no name.
+
+        Raises:
+            Refusal: as `choose`.
+        """
+        try:
+            return [self.choose(name, source, target)]
+        except Refusal:
+            if name or not source or not target or AUTO in (source, target):
+                raise
+            if pivot := self._pivot(source, target):
+                return pivot
+            raise
+
+    def _pivot(self, source: str, target: str) -> list[ModelChoice]:
+        """Return two models by which a source and a target are connected, or none."""
+        for first in self.models:
+            for code in _codes(first.sources, source):
+                for middle, second in product(first.targets, self.models):
+                    ends = _codes(second.targets, target)
+                    if ends and middle in second.sources and middle != code:
+                        last = second.sources[middle], second.targets[ends[0]]
+                        return [
+                            ModelChoice(first, code, first.sources[code], first.targets[middle]),
+                            ModelChoice(second, middle, *last),
+                        ]
+        return []
+
     def pairs(self) -> dict[str, list[str]]:
-        """Codes of the target languages for each source language."""
-        found: dict[str, set[str]] = {}
+        """Codes of the target languages for each source language, directly or through a common language."""
+        direct: dict[str, set[str]] = {}
         for model in self.models:
             for source in model.sources:
-                found.setdefault(source, set()).update(model.targets)
-        return {source: sorted(targets) for source, targets in sorted(found.items()) if targets}
+                direct.setdefault(source, set()).update(model.targets)
+        found = {}
+        for source, targets in sorted(direct.items()):
+            pivoted = set().union(*(direct.get(middle, set()) for middle in targets if middle != source))
+            if targets:
+                found[source] = sorted(targets | pivoted - {source})
+        return found
 
     async def load(self) -> None:
         """Load models until the memory is full. A failure is logged, and the next request tries again."""

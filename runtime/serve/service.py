@@ -72,29 +72,75 @@ class Service:
     async def _translate(
         self, ask: Ask, client: str, record: Record, on_piece: Callable[[str], object] | None
     ) -> dict[str, Any]:
-        choice = self.models.choose(ask.model, ask.source, ask.target)
-        record.figures |= {"model": choice.model.name, "texts": len(ask.texts), "characters": ask.characters}
-        if ask.alignments and not choice.model.aligns:
-            raise Refusal(422, "this model has no alignments: export it with tx-export --with-attention")
-        count = ask.alternatives + 1
-        options = Options(
-            source_language=choice.source_language,
-            target_language=choice.target_language,
-            alignments=ask.alignments,
-            generation=self.settings.generation,
-            beam=count if ask.alternatives else None,
-            n_best=count,
-        )
-        with self.admission.place(sum(map(_sentences, ask.texts)), client):
+        route = self.models.route(ask.model, ask.source, ask.target)
+        names = "+".join(choice.model.name for choice in route)
+        record.figures |= {"model": names, "texts": len(ask.texts), "characters": ask.characters}
+        self._check(ask, route)
+        sentences = len(route) * sum(map(_sentences, ask.texts))
+        texts = ask.texts
+        with self.admission.place(sentences, client):
             try:
-                async with self.models.lease(choice.model, self._seconds_left(record)) as translator:
-                    left = self._seconds_left(record)
-                    work = translate(translator, ask.texts, options, left, on_piece)
-                    documents = await asyncio.wait_for(work, left)
+                for number, choice in enumerate(route, 1):
+                    if number < len(route):
+                        documents = await self._leg(choice, texts, self._options(choice), record, None)
+                        texts = [document.text for document in documents]
+                    else:
+                        documents = await self._leg(choice, texts, self._options(choice, ask), record, on_piece)
             except asyncio.TimeoutError:
                 raise Refusal(503, NO_TIME, retry=True) from None
+        return _response_fields(ask, route[0], documents)
+
+    def _check(self, ask: Ask, route: list[ModelChoice]) -> None:
+        """Refuse what the models of a request cannot do."""
+        if ask.alignments and len(route) > 1:
+            raise Refusal(422, "alignments need one model, and these languages are translated through another one")
+        aligns = all(choice.model.aligns for choice in route)
+        if ask.alignments and not aligns:
+            raise Refusal(422, "this model has no alignments: export it with tx-export --with-attention")
+        if self.settings.replace_unknowns and not aligns:
+            raise Refusal(422, "this model cannot replace unknown tokens: export it with tx-export --with-attention")
+
+    def _options(self, choice: ModelChoice, ask: Ask | None = None) -> Options:
+        """Return the options of one model; those of the request are for the last model of its route."""
+        count = 1 + (ask.alternatives if ask else 0)
+        return Options(
+            source_language=choice.source_language,
+            target_language=choice.target_language,
+            alignments=ask is not None and ask.alignments,
+            generation=self.settings.generation,
+            replace_unknowns=self.settings.replace_unknowns or None,
+            beam=count if count > 1 else None,
+            n_best=count,
+        )
+
+    async def _leg(
+        self,
+        choice: ModelChoice,
+        texts: list[str],
+        options: Options,
+        record: Record,
+        on_piece: Callable[[str], object] | None,
+    ) -> list[Document]:
+        """Translate with one model of a route."""
+        pieces = on_piece
+        if not self._streams(choice):
+            pieces = None
+        async with self.models.lease(choice.model, self._seconds_left(record)) as translator:
+            left = self._seconds_left(record)
+            documents = await asyncio.wait_for(translate(translator, texts, options, left, pieces), left)
+        if on_piece is not None and pieces is None:
+            on_piece(documents[0].text)
         self._count(choice, documents, record)
-        return _response_fields(ask, choice, documents)
+        return documents
+
+    def _streams(self, choice: ModelChoice) -> bool:
+        """Return whether tokens are final as soon as they are generated; otherwise a stream has one piece."""
+        generation = choice.model.manifest.generation
+        if self.settings.replace_unknowns:
+            return False
+        if self.settings.generation != "model":
+            return True
+        return not (generation.replace_unknowns or generation.sample or (generation.beam or 1) > 1)
 
     def _seconds_left(self, record: Record) -> float:
         """Return the seconds until a request must be answered."""
@@ -103,7 +149,8 @@ class Service:
     def _count(self, choice: ModelChoice, documents: list[Document], record: Record) -> None:
         token_count = sum(map(tokens, documents))
         sentences = sum(len(each.parts) for each in documents)
-        record.figures |= {"tokens": token_count, "sentences": sentences}
+        for name, number in (("tokens", token_count), ("sentences", sentences)):
+            record.figures[name] = record.figures.get(name, 0) + number
         self.metrics.tokens.labels(choice.model.name).inc(token_count)
         self.metrics.sentences.labels(choice.model.name).inc(sentences)
 

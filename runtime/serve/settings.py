@@ -18,6 +18,7 @@ class Settings:
         slow_seconds: read and write timeout of a client, for headers, body and answer.
         memory: maximum bytes of loaded weights. None keeps all bundles loaded.
         generation: as in `txport.runtime.options.Options`.
+        replace_unknowns: as in `txport.runtime.options.Options`; a stream then has one piece.
         origins: origins of web pages that may call the API. "*" allows all.
         hosts: host names that requests may use. An empty tuple or "*" allows any.
         max_connections: maximum number of open connections. Requests on further ones are refused.
@@ -33,6 +34,7 @@ class Settings:
     slow_seconds: float = 20.0
     memory: int | None = None
     generation: str = "greedy"
+    replace_unknowns: bool = False
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     max_connections: int = 1024

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
@@ -35,8 +35,17 @@ class Inner(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
 
+    def decode_copied(self, ids: Sequence[int], copies: Mapping[int, str]) -> str:
+        """Return the text of ids, some of which are replaced by pieces."""
+
     def piece(self, token: int) -> str | None:
         """Return the piece of an id; None if it has none."""
+
+    def split(self, text: str) -> list[str]:
+        """Return the piece of each id of `encode`."""
+
+    def split_without_prefix(self, text: str) -> list[str]:
+        """Return the pieces of text that continues a word."""
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode as `locate` does, for text that continues a word."""
@@ -113,6 +122,28 @@ class WithAdded:
             spans += [(part.places[start], part.places[end]) for start, end in where]
         return ids, spans
 
+    def split(self, text: str) -> list[str]:
+        if not self._any(text):
+            return self._inner.split(text)
+        pieces: list[str] = []
+        parts = list(self._parts(text))
+        for part, following in zip_longest(parts, parts[1:]):
+            if part.token is not None:
+                pieces.append(part.token.content)
+                continue
+            if self._continues(part):
+                pieces += self._inner.split_without_prefix(part.text)
+            else:
+                pieces += self._inner.split(part.text)
+            token = following.token if following is not None else None
+            pieces += [WORD] * len(self._space_after(part, token))
+        return pieces
+
+    def decode_copied(self, ids: Sequence[int], copies: Mapping[int, str]) -> str:
+        if self._decodes:
+            return self._inner.decode_copied(ids, copies)
+        return self.decode(ids)
+
     def decode(self, ids: Sequence[int]) -> str:
         if self._decodes:
             return self._inner.decode(ids)
@@ -186,16 +217,22 @@ class WithAdded:
         """Return the ids of a part, and the characters of the part that each one stands for."""
         if part.token is not None:
             return [part.token.id], [(0, len(part.text))]
-        continues = self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
-        ids, spans = (self._inner.without_prefix if continues else self._inner.locate)(part.text)
+        ids, spans = (self._inner.without_prefix if self._continues(part) else self._inner.locate)(part.text)
+        space = self._space_after(part, following)
+        return [*ids, *space], [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
+
+    def _continues(self, part: Part) -> bool:
+        """Return whether a part is read without the space that the model puts in front of a text."""
+        return self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
+
+    def _space_after(self, part: Part, following: AddedToken | None) -> list[int]:
+        """Return the ids of the space between a part and the token that follows, if it is kept."""
         kept = self._added.spaces == "kept" or (
             self._added.spaces == "kept_before_normalized" and following is not None and following.normalized
         )
         if following is not None and kept and part.text[-1] in self._spaces:
-            space = self._inner.space()
-            ids = [*ids, *space]
-            spans = [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
-        return ids, spans
+            return self._inner.space()
+        return []
 
 
 class _Finder:

@@ -1,6 +1,6 @@
 """Text to ids and back: SentencePiece, the `tokenizers` library, or nothing at all for models that work on ids."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
@@ -25,6 +25,10 @@ from txport.runtime.text.alignment import Span
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.unknown import blocks, located, shortened
 from txport.runtime.text.vocabulary import Vocabulary, load_vocabulary
+
+# Pieces of the source that replace ids of a translation, by position.
+Copies = Mapping[int, str]
+NO_COPIES: Copies = {}
 
 
 class Tokenizer(Protocol):
@@ -54,15 +58,27 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of target ids; special ids, and ids outside the vocabulary, leave no text."""
 
+    def decode_copied(self, ids: Sequence[int], copies: Copies) -> str:
+        """Return the text of target ids, some of which are replaced by pieces of the source."""
+        return self.decode(ids)
+
+    def split_source(self, text: str, source_language: str | None, target_language: str | None) -> list[str]:
+        """Return the piece of each id of `encode_source`; the piece of an unknown id is its own text."""
+        return []
+
+    def source_piece(self, token: int) -> str | None:
+        """Return the piece of a source id; None if it has none."""
+        return None
+
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return pieces of these source ids, for people."""
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return pieces of these target ids, for people."""
 
-    def target_spans(self, ids: Sequence[int]) -> list[Span]:
-        """The characters of `decode(ids)` that each id adds to those before; an unfinished one is the last id's."""
-        stream = TextStream(self)
+    def target_spans(self, ids: Sequence[int], copies: Copies = NO_COPIES) -> list[Span]:
+        """Characters of the text of `decode_copied` that each id adds; an unfinished character is the last id's."""
+        stream = TextStream(self, copies)
         spans = list[Span]()
         end = 0
         for position, token in enumerate(ids):
@@ -86,6 +102,14 @@ class Side(Protocol):
 
     def piece(self, token: int) -> str | None:
         """Return the piece of an id; None if it has none."""
+
+    def split(self, text: str) -> list[str]:
+        """Return the piece of each id of `encode`, that of an unknown id as well; nothing if no id is unknown."""
+        return []
+
+    def decode_copied(self, ids: Sequence[int], copies: Copies) -> str:
+        """Return the text of ids, some of which are replaced by pieces, if an id can be unknown."""
+        return self.decode(ids)
 
 
 class Pieces(Side):
@@ -136,6 +160,36 @@ class Pieces(Side):
             return str(self._processor.decode([int(i) for i in ids if 0 <= i < self.size]))
         return str(self._processor.decode_pieces(self._vocabulary.pieces(ids)))
 
+    def split(self, text: str) -> list[str]:
+        whole = _valid(text)
+        text, gaps = shortened(whole, self._is_unknown)
+        pieces = self._processor.encode(text, out_type="immutable_proto").pieces
+        spans = located([(piece.begin, piece.end) for piece in pieces], gaps)
+        split = []
+        for piece, (begin, end) in zip(pieces, spans, strict=True):
+            own = piece.piece
+            if end - begin > piece.end - piece.begin:  # a long run of unknown characters
+                mark = WORD * own.startswith(WORD)
+                own = mark + whole[begin:end].strip()
+            split.append(own)
+        return split
+
+    def decode_copied(self, ids: Sequence[int], copies: Copies) -> str:
+        pieces: list[str] = []
+        begun = False
+        for position, token in enumerate(ids):
+            piece = copies.get(position) or self.piece(token)
+            if piece is None:
+                continue
+            known = self._processor.piece_to_id(piece)
+            if position in copies and known == self._processor.unk_id():  # SentencePiece shows it unchanged
+                piece = piece.replace(WORD, " ")
+                if not begun:
+                    piece = piece.lstrip(" ")
+            begun = begun or not self._processor.is_control(known)
+            pieces.append(piece)
+        return str(self._processor.decode_pieces(pieces))
+
     def piece(self, token: int) -> str | None:
         if self._vocabulary is None:
             if token < self.size:
@@ -146,6 +200,10 @@ class Pieces(Side):
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode as `locate` does, for text that continues a word."""
         return self._continuing.locate(text)
+
+    def split_without_prefix(self, text: str) -> list[str]:
+        """Return pieces as `split` does, for text that continues a word."""
+        return self._continuing.split(text)
 
     def normalised(self, text: str) -> Normalised | None:
         """Return the text as the model reads it, without a space that it puts in front; None if it changes nothing."""
@@ -274,6 +332,10 @@ class Bytes(Side):
         """Encode as `locate` does: bytes have no prefix."""
         return self.locate(text)
 
+    def split_without_prefix(self, text: str) -> list[str]:
+        """Return no pieces: no byte is unknown."""
+        return []
+
     def normalised(self, text: str) -> Normalised | None:
         """Return None: bytes are not normalised."""
         return None
@@ -324,6 +386,9 @@ class TextTokenizer(Tokenizer):
         skipped = len(text) - len(rest)
         return ids, [(start + skipped, end + skipped) for start, end in spans], around
 
+    def split_source(self, text: str, source_language: str | None, target_language: str | None) -> list[str]:
+        return self._source.split(self._split(text, source_language, target_language)[0])
+
     def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
         return affixes(self._description, source_language, target_language)
 
@@ -337,6 +402,14 @@ class TextTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of target ids; ids without a piece leave no text."""
         return self._target.decode(ids)
+
+    def decode_copied(self, ids: Sequence[int], copies: Copies) -> str:
+        if copies:
+            return self._target.decode_copied(ids, copies)
+        return self.decode(ids)
+
+    def source_piece(self, token: int) -> str | None:
+        return self._source.piece(token)
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of source ids; an id without one is its number."""
@@ -483,15 +556,16 @@ def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFile
 class TextStream:
     """Turns ids that arrive one by one into pieces of text whose concatenation is the text of all ids."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, copies: Copies = NO_COPIES) -> None:
         self._tokenizer = tokenizer
+        self._copies = copies
         self._ids: list[int] = []
         self._given = ""
 
     def add(self, token_id: int, last: bool = False) -> str:
         """The text that became certain by one more id: none while a character is incomplete, all by the last id."""
         self._ids.append(token_id)
-        text = self._tokenizer.decode(self._ids)
+        text = self._tokenizer.decode_copied(self._ids, self._copies)
         # A trailing replacement character is what the first bytes of a character look like.
         if not last:
             text = text.rstrip("\ufffd")

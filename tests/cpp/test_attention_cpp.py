@@ -24,6 +24,8 @@ from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.text.alignment import Alignment
 from txport.runtime.translator import Translator
+from unknown_words import texts as unknown_texts
+from unknown_words import unknown_bundle, unknown_checkpoint
 
 SOURCE = Path(__file__).parents[2] / "runtime" / "cpp"
 BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
@@ -124,6 +126,37 @@ class Library:
         if code:
             kind = {1: InputError, 2: BundleError}.get(code, RuntimeError)
             raise kind(self._library.txport_message().decode())
+
+
+def test_unknown_tokens_are_replaced_alike(tmp_path: Path) -> None:
+    """Texts, spans and refusals are Python's, with pieces of a model of words as well."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    for kind in ("unigram", "word"):
+        unknown_checkpoint(tmp_path / kind, model_type=kind)
+        bundle = tmp_path / f"{kind}-bundle"
+        unknown_bundle(tmp_path / kind, bundle)
+        python = Translator(bundle, "cpu", threads=1)
+        library = Library(bundle)
+        lines = [*unknown_texts(120), "Ω" * 3000, "", "漢 " + "cat " * 80]
+        for options in ({"replace_unknowns": True}, {"generation": "model"}, {"replace_unknowns": True, "beam": 4}):
+            expected = python.translate(lines, **options, alignments=True)
+            library.translate(lines, **options)
+            assert [library.text("text", i) for i in range(len(lines))] == [each.text for each in expected]
+            library.translate(lines, **options, alignments=True)
+            for number, result in enumerate(expected):
+                assert library.text("text", number) == result.text
+                if result.alignment is not None:
+                    assert library.text("pharaoh", number) == result.alignment.pharaoh
+        plain = python.translate(lines, beam=4)
+        assert sum(one.text != other.text for one, other in zip(expected, plain, strict=True)) > 40
+        known = python.tokenizer.encode("tree small the")
+        sources = [known, [1, 1, 3]]
+        library.translate_ids(sources, replace_unknowns=True)
+        made = python.translate_ids(sources, replace_unknowns=True)
+        assert [library.text("text", i) for i in range(2)] == [each.text for each in made]
+        library.close()
+    with pytest.raises(BundleError, match="--with-attention"):
+        Library(TOY).translate(["a"], replace_unknowns=True)
 
 
 def _count(items: Sequence[object]) -> ctypes.c_size_t:

@@ -52,6 +52,7 @@ CASES = (
     Case("strict", True),
     Case("alignments", True),
     Case("attention", True),
+    Case("replace_unknowns", True),
     Case("source_language", "deu"),
     Case("target_language", "ita"),
     Case("generation", "model"),
@@ -285,6 +286,7 @@ class COptions(ctypes.Structure):
         ("seed", ctypes.c_int64),
         ("alternatives", ctypes.c_int32),
         ("shortlist", ctypes.c_int32),
+        ("replace_unknowns", ctypes.c_int32),
     ]
 
 

@@ -1,10 +1,12 @@
 #include "scoring.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "arguments.hpp"
 #include "bundle/interface.hpp"
 #include "errors.hpp"
+#include "text/affixes.hpp"
 #include "text/alignment.hpp"
 #include "utf8.hpp"
 
@@ -33,7 +35,13 @@ Scorer::Scorer(Bundle bundle, const Manifest& manifest, const Tokenizer& tokeniz
       forcing_(make_teacher_forcing(bundle_, manifest, engine, threads)) {}
 
 void Scorer::check(const Options& options) const {
-  if (options.alignments || options.attention) check_has(bundle_, manifest_, kDecoder);
+  const bool replaces = options.replace_unknowns.value_or(false);
+  const std::string& kind = manifest_.tokenizer.kind;
+  if (replaces && kind != "sentencepiece") {
+    throw InputError("replace_unknowns needs a SentencePiece model or a word list, but the tokenizer of this bundle is " +
+                     ("of the kind '" + kind + "': leave out the option replace_unknowns"));
+  }
+  if (options.alignments || options.attention || replaces) check_has(bundle_, manifest_, kDecoder);
 }
 
 void Scorer::check_source(const Ids& ids, const std::string& what) const {
@@ -83,46 +91,86 @@ std::vector<FloatMatrix> Scorer::embed(const Call& call, const std::vector<std::
 
 void Scorer::align(const Options& options, const std::vector<Sentence>& sentences,
                    std::vector<Translation>& translations) const {
+  std::vector<std::size_t> chosen;
   std::vector<Ids> sources;
   std::vector<Ids> targets;
   for (std::size_t i = 0; i < translations.size(); ++i) {
+    const Ids& ids = translations[i].ids;
+    const bool has_unknown = std::find(ids.begin(), ids.end(), manifest_.tokens.unk) != ids.end();
+    if (!options.alignments && !options.attention && !has_unknown) continue;
+    chosen.push_back(i);
     sources.push_back(sentences[i].request.source_ids);
-    targets.push_back(translations[i].ids);
+    targets.push_back(ids);
   }
-  forcing_->read(sources, targets, true, [&](std::size_t i, const Reading& reading) {
+  forcing_->read(sources, targets, true, [&](std::size_t number, const Reading& reading) {
+    const Sentence& sentence = sentences[chosen[number]];
+    Translation& translation = translations[chosen[number]];
     FloatMatrix attention = averaged(reading.cross, manifest_.alignment_heads);
-    if (options.alignments) translations[i].alignment = alignment(sentences[i], translations[i], attention);
-    if (options.attention) translations[i].attention = std::move(attention);
+    Ids tokens = aligned_tokens(sentence, translation.ids, attention);
+    Copies copies;
+    if (options.replace_unknowns.value_or(false)) {
+      copies = copied(options, sentence, translation.ids, tokens);
+      translation.text = tokenizer_.decode_copied(sentence.visible(translation.ids), copies);
+    }
+    if (options.alignments) translation.alignment = alignment(sentence, translation, std::move(tokens), copies);
+    if (options.attention) translation.attention = std::move(attention);
   });
 }
 
-Alignment Scorer::alignment(const Sentence& sentence, const Translation& translation,
-                            const FloatMatrix& attention) const {
+// Return for each target id the position of the source id that it is aligned with.
+Ids Scorer::aligned_tokens(const Sentence& sentence, const Ids& ids, const FloatMatrix& attention) const {
   const SpecialTokens& tokens = manifest_.tokens;
   const auto is_special = [&tokens](std::int64_t id) {
     return id == tokens.pad || id == tokens.bos || id == tokens.eos;
   };
   const Ids& source = sentence.request.source_ids;
   std::vector<bool> aligned;
-  for (const std::int64_t id : translation.ids) {
+  for (const std::int64_t id : ids) {
     aligned.push_back(aligned.size() >= sentence.forced && !is_special(id));
   }
-  Alignment result;
-  result.source_spans.resize(source.size());
   std::vector<std::size_t> text_ids;  // positions of ids of the text
   if (sentence.text.empty()) {
     for (std::size_t i = 0; i < source.size(); ++i) {
       if (!is_special(source[i])) text_ids.push_back(i);
     }
   }
+  for (std::size_t i = sentence.first; i < sentence.last; ++i) text_ids.push_back(i);
+  return align_tokens(attention, text_ids, aligned);
+}
+
+// Return the piece of the source that replaces each unknown id of a translation.
+Copies Scorer::copied(const Options& options, const Sentence& sentence, const Ids& ids, const Ids& tokens) const {
+  const std::int64_t unk = manifest_.tokens.unk;
+  std::vector<std::string> pieces;
+  for (const std::int64_t id : sentence.request.source_ids) {  // the text of an unknown id cannot be found from its id
+    pieces.push_back(id == unk ? "" : tokenizer_.source_piece(id));
+  }
+  if (!sentence.text.empty()) {
+    std::string_view rest = sentence.text;
+    affixes_of(rest, manifest_.tokenizer, {options.source_language, options.target_language}, unk);
+    const std::vector<std::string> split = tokenizer_.split(rest);
+    for (std::size_t i = sentence.first; i < sentence.last; ++i) pieces[i] = split.at(i - sentence.first);
+  }
+  Copies copies;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] != unk || tokens[i] == kNotAligned) continue;
+    const std::string& piece = pieces[static_cast<std::size_t>(tokens[i])];
+    if (!piece.empty()) copies[i] = piece;
+  }
+  return copies;
+}
+
+Alignment Scorer::alignment(const Sentence& sentence, const Translation& translation, Ids tokens,
+                            const Copies& copies) const {
+  Alignment result;
+  result.tokens = std::move(tokens);
+  result.source_spans.resize(sentence.request.source_ids.size());
   for (std::size_t i = sentence.first; i < sentence.last; ++i) {
-    text_ids.push_back(i);
     result.source_spans[i] = sentence.spans.at(i - sentence.first);
   }
-  for (const Span& span : target_spans(tokenizer_, translation.ids)) {
+  for (const Span& span : target_spans(tokenizer_, translation.ids, copies)) {
     result.target_spans.push_back(stripped(span, translation.text));
   }
-  result.tokens = align_tokens(attention, text_ids, aligned);
   result.source_words = words_of(sentence.text);
   result.target_words = words_of(translation.text);
   align_words(result);

@@ -26,7 +26,7 @@ class Scorer {
  public:
   Scorer(Bundle bundle, const Manifest& manifest, const Tokenizer& tokenizer, const Engine& engine, int threads);
 
-  // Throw BundleError if the bundle has no graph for these options.
+  // Throw BundleError if the bundle has no graph for these options, InputError if its tokenizer has no unknown tokens.
   void check(const Options& options) const;
 
   // Throw InputError if complete source ids are empty, too many, or outside the vocabulary.
@@ -57,7 +57,9 @@ class Scorer {
   const Tokenizer& tokenizer_;
   std::unique_ptr<TeacherForcing> forcing_;
 
-  Alignment alignment(const Sentence& sentence, const Translation& translation, const FloatMatrix& attention) const;
+  Ids aligned_tokens(const Sentence& sentence, const Ids& ids, const FloatMatrix& attention) const;
+  Copies copied(const Options& options, const Sentence& sentence, const Ids& ids, const Ids& tokens) const;
+  Alignment alignment(const Sentence& sentence, const Translation& translation, Ids tokens, const Copies& copies) const;
   Ids target_of(const GivenTarget& answer, const Sentence& sentence, const std::string& what) const;
   void check_target(const Ids& ids, const std::string& what) const;
   std::vector<Score> scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const;

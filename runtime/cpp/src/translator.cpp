@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "search/decoding.hpp"
 #include "text/affixes.hpp"
+#include "calls/search_options.hpp"
 
 namespace txport::core {
 
@@ -127,7 +128,10 @@ std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Opti
   const auto job = std::make_shared<Submitted>(
       Submitted{std::string(sentence), Sentence{}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
   auto parsed = shared.sentence(job->text, "the sentence");
-  if (parsed && job->listener.part) check_streams(parsed->request.search);
+  if (parsed && job->listener.part) {
+    check_streams(parsed->request.search);
+    check_pieces(shared.options());
+  }
   if (!parsed) {
     Translation nothing;
     if (options.scores) nothing.scores.emplace();
@@ -199,8 +203,9 @@ std::string Translator::self_check() const {
 }
 
 Call Translator::call(const Options& options) const {
-  scorer_->check(options);
-  return Call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn, shortlist_.get());
+  Call call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn, shortlist_.get());
+  scorer_->check(call.options());
+  return call;
 }
 
 std::vector<Translation> Translator::translations(const std::vector<Sentence>& sentences,
@@ -213,7 +218,7 @@ std::vector<Translation> Translator::translations(const std::vector<Sentence>& s
 
 std::vector<Translation> Translator::built(const std::vector<Sentence>& sentences, std::vector<Result> results,
                                            const Options& options) const {
-  const bool aligned = options.alignments || options.attention;
+  const bool aligned = options.alignments || options.attention || options.replace_unknowns.value_or(false);
   std::vector<Sentence> aligned_sentences;  // one for each hypothesis
   std::vector<Translation> output;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -235,11 +240,9 @@ std::vector<Translation> Translator::built(const std::vector<Sentence>& sentence
 }
 
 Translation Translator::translation(const Sentence& sentence, Hypothesis hypothesis) const {
-  const Ids& ends = sentence.request.search.rules.end_ids;
-  Ids visible = hypothesis.ids;
-  const std::int64_t last = visible.back();
-  const bool by_rule = std::find(ends.begin(), ends.end(), last) != ends.end();
-  if (by_rule) visible.pop_back();
+  Ids visible = sentence.visible(hypothesis.ids);
+  const std::int64_t last = hypothesis.ids.back();
+  const bool by_rule = visible.size() < hypothesis.ids.size();
   Translation output;
   output.text = tokenizer_->decode(visible);
   output.finished = by_rule || last == manifest_.tokens.eos;
@@ -257,7 +260,9 @@ PieceStream::PieceStream(const Translator& translator, std::string_view sentence
   if (options.alignments || options.attention) {
     throw InputError("a stream has no alignments and no attention: use translate for these");
   }
-  auto parsed = translator.call(options).sentence(sentence, "the sentence");
+  const Call call = translator.call(options);
+  check_pieces(call.options());
+  auto parsed = call.sentence(sentence, "the sentence");
   if (parsed) tokens_.emplace(*translator.engine_, std::move(parsed->request));
 }
 

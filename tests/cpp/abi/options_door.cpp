@@ -54,6 +54,7 @@ const std::map<std::string, Setter> kSetters{
     {"min_p", [](auto& options, const auto& value) { options.min_p = std::stod(value); }},
     {"seed", [](auto& options, const auto& value) { options.seed = std::stoll(value); }},
     {"alternatives", [](auto& options, const auto& value) { options.alternatives = std::stoi(value); }},
+    {"replace_unknowns", [](auto& options, const auto& /*value*/) { options.replace_unknowns = true; }},
     {"shortlist", [](auto& options, const auto& /*value*/) { options.shortlist = true; }},
 };
 

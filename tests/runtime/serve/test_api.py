@@ -15,6 +15,8 @@ from toy import BUNDLE
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages
 from txport.runtime.files import sha256
+from unknown_words import texts as unknown_texts
+from unknown_words import unknown_bundle, unknown_checkpoint
 
 pytest.importorskip("uvicorn", reason="needs a server: pip install 'txport[serve]'")
 pytest.importorskip("starlette", reason="needs a server: pip install 'txport[serve]'")
@@ -365,3 +367,59 @@ def test_what_may_surprise_is_logged_as_a_warning_and_the_address_can_be_clicked
         assert found == 400 and "leave out source and target" in answer["error"]
         assert server.ask(q="the cat")[0] == 200
         server.end()
+
+
+def test_unknown_tokens_are_replaced(tmp_path: Path) -> None:
+    """By the option, and by the settings of the model: a stream has one piece then."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    unknown_checkpoint(tmp_path / "checkpoint")
+    unknown_bundle(tmp_path / "checkpoint", tmp_path / "bundle")
+    from txport.runtime.translator import Translator
+
+    translator = Translator(tmp_path / "bundle", "cpu")
+    text = unknown_texts(7)[6]
+    for argument, options in (("--replace-unknowns", {"replace_unknowns": True}), ("model", {"generation": "model"})):
+        arguments = [argument] if argument != "model" else ["--generation", "model"]
+        with serving(f"en-de={tmp_path / 'bundle'}", f"de-en={BUNDLE}", *arguments) as server:
+            expected = translator.translate_document(text, **options).text
+            assert expected != translator.translate_document(text).text
+            assert server.ask(q=text, source="en", target="de") == (200, {"translatedText": expected})
+            ask = {"q": text, "source": "en", "target": "de", "stream": True}
+            _, streamed, _ = server.post(json.dumps(ask).encode())
+            done = ("done", {"translatedText": expected})
+            assert events(streamed) == [("piece", {"text": expected}), done]
+            status, _ = server.ask(q=text, source="de", target="en")
+            assert status == (422 if argument == "--replace-unknowns" else 200)
+
+
+def test_two_bundles_translate_through_a_common_language(toy: "Translator") -> None:
+    """Also in the order of the arguments: a direct bundle comes first, and the languages are listed."""
+    with serving(f"de-en={BUNDLE}", f"en-fr={BUNDLE}", f"fr-it={BUNDLE}") as server:
+        texts = ["the cat\n\na dog", "", "three"]
+        middle = [toy.translate_document(text).text for text in texts]
+        expected = [toy.translate_document(text).text for text in middle]
+        assert middle != expected
+        assert server.ask(q=texts, source="de", target="en") == (200, {"translatedText": middle})
+        assert server.ask(q=texts, source="de", target="fr") == (200, {"translatedText": expected})
+        _, listed = server.get("/languages")
+        assert {each["code"]: each["targets"] for each in listed} == {
+            "de": ["en", "fr"],
+            "en": ["fr", "it"],
+            "fr": ["it"],
+        }
+        ask = {"q": texts[0], "source": "de", "target": "fr", "stream": True}
+        *pieces, done = events(server.post(json.dumps(ask).encode())[1])
+        assert done == ("done", {"translatedText": expected[0]}) and len(pieces) > 3
+        assert "".join(each["text"] for _, each in pieces) == expected[0]
+        _, answer = server.ask(q="a dog", source="de", target="fr", alternatives=2)
+        (first,) = toy.translate(["a dog"])
+        several = toy.translate([first.text], beam=3, n_best=3)[0].hypotheses
+        assert [answer["translatedText"], *answer["alternatives"]] == list(dict.fromkeys(each.text for each in several))
+        for fields, status in (
+            ({"source": "de", "target": "it"}, 400),  # two steps are the maximum
+            ({"source": "de", "target": "de"}, 400),
+            ({"source": "auto", "target": "it", "model": "de-en"}, 400),
+            ({"source": "de", "target": "fr", "model": "de-en"}, 400),
+            ({"source": "de", "target": "fr", "alignments": True}, 422),
+        ):
+            assert server.ask(q="a dog", **fields)[0] == status, fields

@@ -134,6 +134,8 @@ typedef struct txport_options {
   int64_t seed;                 /* random seed for sampling */
   int32_t alternatives;         /* branch on the N best tokens after the prefix; 0: none */
   int32_t shortlist;            /* not 0: restrict target tokens to the bundle's shortlist for the source */
+  int32_t replace_unknowns;     /* positive: replace each unknown token by the source token with the most attention, for
+                                   bundles of tx-export --with-attention; negative: off; streams refuse it */
 } txport_options;
 
 #define TXPORT_TRANSLATOR_OPTIONS_INIT \
@@ -141,7 +143,7 @@ typedef struct txport_options {
 #define TXPORT_OPTIONS_INIT                                                                                           \
   {                                                                                                                   \
     sizeof(txport_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0}, {0, 0}, \
-        {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                          \
+        {0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                       \
   }
 
 /* A byte range [start, end) of a text. */

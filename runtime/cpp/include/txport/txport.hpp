@@ -142,6 +142,9 @@ struct Options {
   std::int64_t seed = 0;          // random seed for sampling
   std::int32_t alternatives = 0;  // branch on the N best tokens after the prefix; 0: none
   bool shortlist = false;         // restrict target tokens to the bundle's shortlist for the source
+  // Replace each unknown token by the source token with the most attention, for bundles of tx-export --with-attention.
+  // Streams refuse it.
+  std::optional<bool> replace_unknowns;
 };
 
 // A byte range [start, end) of a text.
@@ -302,6 +305,7 @@ inline void set_search(txport_options& result, const Options& options, const Wor
   set(result.min_p, options.min_p);
   set(result.seed, options.seed);
   set(result.alternatives, options.alternatives);
+  set(result.replace_unknowns, options.replace_unknowns);
 }
 
 inline txport_options to_c(const Options& options, const Words& words) {

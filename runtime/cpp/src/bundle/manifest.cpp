@@ -209,7 +209,7 @@ std::string decode_early_stopping(const Value& value) {
 Generation decode_generation(const Value& value) {
   value.fields({}, {"beam", "length_penalty", "early_stopping", "repetition_penalty", "no_repeat_ngram", "bad_words",
                     "suppress", "begin_suppress", "end_ids", "forced_end", "renormalize", "sample", "temperature",
-                    "top_k", "top_p", "min_p", "min_length", "max_length", "unsupported"});
+                    "top_k", "top_p", "min_p", "min_length", "max_length", "replace_unknowns", "unsupported"});
   const auto read = [&value](auto& setting, const char* name, const auto& decode) {
     if (value.has(name) && !value[name].is_null()) setting = decode(value[name]);
   };
@@ -232,6 +232,7 @@ Generation decode_generation(const Value& value) {
   read(result.min_p, "min_p", decode_number);
   read(result.min_length, "min_length", decode_integer);
   read(result.max_length, "max_length", decode_integer);
+  read(result.replace_unknowns, "replace_unknowns", decode_flag);
   if (value.has("unsupported")) result.unsupported = decode_all(value["unsupported"], decode_text);
   return result;
 }

@@ -23,6 +23,12 @@ Options checked(Options options, const Generation& generation, const Limits& lim
 
 }  // namespace
 
+Ids Sentence::visible(Ids ids) const {
+  const Ids& ends = request.search.rules.end_ids;
+  if (std::find(ends.begin(), ends.end(), ids.back()) != ends.end()) ids.pop_back();
+  return ids;
+}
+
 std::int64_t length_limit(std::size_t source, std::size_t forced, std::int64_t max_target) {
   const auto tokens = static_cast<std::int64_t>(source);
   return std::min(max_target, kLengthRatio * tokens + kLengthOffset + static_cast<std::int64_t>(forced));

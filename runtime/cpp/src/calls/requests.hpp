@@ -40,6 +40,9 @@ struct Sentence {
   std::vector<Span> spans;
   std::size_t forced = 0;  // number of ids of the request's prefix that languages added
   bool truncated = false;  // whether the text was truncated
+
+  // Return the ids of an answer that have text: all except one of `end_ids` at the end.
+  Ids visible(Ids ids) const;
 };
 
 // The checked options of one call, which turn texts into sentences. The arguments of the constructor must outlive it.

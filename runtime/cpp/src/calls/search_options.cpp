@@ -100,6 +100,7 @@ Options with_settings(Options options, const Generation& generation, const Limit
   fill(options.top_k, generation.top_k);
   fill(options.top_p, generation.top_p);
   fill(options.min_p, generation.min_p);
+  fill(options.replace_unknowns, generation.replace_unknowns);
   if (options.min_length == 0) options.min_length = generation.min_length.value_or(0);
   if (!options.max_length && generation.max_length) {
     options.max_length = std::min(*generation.max_length, limits.target);
@@ -125,6 +126,12 @@ void check_effect(const Options& options, const Options& filled) {
     refuse(options.early_stopping && !(options.early_stopping == "false"), "early_stopping",
            "without a beam of 2 or more");
     refuse(is_set(options.renormalize, false), "renormalize", "without a beam of 2 or more");
+  }
+}
+
+void check_pieces(const Options& options) {
+  if (options.replace_unknowns.value_or(false)) {
+    throw InputError("a stream cannot replace unknown tokens: leave out replace_unknowns, or use `translate`");
   }
 }
 

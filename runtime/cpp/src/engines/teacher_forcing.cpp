@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMaxNumbers = std::size_t{1} << 24;
 
 std::string users_of(const std::string& role) {
-  return role == kDecoder ? "alignments, attention and the scores of given translations need"
+  return role == kDecoder ? "alignments, attention, replace_unknowns and the scores of given translations need"
                           : "embeddings and the encoder's attention need";
 }
 

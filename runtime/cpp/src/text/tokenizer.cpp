@@ -142,6 +142,38 @@ class SentencePieces : public Inner {
     return text;
   }
 
+  std::vector<std::string> split(std::string_view text) const override { return split_by(*model_, text); }
+
+  std::vector<std::string> split_inside(std::string_view text) const override {
+    return split_by(inside_ ? *inside_ : *model_, text);
+  }
+
+  std::string piece(std::int64_t id) const override {
+    if (!vocabulary_) return 0 <= id && id < model_->GetPieceSize() ? model_->IdToPiece(static_cast<int>(id)) : "";
+    const std::vector<std::string> found = vocabulary_->pieces({id});
+    return found.empty() ? "" : found.front();
+  }
+
+  std::string decode_copied(const Ids& ids, const Copies& copies) const override {
+    std::vector<std::string> pieces;
+    bool begun = false;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto copy = copies.find(i);
+      std::string own = copy == copies.end() ? piece(ids[i]) : copy->second;
+      if (own.empty()) continue;
+      const int known = model_->PieceToId(own);
+      if (copy != copies.end() && known == model_->unk_id()) {  // SentencePiece shows it unchanged
+        own = with_spaces(std::move(own));
+        if (!begun) own.erase(0, own.find_first_not_of(' '));
+      }
+      begun = begun || !model_->IsControl(known);
+      pieces.push_back(std::move(own));
+    }
+    std::string text;
+    check(model_->Decode(pieces, &text));
+    return text;
+  }
+
  private:
   std::unique_ptr<SentencePieceProcessor> model_;
   std::unique_ptr<SentencePieceProcessor> without_prefix_;  // the same model, without a space before texts
@@ -154,6 +186,22 @@ class SentencePieces : public Inner {
     spans = std::move(pieces.spans);
     shortened_text.locate(spans);
     return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
+  }
+
+  std::vector<std::string> split_by(const SentencePieceProcessor& model, std::string_view text) const {
+    const Shortened left = shorten(text);
+    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(left.text));
+    const std::vector<Span> shorter = pieces.spans;
+    left.locate(pieces.spans);
+    for (std::size_t i = 0; i < shorter.size(); ++i) {
+      const Span& span = pieces.spans[i];
+      std::string& piece = pieces.texts[i];
+      if (span.end - span.start == shorter[i].end - shorter[i].start) continue;
+      const Span own = stripped(span, text);  // a long run of unknown characters
+      const bool marked = piece.compare(0, kBlank.size(), kBlank) == 0;
+      piece = (marked ? std::string(kBlank) : "") + std::string(text.substr(own.start, own.end - own.start));
+    }
+    return std::move(pieces.texts);
   }
 
   Normalised normalised_block(std::string_view text) const {
@@ -233,6 +281,7 @@ class Utf8Bytes : public Inner {
   Ids locate_inside(std::string_view text, std::vector<Span>& spans) const override { return locate(text, spans); }
   std::optional<Normalised> normalised(std::string_view /*text*/) const override { return std::nullopt; }
   Ids space() const override { return encode(" "); }
+  std::vector<std::string> split_inside(std::string_view /*text*/) const override { return {}; }
 
   std::string decode(const Ids& ids) const override {
     std::string bytes;
@@ -278,6 +327,12 @@ class TwoSides : public Tokenizer {
   Ids locate(std::string_view text, std::vector<Span>& spans) const override { return source_->locate(text, spans); }
   Ids encode_prefix(std::string_view text) const override { return target_->encode(text); }
   std::string decode(const Ids& ids) const override { return target_->decode(ids); }
+  std::vector<std::string> split(std::string_view text) const override { return source_->split(text); }
+  std::string source_piece(std::int64_t id) const override { return source_->piece(id); }
+
+  std::string decode_copied(const Ids& ids, const Copies& copies) const override {
+    return copies.empty() ? decode(ids) : target_->decode_copied(ids, copies);
+  }
 
  private:
   std::shared_ptr<const Side> source_;
@@ -312,7 +367,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const Bundle& bundle, const Manifest& 
 
 std::string TextStream::add(std::int64_t token_id, bool last) {
   ids_.push_back(token_id);
-  std::string text = tokenizer_->decode(ids_);
+  std::string text = tokenizer_->decode_copied(ids_, copies_);
   if (!last) text.resize(certain_length(text));
   if (text.compare(0, returned_.size(), returned_) != 0) return "";
   std::string added = text.substr(returned_.size());
@@ -320,8 +375,8 @@ std::string TextStream::add(std::int64_t token_id, bool last) {
   return added;
 }
 
-std::vector<Span> target_spans(const Tokenizer& tokenizer, const Ids& ids) {
-  TextStream stream(tokenizer);
+std::vector<Span> target_spans(const Tokenizer& tokenizer, const Ids& ids, const Copies& copies) {
+  TextStream stream(tokenizer, copies);
   std::vector<Span> spans;
   std::size_t end = 0;
   for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -106,7 +106,7 @@ class WithAdded : public Side {
   Ids locate(std::string_view text, std::vector<Span>& spans) const override {
     if (!may_have(text)) return inner_->locate(text, spans);
     Ids ids;
-    const Parts parts = split(text);
+    const Parts parts = this->parts(text);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       std::vector<Span> tokens;
       const Ids more = located(parts[i], i + 1 < parts.size() ? parts[i + 1].token : nullptr, tokens);
@@ -114,6 +114,33 @@ class WithAdded : public Side {
       for (const Span& span : tokens) spans.push_back({parts[i].positions[span.start], parts[i].positions[span.end]});
     }
     return ids;
+  }
+
+  std::vector<std::string> split(std::string_view text) const override {
+    if (!may_have(text)) return inner_->split(text);
+    std::vector<std::string> pieces;
+    const Parts parts = this->parts(text);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      if (part.token != nullptr) {
+        pieces.push_back(by_id_.at(part.token->id).content);
+        continue;
+      }
+      const auto more = is_inside(part) ? inner_->split_inside(part.text) : inner_->split(part.text);
+      pieces.insert(pieces.end(), more.begin(), more.end());
+      const std::size_t spaces = space_after(part, i + 1 < parts.size() ? parts[i + 1].token : nullptr).size();
+      pieces.insert(pieces.end(), spaces, "\xE2\x96\x81");
+    }
+    return pieces;
+  }
+
+  std::string piece(std::int64_t id) const override {
+    const auto token = by_id_.find(id);
+    return token == by_id_.end() ? inner_->piece(id) : token->second.content;
+  }
+
+  std::string decode_copied(const Ids& ids, const Copies& copies) const override {
+    return decodes_ ? inner_->decode_copied(ids, copies) : decode(ids);
   }
 
   std::string decode(const Ids& ids) const override {
@@ -143,7 +170,7 @@ class WithAdded : public Side {
 
   bool may_have(std::string_view text) const { return !normalised_->empty() || raw_->may_find(text); }
 
-  Parts split(std::string_view text) const {
+  Parts parts(std::string_view text) const {
     const Part whole = whole_of(text);
     if (added_.rules == "python") return split_as_python(whole);
     Parts parts;
@@ -193,16 +220,23 @@ class WithAdded : public Side {
       spans.push_back({0, text.size()});
       return {part.token->id};
     }
-    const bool inside = added_.prefix == "first" && part.positions.front() > 0 && after_space(text, 0) == 0;
-    Ids ids = inside ? inner_->locate_inside(text, spans) : inner_->locate(text, spans);
-    const bool keeps = next != nullptr && (added_.spaces == "kept" || (added_.spaces != "dropped" && next->normalized));
-    if (keeps && (normalises_ ? ends_with_space(text) : text.back() == ' ')) {
-      for (const std::int64_t id : inner_->space()) {
-        ids.push_back(id);
-        spans.push_back({before_space(text, text.size()), text.size()});
-      }
+    Ids ids = is_inside(part) ? inner_->locate_inside(text, spans) : inner_->locate(text, spans);
+    for (const std::int64_t id : space_after(part, next)) {
+      ids.push_back(id);
+      spans.push_back({before_space(text, text.size()), text.size()});
     }
     return ids;
+  }
+
+  // Whether a part is read without the space that the model puts in front of a text.
+  bool is_inside(const Part& part) const {
+    return added_.prefix == "first" && part.places.front() > 0 && after_space(part.text, 0) == 0;
+  }
+
+  // The ids of the space between a part and the token that follows, if it is kept.
+  Ids space_after(const Part& part, const AddedToken* next) const {
+    const bool keeps = next != nullptr && (added_.spaces == "kept" || (added_.spaces != "dropped" && next->normalized));
+    return keeps && (normalises_ ? ends_with_space(part.text) : part.text.back() == ' ') ? inner_->space() : Ids{};
   }
 };
 

@@ -23,6 +23,8 @@ class Inner : public Side {
  public:
   // Like `locate`, for text that continues a word.
   virtual Ids locate_inside(std::string_view text, std::vector<Span>& spans) const = 0;
+  // Like `split`, for text that continues a word.
+  virtual std::vector<std::string> split_inside(std::string_view text) const = 0;
   // Return the normalised text, without the space that the model adds at the beginning; no value if the model does not
   // normalise.
   virtual std::optional<Normalised> normalised(std::string_view text) const = 0;
