@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from txport.exporter.engines.builder import add_profile, parse_graph
+from txport.exporter.engines.builder import add_profile
+from txport.exporter.engines.parsing import parse_graph
 from txport.exporter.graphs.sessions import Array, Values, outputs_of, session
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph
