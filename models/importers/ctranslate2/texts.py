@@ -95,20 +95,32 @@ def model_tokenizer(texts: Texts, options: ImportOptions) -> tuple[TokenizerPart
         parts = _words(texts, place)
         notes.append("no SentencePiece model: texts are tokens between spaces, as in CTranslate2's files of tokens")
     else:
-        special |= {token for token in (*PADDING, "<s>", "</s>", "<unk>")} | _special(texts)
-        tables: list[list[str | None]] = [
-            [
-                None if token in special or not token or _FILLER.fullmatch(token) else token
-                for token in _once(texts.tokens(side))
-            ]
-            for side in (0, 1)
-        ]
-        parts = dictionary_tokenizer(tables, models, suffix)
+        parts = _pieces(texts, models, special)
     before: tuple[Placeholder | int, ...] = (*source, *prefix)
     if marked is not None:
         before = (TARGET_LANGUAGE, *before)
-    changes = {"source_prefix": before, "source_suffix": suffix, "target_prefix": target, "languages": marked}
-    return replace(parts, description=replace(parts.description, **changes)), notes
+    description = replace(
+        parts.description,
+        source_prefix=before,
+        source_suffix=suffix,
+        target_prefix=target,
+        languages=marked,
+    )
+    return replace(parts, description=description), notes
+
+
+def _pieces(texts: Texts, models: tuple[Path, Path], languages: set[str]) -> TokenizerParts:
+    """Return a tokenizer of SentencePiece models, whose pieces have the ids of the model's tokens."""
+    special = {*PADDING, "<s>", "</s>", "<unk>"} | _special(texts) | languages
+    tables: list[list[str | None]] = []
+    for side in (0, 1):
+        tables.append([])
+        for token in _once(texts.tokens(side)):
+            if token in special or not token or _FILLER.fullmatch(token):
+                tables[side].append(None)
+            else:
+                tables[side].append(token)
+    return dictionary_tokenizer(tables, models, ())
 
 
 def _once(tokens: Sequence[str]) -> list[str]:
