@@ -21,7 +21,8 @@ from txport.runtime.system import Lock
 @click.argument("name")
 @click.option(
     "--source",
-    help="Source of the model instead of the repository NAME: a directory, a .zip or .tar file, or another repository.",
+    help="Source of the model instead of the repository NAME: a directory, a .zip, .tar or .argosmodel file, or "
+    "another repository.",
 )
 @click.option("--offline", is_flag=True, help="Do not use the network. Use files of earlier downloads.")
 @click.option(

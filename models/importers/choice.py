@@ -53,7 +53,7 @@ _MODEL_TYPES = {
     **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
 }
 # Kinds that read lists of tokens by themselves.
-_WITH_LISTS = ("annotated", "d2l")
+_WITH_LISTS = ("annotated", "d2l", "ctranslate2", "argos")
 # Architectures that people may well have, and why they are not supported.
 _REFUSED = {
     "switch_transformers": "a mixture of experts",

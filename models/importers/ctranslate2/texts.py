@@ -8,10 +8,10 @@ from pathlib import Path
 from txport.models.config import Config
 from txport.models.importers.ctranslate2.vocabularies import PADDING, Vocabularies
 from txport.models.importers.imported import ImportOptions, TokenizerParts
-from txport.models.importers.tokenizers.languages import refuse_languages
+from txport.models.importers.tokenizers.languages import chosen_language, refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
 from txport.models.importers.tokenizers.word_lists import WordLists, word_tokenizer
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.bundle.tokenizer_schema import TARGET_LANGUAGE, Languages, Placeholder, TokenizerDescription
 from txport.runtime.errors import CheckpointError, InputError
 
 # Pairs of SentencePiece models, as OPUS-MT and others call them.
@@ -19,7 +19,8 @@ _PAIRS = (("source.spm", "target.spm"), ("source.model", "target.model"))
 # Fillers of vocabularies of OpenNMT-py and of converted models.
 _FILLER = re.compile(r"averyunlikelytoken\d+|madeupword\d+|madeupwordforbt")
 _LANGUAGE = re.compile(r"__[a-z]{2,3}__|[a-z]{2}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}")
-_FORMS = ("{}", "__{}__", ">>{}<<", "<2{}>")
+_FORMS = ("{}", "__{}__", "<2{}>")
+_MARKED = re.compile(r">>(.+)<<")
 # Marks of other tokenizers inside their tokens.
 _MARKS = {
     "▁": "SentencePiece's",
@@ -84,26 +85,42 @@ def model_tokenizer(texts: Texts, options: ImportOptions) -> tuple[TokenizerPart
     if guess:
         end = texts.tokens(1)[texts.config.eos_id]
         notes.append(f"config.json adds no token to a source; texts end with {end}, as in Hugging Face's tokenizers")
-    source, target, special = _languages(texts, options)
     place = options.vocabulary or texts.directory
     models = _models(place)
+    marked = None
+    if models is not None and (marked := _marked_languages(texts, options)) is not None:
+        options = replace(options, target_language=None)
+    source, target, special = _languages(texts, options, required=models is not None)
     if models is None:
         parts = _words(texts, place)
         notes.append("no SentencePiece model: texts are tokens between spaces, as in CTranslate2's files of tokens")
     else:
-        special |= {token for token in (*PADDING, "<s>", "</s>", "<unk>")} | _special(texts)
-        tables: list[list[str | None]] = [
-            [
-                None if token in special or not token or _FILLER.fullmatch(token) else token
-                for token in _once(texts.tokens(side))
-            ]
-            for side in (0, 1)
-        ]
-        parts = dictionary_tokenizer(tables, models, suffix)
+        parts = _pieces(texts, models, special)
+    before: tuple[Placeholder | int, ...] = (*source, *prefix)
+    if marked is not None:
+        before = (TARGET_LANGUAGE, *before)
     description = replace(
-        parts.description, source_prefix=(*source, *prefix), source_suffix=suffix, target_prefix=target
+        parts.description,
+        source_prefix=before,
+        source_suffix=suffix,
+        target_prefix=target,
+        languages=marked,
     )
     return replace(parts, description=description), notes
+
+
+def _pieces(texts: Texts, models: tuple[Path, Path], languages: set[str]) -> TokenizerParts:
+    """Return a tokenizer of SentencePiece models, whose pieces have the ids of the model's tokens."""
+    special = {*PADDING, "<s>", "</s>", "<unk>"} | _special(texts) | languages
+    tables: list[list[str | None]] = []
+    for side in (0, 1):
+        tables.append([])
+        for token in _once(texts.tokens(side)):
+            if token in special or not token or _FILLER.fullmatch(token):
+                tables[side].append(None)
+            else:
+                tables[side].append(token)
+    return dictionary_tokenizer(tables, models, ())
 
 
 def _once(tokens: Sequence[str]) -> list[str]:
@@ -116,7 +133,8 @@ def _special(texts: Texts) -> set[str]:
     """Return the model's own special tokens."""
     config = texts.config
     tokens = texts.tokens(1)
-    return {tokens[each] for each in (config.unk_id, config.bos_id, config.eos_id, config.pad_id) if each < len(tokens)}
+    ids = [each for each in (config.unk_id, config.bos_id, config.eos_id, config.pad_id) if each < len(tokens)]
+    return {tokens[each] for each in ids} | {token for token in tokens if _MARKED.fullmatch(token)}
 
 
 def _of_answers(texts: Texts, options: ImportOptions) -> str | None:
@@ -126,7 +144,18 @@ def _of_answers(texts: Texts, options: ImportOptions) -> str | None:
     return options.target_language
 
 
-def _languages(texts: Texts, options: ImportOptions) -> tuple[tuple[int, ...], tuple[int, ...], set[str]]:
+def _marked_languages(texts: Texts, options: ImportOptions) -> Languages | None:
+    """Return the target languages that a text may begin with, such as >>fra<<, as in OPUS-MT's models."""
+    found = {match[1]: index for index, token in enumerate(texts.tokens(0)) if (match := _MARKED.fullmatch(token))}
+    if not found:
+        return None
+    default = chosen_language(options.target_language, found, "target", texts.directory)
+    return Languages({}, found, None, default, True)
+
+
+def _languages(
+    texts: Texts, options: ImportOptions, *, required: bool
+) -> tuple[tuple[int, ...], tuple[int, ...], set[str]]:
     """Return the ids of languages before a source and an answer, and their tokens."""
     names = (options.source_language, _of_answers(texts, options))
     found: list[tuple[int, ...]] = []
@@ -139,7 +168,7 @@ def _languages(texts: Texts, options: ImportOptions) -> tuple[tuple[int, ...], t
             raise InputError(f"{option} {name} is not a token of {texts.directory}: name a token, or leave it out")
         found.append(tuple(ids[:1]))
         tokens |= {known[each] for each in ids[:1]}
-    if len(tokens) > 2 and names == (None, None) and texts.vocabularies.start is not None:
+    if required and len(tokens) > 2 and names[1] is None and texts.vocabularies.start is not None:
         some = ", ".join(sorted(tokens)[:4])
         raise InputError(
             f"{texts.directory} has tokens of many languages ({some} ...): set --source-language and --target-language"

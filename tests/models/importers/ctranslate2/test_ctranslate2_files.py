@@ -366,12 +366,26 @@ def test_languages_of_converted_models(tmp_path: Path) -> None:
     )
 
 
+def test_languages_in_texts_of_opus_mt(tmp_path: Path) -> None:
+    model = sentencepiece_model()
+    names = [EOS, UNK, *pieces(model), ">>fra<<", ">>deu<<"]
+    config = {"decoder_start_token": EOS, "add_source_eos": True}
+    zero = {"start_from_zero_embedding": True}
+    write_model(tmp_path / "theirs", names=(names, names), config=config, decoder=zero, pre_norm=False)
+    for side in ("source", "target"):
+        (tmp_path / "theirs" / f"{side}.spm").write_bytes(model)
+    tokenizer, _ = texts(tmp_path / "theirs", tmp_path / "ours")
+    assert [names[each] for each in tokenizer.encode(">>deu<< the cat")] == [">>deu<<", "▁the", "▁cat", EOS]
+    tokenizer, _ = texts(tmp_path / "theirs", tmp_path / "french", target_language="fra")
+    assert [names[each] for each in tokenizer.encode("the cat")] == [">>fra<<", "▁the", "▁cat", EOS]
+
+
 def test_tokens_between_spaces_without_sentencepiece(tmp_path: Path) -> None:
     """As a transliteration of letters has them, and CTranslate2's `translate_file`."""
-    letters = [UNK, PAD, "<s>", EOS, *"abcdefghijklmnopqrstuvwxyz"]
+    letters = [UNK, PAD, "<s>", EOS, "__hi__", "__ta__", "__bn__", *"abcdefghijklmnopqrstuvwxyz"]
     write_model(tmp_path / "theirs", names=(letters, letters), config={"add_source_eos": True})
     tokenizer, notes = texts(tmp_path / "theirs", tmp_path / "ours")
-    assert [letters[each] for each in tokenizer.encode("c a t é")] == ["c", "a", "t", UNK, EOS]
+    assert [letters[each] for each in tokenizer.encode("__hi__ c a t é")] == ["__hi__", "c", "a", "t", UNK, EOS]
     assert tokenizer.decode([letters.index(each) for each in "dog"]) == "d o g"
     assert any("texts are tokens between spaces" in note for note in notes)
 
