@@ -180,7 +180,7 @@ struct Generation {
   std::optional<std::int64_t> min_length;  // tokens to make before an answer may end
   std::optional<std::int64_t> max_length;  // the maximum number of tokens to make
   std::optional<bool> replace_unknowns;
-  std::vector<std::string> unsupported;    // settings that this search does not have, as "name = value"
+  std::vector<std::string> unsupported;  // settings that this search does not have, as "name = value"
 };
 
 struct Manifest {
