@@ -38,8 +38,9 @@ void Scorer::check(const Options& options) const {
   const bool replaces = options.replace_unknowns.value_or(false);
   const std::string& kind = manifest_.tokenizer.kind;
   if (replaces && kind != "sentencepiece") {
-    throw InputError("replace_unknowns needs a SentencePiece model or a word list, but the tokenizer of this bundle is " +
-                     ("of the kind '" + kind + "': leave out the option replace_unknowns"));
+    throw InputError(
+        "replace_unknowns needs a SentencePiece model or a word list, but the tokenizer of this bundle is " +
+        ("of the kind '" + kind + "': leave out the option replace_unknowns"));
   }
   if (options.alignments || options.attention || replaces) check_has(bundle_, manifest_, kDecoder);
 }

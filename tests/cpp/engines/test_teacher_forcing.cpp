@@ -47,7 +47,8 @@ TEST_CASE("a bundle without the optional graphs says how to get them") {
   const Manifest manifest = Manifest::load(kToyBundle);
   CHECK(fault_of<BundleError>([&] { check_has(kToyBundle, manifest, kDecoder); }) ==
         kToyBundle.string() +
-            " has no graph of the role 'decoder', which alignments, attention, replace_unknowns and the scores of given translations "
+            " has no graph of the role 'decoder', which alignments, attention, replace_unknowns and the scores of "
+            "given translations "
             "need: export it again with tx-export --with-attention");
   CHECK(fault_of<BundleError>([&] { check_has(kToyBundle, manifest, kEncoderAttention); }) ==
         kToyBundle.string() +

@@ -207,9 +207,26 @@ std::string decode_early_stopping(const Value& value) {
 }
 
 Generation decode_generation(const Value& value) {
-  value.fields({}, {"beam", "length_penalty", "early_stopping", "repetition_penalty", "no_repeat_ngram", "bad_words",
-                    "suppress", "begin_suppress", "end_ids", "forced_end", "renormalize", "sample", "temperature",
-                    "top_k", "top_p", "min_p", "min_length", "max_length", "replace_unknowns", "unsupported"});
+  value.fields({}, {"beam",
+                    "length_penalty",
+                    "early_stopping",
+                    "repetition_penalty",
+                    "no_repeat_ngram",
+                    "bad_words",
+                    "suppress",
+                    "begin_suppress",
+                    "end_ids",
+                    "forced_end",
+                    "renormalize",
+                    "sample",
+                    "temperature",
+                    "top_k",
+                    "top_p",
+                    "min_p",
+                    "min_length",
+                    "max_length",
+                    "replace_unknowns",
+                    "unsupported"});
   const auto read = [&value](auto& setting, const char* name, const auto& decode) {
     if (value.has(name) && !value[name].is_null()) setting = decode(value[name]);
   };
