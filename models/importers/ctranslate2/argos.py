@@ -5,10 +5,9 @@ model. Sentence splitters beside them (stanza, minisbd) are not used.
 """
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from txport.models.hub.source import unpack
@@ -27,7 +26,7 @@ _ENDING = ".argosmodel"
 _MODEL = "model"
 _SENTENCEPIECE = "sentencepiece.model"
 # Argos Translate's arguments for CTranslate2 (argostranslate/translate.py), whose beams end when enough are finished.
-_SETTINGS: dict[str, Any] = {"beam": 4, "length_penalty": 0.2, "early_stopping": True, "replace_unknowns": True}
+_SETTINGS = Generation(beam=4, length_penalty=0.2, early_stopping=True, replace_unknowns=True)
 
 
 def is_argos(path: Path) -> bool:
@@ -98,13 +97,13 @@ def _import(directory: Path, package: Path, options: ImportOptions) -> Imported:
     inner = replace(options, vocabulary=place, source_language=None, target_language=None)
     imported = import_ctranslate2(directory / _MODEL, inner)
     if not options.tokenizer:
-        return replace(imported, kind="argos", generation=_generation())
+        return replace(imported, kind="argos", generation=replace(_SETTINGS, replace_unknowns=None))
     tokenizer = _with_languages(imported, codes)
     prefix = settings.get("target_prefix", "", str)
     if prefix:
         tokenizer = _with_prefix(tokenizer, prefix, settings)
     notes = [*imported.notes, f"a package for {codes[0]} to {codes[1]}, with the settings of Argos Translate's search"]
-    return replace(imported, kind="argos", tokenizer=tokenizer, notes=notes, generation=_generation())
+    return replace(imported, kind="argos", tokenizer=tokenizer, notes=notes, generation=_SETTINGS)
 
 
 def _check_languages(codes: tuple[str, ...], options: ImportOptions, package: Path) -> None:
@@ -127,12 +126,6 @@ def _check_tokenizer(directory: Path, package: Path) -> None:
             "--no-tokenizer, and ids"
         )
     raise CheckpointError(f"{package} has no {_SENTENCEPIECE}: download the package again, or give --no-tokenizer")
-
-
-def _generation() -> Generation:
-    """Return Argos Translate's settings, except settings that a bundle has no field for."""
-    known = {field.name for field in fields(Generation)}
-    return Generation(**{name: value for name, value in _SETTINGS.items() if name in known})
 
 
 def _with_languages(imported: Imported, codes: tuple[str, ...]) -> TokenizerParts:
