@@ -20,7 +20,7 @@ pytest.importorskip("transformers", reason="needs transformers: pip install 'txp
 import added_tokens
 from foreign_models import import_here, shake
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.runtime.text.tokenizer import Bytes, FromTokenizers, Pieces, Side
+from txport.runtime.text.sides import Bytes, FromTokenizers, Pieces, Side
 from txport.runtime.translator import Translator
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[dev]'")

@@ -29,7 +29,8 @@ from safetensors.torch import load_file, save_file
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import Checkpoint
 from txport.runtime.errors import CheckpointError, InputError
-from txport.runtime.text.tokenizer import Bytes, open_tokenizer
+from txport.runtime.text.sides import Bytes
+from txport.runtime.text.tokenizer import open_tokenizer
 from txport.runtime.translator import Translator
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")

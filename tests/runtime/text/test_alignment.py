@@ -13,7 +13,8 @@ from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages, ids_only
 from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
-from txport.runtime.text.tokenizer import Bytes, TextTokenizer, open_tokenizer
+from txport.runtime.text.sides import Bytes
+from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
 from txport.runtime.text.unknown import located
 
 # Cases by hand; those of tests/cpp/text/test_alignment.cpp.

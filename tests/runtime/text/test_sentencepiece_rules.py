@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from make_hostile_pieces import cases, chain, table, trained, with_table
 from txport.runtime.errors import BundleError
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
-from txport.runtime.text.tokenizer import Pieces
+from txport.runtime.text.sides import Pieces
 
 DATA = Path(__file__).parents[2] / "data"
 SHARED = json.loads((DATA / "hostile_pieces.json").read_bytes())

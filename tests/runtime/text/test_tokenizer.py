@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
-from txport.runtime.text.tokenizer import FromTokenizers, IdsOnly, Pieces, SentencePieceTokenizer, TextStream
+from txport.runtime.text.sides import FromTokenizers, Pieces
+from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
 
 EOS = 3
 LINES = [f"number {i} of the café is {i * i} — naïve, isn't it? (ok)" for i in range(300)]
