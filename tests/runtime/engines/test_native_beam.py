@@ -128,7 +128,7 @@ def test_a_state_and_its_sentences_must_fit(engine: NativeEngine) -> None:
             policy.choose(state, slots, engine.encode, True)  # type: ignore[arg-type]
 
     refused("count is 1, but the state has 4 rows, 2 per sentence", [policy])
-    refused("count is 2, and the state has 5 rows", [policy, None], rows=5)
+    refused("count is 2, but the state has 5 rows", [policy, None], rows=5)
     refused("a sentence belongs to another search", [other, None])
     refused("allocated with the best 3 candidates of each row, and the search needs 4", [policy, None], top=3)
     assert decode_all(engine, [request])[0].hypotheses

@@ -282,7 +282,7 @@ class CudaDevice : public Device {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  void activate() override { use(); }
+  void activate() override { make_current(); }
 
   std::byte* allocate(std::size_t bytes) override {
     make_current();

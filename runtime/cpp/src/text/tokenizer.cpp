@@ -145,7 +145,7 @@ class SentencePieces : public Inner {
   std::vector<std::string> split(std::string_view text) const override { return split_by(*model_, text); }
 
   std::vector<std::string> split_inside(std::string_view text) const override {
-    return split_by(inside_ ? *inside_ : *model_, text);
+    return split_by(without_prefix_ ? *without_prefix_ : *model_, text);
   }
 
   std::string piece(std::int64_t id) const override {
@@ -198,8 +198,8 @@ class SentencePieces : public Inner {
       std::string& piece = pieces.texts[i];
       if (span.end - span.start == shorter[i].end - shorter[i].start) continue;
       const Span own = stripped(span, text);  // a long run of unknown characters
-      const bool marked = piece.compare(0, kBlank.size(), kBlank) == 0;
-      piece = (marked ? std::string(kBlank) : "") + std::string(text.substr(own.start, own.end - own.start));
+      const bool marked = piece.compare(0, kSpaceMark.size(), kSpaceMark) == 0;
+      piece = (marked ? std::string(kSpaceMark) : "") + std::string(text.substr(own.start, own.end - own.start));
     }
     return std::move(pieces.texts);
   }

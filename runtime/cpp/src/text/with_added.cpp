@@ -228,12 +228,12 @@ class WithAdded : public Side {
     return ids;
   }
 
-  // Whether a part is read without the space that the model puts in front of a text.
+  // Return whether a part is encoded without the space that the model adds at the beginning of a text.
   bool is_inside(const Part& part) const {
-    return added_.prefix == "first" && part.places.front() > 0 && after_space(part.text, 0) == 0;
+    return added_.prefix == "first" && part.positions.front() > 0 && after_space(part.text, 0) == 0;
   }
 
-  // The ids of the space between a part and the token that follows, if it is kept.
+  // Return the ids of the space between a part and the next token, if it is kept.
   Ids space_after(const Part& part, const AddedToken* next) const {
     const bool keeps = next != nullptr && (added_.spaces == "kept" || (added_.spaces != "dropped" && next->normalized));
     return keeps && (normalises_ ? ends_with_space(part.text) : part.text.back() == ' ') ? inner_->space() : Ids{};
