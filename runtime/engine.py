@@ -23,8 +23,26 @@ Float64 = npt.NDArray[np.float64]
 # The shortest caches that a batch begins with, in tokens: enough for most sentences.
 FIRST_TARGET = 32
 
+# A source: ids, or float32 `[n, feature_size]` vectors of a model that reads vectors.
+Source = Sequence[int] | Float32
+# Those of a batch, padded: int64 `[batch, source]` ids, or float32 `[batch, source, feature_size]` vectors.
+Sources = Int64 | Float32
+
 # The result of `Engine.encode`, whose form is private to the engine.
 Memory = Any
+
+
+def padded(rows: Sequence[Source], pad: int) -> tuple[Sources, Int64]:
+    """Return sources as one array, padded with `pad` or with zeros, and their lengths, int64 `[batch]`."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    sources: Sources
+    if isinstance(first := rows[0], np.ndarray) and first.ndim == 2:
+        sources = np.zeros((len(rows), int(lengths.max()), first.shape[1]), np.float32)
+    else:
+        sources = np.full((len(rows), int(lengths.max())), pad, np.int64)
+    for place, row in zip(sources, rows, strict=True):
+        place[: len(row)] = row
+    return sources, lengths
 
 
 @dataclass(frozen=True)
@@ -194,8 +212,11 @@ class Engine(Protocol):
     restricts: bool  # whether its states are of `RestrictingState`
     poll: int  # maximum number of steps that the device may be ahead of the host; 1 if reading is free
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Memory:
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths.
+
+        A model that reads vectors takes float32 `[batch, source, feature_size]` instead; padding is not read.
+        """
 
     def first_target(self, source: int) -> int:
         """Return the length of the first caches of a batch of sources of up to `source` tokens.

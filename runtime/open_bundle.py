@@ -8,6 +8,7 @@ from inspect import signature
 from numbers import Integral
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from txport.runtime.arguments import check_reads
 from txport.runtime.bundle.archive import Archive, Files, files_of
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
@@ -123,7 +124,9 @@ class OpenBundle:
     def __reduce__(self) -> NoReturn:
         raise InputError("a Translator cannot be pickled: open the bundle in each process")
 
-    def _call(self, options: Options, changes: Mapping[str, Any]) -> Call:
+    def _call(self, options: Options, changes: Mapping[str, Any], *, features: bool = False) -> Call:
+        """Return the checked options of a call for text or ids, or for vectors with `features`."""
+        check_reads(features, self.manifest.model.feature_size)
         if not isinstance(options, Options):
             raise InputError(
                 f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"

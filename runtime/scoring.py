@@ -17,7 +17,7 @@ from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps, Score, Translation
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
+from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, times_of, words_of
 from txport.runtime.text.requests import Call, Sentence
 
 if TYPE_CHECKING:
@@ -191,14 +191,18 @@ class Scorer:
         special = (tokens.pad, tokens.bos, tokens.eos)
         aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
         spans = [(0, 0)] * len(source)
-        own = [i for i, token in enumerate(source) if token not in special]
+        if isinstance(source, np.ndarray):
+            own = list(range(len(source)))  # vectors, of which none is special
+        else:
+            own = [i for i, token in enumerate(source) if token not in special]
         if sentence.text:
             own = list(range(sentence.first, sentence.last))
             spans[sentence.first : sentence.last] = sentence.spans
         made = [stripped(span, translation.text) for span in self._tokenizer.target_spans(translation.ids)]
         pairs = align_tokens(weights, own, aligned)
         words = words_of(sentence.text), words_of(translation.text)
-        return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
+        times = times_of(pairs, self._manifest.frame_rate)
+        return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words), times)
 
     def _answer(self, sentence: Sentence, answer: Answer, what: str) -> list[int]:
         """Return the ids of a given translation, as long as the bundle takes at most."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.arguments import listed
+from txport.runtime.arguments import check_vectors, listed
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
 from txport.runtime.engine import Float32
@@ -18,7 +18,7 @@ from txport.runtime.scoring import Answer
 from txport.runtime.search.decoding import check_streams, stream
 from txport.runtime.search.queue import Pending, answered
 from txport.runtime.text.lines import as_line, open_lines, text_windows
-from txport.runtime.text.requests import Call
+from txport.runtime.text.requests import Call, Sentence
 
 
 class Translator(OpenBundle):
@@ -160,6 +160,42 @@ class Translator(OpenBundle):
         asked = [call.of_ids(source, number) for number, source in enumerate(whole, 1)]
         return self._translations(asked, call.options)
 
+    def translate_features(
+        self, arrays: Iterable[Any], options: Options = DEFAULTS, **changes: Any
+    ) -> list[Translation]:
+        """Translate feature vectors as `translate` does, such as frames of a spectrogram or states of an encoder.
+
+        Alignments are between vectors and tokens; see `Alignment.times`.
+
+        Args:
+            arrays: float `[vectors, feature_size]` each; they are sorted by length and translated in batches.
+            options, changes: as in `translate`; options for text, such as `strict`, have no effect.
+
+        Raises:
+            InputError: the bundle reads text, or an array has another shape, too many vectors, or NaN.
+        """
+        call = self._call(options, changes, features=True)
+        asked = [self._of_vectors(call, array, f"array {at}", at) for at, array in enumerate(_arrays(arrays), 1)]
+        return self._translations(asked, call.options)
+
+    def stream_features(self, array: Any, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
+        """Translate one array of vectors and yield each token as soon as it is generated; see `stream`."""
+        call = self._call(options, changes, features=True)
+        return self._stream(call, self._of_vectors(call, array, "the array"))
+
+    def submit_features(
+        self,
+        array: Any,
+        options: Options = DEFAULTS,
+        *,
+        seconds: float | None = None,
+        on_piece: Callable[[Piece], object] | None = None,
+        **changes: Any,
+    ) -> Pending:
+        """Submit one array of vectors to the running batch; see `translate_features` and `submit`."""
+        call = self._call(options, changes, features=True)
+        return self._enqueue(self._of_vectors(call, array, "the array"), call.options, on_piece, seconds)
+
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one sentence and yield each token as soon as it is generated. Options as in `translate`.
 
@@ -169,17 +205,7 @@ class Translator(OpenBundle):
             InputError: as in `translate`, or alignments or attention are requested, which need a complete translation.
         """
         call = self._call(options, changes)
-        if call.options.alignments or call.options.attention:
-            raise InputError("a stream has no alignments and no attention: use translate for these")
-        check_streams(call.search)
-        asked = call.sentence(sentence, "the sentence")
-        engine = self.engine
-
-        def pieces() -> Iterator[Piece]:
-            if asked is not None:
-                yield from map(self._pieces(lambda piece: piece), stream(engine, asked.request))
-
-        return pieces()
+        return self._stream(call, call.sentence(sentence, "the sentence"))
 
     def submit(
         self,
@@ -259,6 +285,31 @@ class Translator(OpenBundle):
         """Return the attention of a sentence and translation; see `txport.runtime.scoring.Scorer.attention_maps`."""
         return self._scorer.attention_maps(self._call(options, changes), sentence, target)
 
+    def _of_vectors(self, call: Call, array: Any, what: str, number: int = 1) -> Sentence:
+        """Return the sentence of an array of vectors, which is checked."""
+        size = self.manifest.model.feature_size
+        assert size is not None
+        return call.of_ids(check_vectors(array, size, self.engine.limits.source, what), number)
+
+    def _stream(self, call: Call, asked: Sentence | None) -> Iterator[Piece]:
+        if call.options.alignments or call.options.attention:
+            raise InputError("a stream has no alignments and no attention: use translate for these")
+        check_streams(call.search)
+        engine = self.engine
+
+        def pieces() -> Iterator[Piece]:
+            if asked is not None:
+                yield from map(self._pieces(lambda piece: piece), stream(engine, asked.request))
+
+        return pieces()
+
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:
         asked = [call.sentence(text, f"{what} {at}", at) for at, text in enumerate(listed(texts), first)]
         return self._translations(asked, call.options)
+
+
+def _arrays(arrays: Iterable[Any]) -> list[Any]:
+    """Return the arrays as a list; one array of vectors is not a list of arrays."""
+    if getattr(arrays, "ndim", 3) == 2:
+        raise InputError("arrays come as a list: put the one array in a list")
+    return listed(arrays)

@@ -31,6 +31,7 @@ from txport.training.examples import Examples
 from txport.training.fitting import fit
 from txport.training.guidance.guided_attention import choose_guide
 from txport.training.recipe import Recipe, TrainingOptions, chosen
+from txport.training.recordings import Recording, check_vectors, texts_of
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock
@@ -53,6 +54,7 @@ _log = logging.getLogger("txport")
 
 # Number of held-out sources in a checkpoint, for calibration and verification of its bundles.
 MAX_SENTENCES = 2_000
+MAX_RECORDINGS = 200
 
 
 @dataclass(frozen=True)
@@ -155,13 +157,14 @@ def _prepare(
             freeze(Transformer(start.config), recipe.training.freeze)
     progress.phase("reading the corpus")
     corpus = corpora.load(recipe.corpus, data, recipe.tokenizer)
+    texts = texts_of(corpus.train)
     if start is not None:
         assert weights is not None
         recipe = start.recipe(recipe)
-        check_fit(start.tokenizer(), start.config.unk_id, corpus.train, weights)
+        check_fit(start.tokenizer(), start.config.unk_id, texts, weights)
         _log.info("continues from %s with its model and tokenizer", weights)
     if first and not resume:
-        recipe, choices = fit(recipe, corpus.train, estimate)
+        recipe, choices = fit(recipe, texts, estimate)
         if choices:
             _log.info("chosen for %s: %s", _count(len(corpus.train), "training pair"), _listed(choices))
         run.start(recipe)
@@ -169,9 +172,10 @@ def _prepare(
         start.keep(run.path)
     if first and not run.tokenizer.exists():
         progress.phase("training the tokenizer")
-        train_tokenizer(corpus.train, recipe.tokenizer, run.tokenizer)
+        train_tokenizer(texts, recipe.tokenizer, run.tokenizer)
     run.wait_for_tokenizer()
     recipe = recipe if first or resume else run.stored()
+    check_vectors(recipe.model, corpus.train)
     if (kept := run.start_of(recipe)) is not None:
         return _Prepared(recipe, corpus, kept.tokenizer(), kept.config, weights, estimate, kept.generation)
     tokenizer = load_tokenizer(run.tokenizer)
@@ -496,6 +500,8 @@ def _finish(
     for source, target in [*corpus.test, *corpus.validation]:
         held_out.setdefault(source, target)
     shown = list(held_out.items())[:MAX_SENTENCES]
+    recordings = [source.vectors for source, _ in shown if isinstance(source, Recording)][:MAX_RECORDINGS]
+    shown = shown[: len(recordings) or None]
     report: dict[str, Any] = {
         "recipe": recipe.to_json(),
         "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},
@@ -509,10 +515,11 @@ def _finish(
         run.checkpoint,
         module.model.cpu().eval(),
         run.tokenizer,
-        [source for source, _ in shown],
+        [] if recordings else [source for source, _ in shown],
         report,
         references=[target for _, target in shown],
         generation=prepared.generation,
+        features=recordings,
         replace=True,
     )
     if run.last.exists():

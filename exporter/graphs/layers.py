@@ -9,9 +9,9 @@ from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.tensors import Linear
 from txport.exporter.graphs.writer import Writer
 from txport.models.config import Config, Side
+from txport.models.embeddings import Embedding, FeatureProjection, InputLayer
 from txport.models.norms import SharedNorm
 from txport.models.positions import RelativePositions
-from txport.models.embeddings import Embedding, FeatureProjection, InputLayer
 from txport.models.transformer import FeedForward
 
 # Gelu is a standard operator from this opset on.

@@ -95,7 +95,9 @@ class Verifier:
             if manifest.optional_graph("decoder_beams") is not None:
                 self.stages.stage("verify: beam search")
                 report = report.with_beams(check_beams(self.sample, graphs, manifest, engine))
-            if any(manifest.optional_graph(role) is None for role in get_args(AttentionRole)):
+            # A model that reads encoder states has no graph for the attention of an encoder.
+            roles = get_args(AttentionRole) if manifest.model.encoder_layers else ("decoder",)
+            if any(manifest.optional_graph(role) is None for role in roles):
                 return report
             self.stages.stage("verify: attention")
             return report.with_attention(check_attention(self.checkpoint.model, self.sample, graphs, manifest, engine))

@@ -241,6 +241,7 @@ class ManifestFields:
     alignment_heads: tuple[tuple[int, int], ...] = added(())
     parameters: Parameters | None = added(None)
     shortlist: str | None = added(None)
+    frame_rate: float | None = added(None)
 
     @property
     def vocabularies(self) -> Vocabularies:

@@ -22,7 +22,7 @@ from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.parameters import WEIGHTS, Parameter
 from txport.runtime.bundle.schema import Limits, SpecialTokens
-from txport.runtime.engine import Float32, Float64, Int64, StepOutput, Top
+from txport.runtime.engine import Float32, Float64, Int64, Sources, StepOutput, Top
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
 from txport.runtime.system import library_name
 from txport.runtime.version import VERSION
@@ -45,6 +45,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_engine_name": (c_void_p, c_void_p),
     "txport_engine_get_facts": (c_void_p, c_void_p),
     "txport_engine_encode": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
+    "txport_engine_encode_features": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
     "txport_engine_allocate": (c_void_p, c_int64, c_int64, c_int64, c_int32, c_int64, c_void_p),
     "txport_state_place": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
     "txport_state_restrict": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
@@ -123,6 +124,7 @@ class _Model(ctypes.Structure):
         ("norm_kind", c_char_p),
         ("encoder_heads", c_int64),
         ("weights_data", c_void_p),
+        ("feature_size", c_int64),
     ]
 
     @classmethod
@@ -159,6 +161,7 @@ class _Model(ctypes.Structure):
             norm_kind=architecture.norm_kind.encode(),
             encoder_heads=manifest.model.encoder_heads or 0,
             weights_data=None if weights is None else address(np.frombuffer(weights, np.uint8)),
+            feature_size=manifest.model.feature_size or 0,
         )
 
 
@@ -309,17 +312,24 @@ class NativeEngine:
         self.recomputes_logits = bool(facts.recomputes_logits)
         self.poll: int = facts.poll
         self.vocabulary: int = facts.vocabulary
+        self._feature_size = manifest.model.feature_size
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Handle:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
-        ids = _int64(input_ids)
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Handle:
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of `[batch]` lengths, or on vectors."""
+        library = self.library
+        if self._feature_size is None:
+            sources = _int64(input_ids)
+            encode = library.txport_engine_encode
+        else:
+            sources = np.ascontiguousarray(input_ids, np.float32)
+            encode = library.txport_engine_encode_features
+            if sources.ndim != 3 or sources.shape[2] != self._feature_size:
+                raise InputError(f"vectors must be [batch, source, {self._feature_size}], not {list(sources.shape)}")
         lengths = _int64(source_lengths)
         memory = c_void_p()
-        _same_length(input_ids=ids, source_lengths=lengths)
-        library = self.library
-        engine = self.handle.value
-        arguments = address(ids), address(lengths), *ids.shape, byref(memory)
-        check(library, library.txport_engine_encode(engine, *arguments))
+        _same_length(sources=sources, source_lengths=lengths)
+        arguments = address(sources), address(lengths), *sources.shape[:2], byref(memory)
+        check(library, encode(self.handle.value, *arguments))
         return Handle(memory, library.txport_engine_memory_free)
 
     def first_target(self, source: int) -> int:

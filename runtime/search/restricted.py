@@ -11,6 +11,7 @@ from txport.runtime.engine import (
     Float32,
     Int64,
     Memory,
+    Sources,
     StepOutput,
     Top,
     of_rows,
@@ -41,7 +42,7 @@ class RestrictedEngine:
         self.vocabulary: int = engine.vocabulary
         self.ragged: bool = engine.ragged
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Memory:
         """Run the encoder; see `txport.runtime.engine.Engine.encode`."""
         return self._engine.encode(input_ids, source_lengths)
 

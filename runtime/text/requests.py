@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from txport.runtime.arguments import check_ids, check_lengths, check_text
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.bundle.shortlist import Shortlist
+from txport.runtime.engine import Source
 from txport.runtime.errors import InputError
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request
@@ -180,8 +181,8 @@ class Call:
             raise InputError(f"{what} is empty: give text")
         return sentence
 
-    def of_ids(self, source: Sequence[int], number: int = 1) -> Sentence:
-        """Return the sentence of whole source ids, which must have been checked."""
+    def of_ids(self, source: Source, number: int = 1) -> Sentence:
+        """Return the sentence of whole source ids, or of vectors, which must have been checked."""
         request = self._request(source, self.target_prefix, number)
         return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
 
@@ -195,7 +196,7 @@ class Call:
     def _languages(self) -> tuple[str | None, str | None]:
         return self.options.source_language, self.options.target_language
 
-    def _request(self, source: Sequence[int], target_prefix: Sequence[int], number: int) -> Request:
+    def _request(self, source: Source, target_prefix: Sequence[int], number: int) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""
         options = self.options
         prefix = [*target_prefix, *self.prefix]

@@ -42,6 +42,14 @@ struct FloatMatrix {
   std::vector<float> values;
 };
 
+// What an encoder reads of one sentence: ids or, of a model that reads these, vectors `[length, feature_size]`.
+struct EncoderInput {
+  Ids ids;
+  std::shared_ptr<const FloatMatrix> vectors;
+
+  std::size_t size() const { return vectors != nullptr ? vectors->rows : ids.size(); }
+};
+
 // What the host learns of a group of steps.
 struct StepOutput {
   // [steps, rows], what each of them made; pad for rows that had finished.
@@ -165,6 +173,10 @@ class Engine {
 
   // Run the encoder on `[batch, source]` ids, padded with pad, of `[batch]` lengths.
   virtual std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const = 0;
+  // The same on `[batch, source, feature_size]` vectors of a model that reads these; padding is not read.
+  // Throws EngineError: this engine does not take vectors.
+  virtual std::shared_ptr<const Memory> encode_features(const std::vector<float>& features,
+                                                        const Ids& source_lengths) const;
   // Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
   virtual std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                                  const Outputs& outputs) const = 0;

@@ -51,11 +51,11 @@ std::vector<Score> Scorer::score(const Call& call, const std::vector<std::string
   for (std::size_t i = 0; i < sentences.size(); ++i) {
     asked.push_back(call.needed(sentences[i], numbered("sentence", i)));
   }
-  std::vector<Ids> sources;
+  std::vector<EncoderInput> sources;
   std::vector<Ids> targets;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     targets.push_back(target_of(answers[i], asked[i], numbered("translation", i)));
-    sources.push_back(std::move(asked[i].request.source_ids));
+    sources.push_back(asked[i].request.source());
   }
   return scores(sources, std::move(targets));
 }
@@ -64,7 +64,9 @@ std::vector<Score> Scorer::score_ids(const std::vector<Ids>& sources, const std:
   check_pairs(sources.size(), answers.size());
   for (std::size_t i = 0; i < sources.size(); ++i) check_source(sources[i], numbered("sentence", i));
   for (std::size_t i = 0; i < answers.size(); ++i) check_target(answers[i], numbered("translation", i));
-  return scores(sources, answers);
+  std::vector<EncoderInput> inputs;
+  for (const Ids& source : sources) inputs.push_back({source, nullptr});
+  return scores(inputs, answers);
 }
 
 std::vector<FloatMatrix> Scorer::embed(const Call& call, const std::vector<std::string_view>& sentences,
@@ -83,10 +85,10 @@ std::vector<FloatMatrix> Scorer::embed(const Call& call, const std::vector<std::
 
 void Scorer::align(const Options& options, const std::vector<Sentence>& sentences,
                    std::vector<Translation>& translations) const {
-  std::vector<Ids> sources;
+  std::vector<EncoderInput> sources;
   std::vector<Ids> targets;
   for (std::size_t i = 0; i < translations.size(); ++i) {
-    sources.push_back(sentences[i].request.source_ids);
+    sources.push_back(sentences[i].request.source());
     targets.push_back(translations[i].ids);
   }
   forcing_->read(sources, targets, true, [&](std::size_t i, const Reading& reading) {
@@ -102,7 +104,7 @@ Alignment Scorer::alignment(const Sentence& sentence, const Translation& transla
   const auto is_special = [&tokens](std::int64_t id) {
     return id == tokens.pad || id == tokens.bos || id == tokens.eos;
   };
-  const Ids& source = sentence.request.source_ids;
+  const EncoderInput source = sentence.request.source();
   std::vector<bool> aligned;
   for (const std::int64_t id : translation.ids) {
     aligned.push_back(aligned.size() >= sentence.forced && !is_special(id));
@@ -112,7 +114,7 @@ Alignment Scorer::alignment(const Sentence& sentence, const Translation& transla
   std::vector<std::size_t> own;  // positions of the text's ids
   if (sentence.text.empty()) {
     for (std::size_t i = 0; i < source.size(); ++i) {
-      if (!is_special(source[i])) own.push_back(i);
+      if (source.vectors != nullptr || !is_special(source.ids[i])) own.push_back(i);
     }
   }
   for (std::size_t i = sentence.first; i < sentence.last; ++i) {
@@ -123,6 +125,7 @@ Alignment Scorer::alignment(const Sentence& sentence, const Translation& transla
     result.target_spans.push_back(stripped(span, translation.text));
   }
   result.tokens = align_tokens(attention, own, aligned);
+  if (manifest_.frame_rate) result.times = times_of(result.tokens, *manifest_.frame_rate);
   result.source_words = words_of(sentence.text);
   result.target_words = words_of(translation.text);
   align_words(result);
@@ -147,7 +150,7 @@ Ids Scorer::target_of(const Answer& answer, const Sentence& sentence, const std:
   return ids;
 }
 
-std::vector<Score> Scorer::scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const {
+std::vector<Score> Scorer::scores(const std::vector<EncoderInput>& sources, std::vector<Ids> targets) const {
   check_has(bundle_, manifest_, kDecoder);
   std::vector<Score> found(targets.size());
   forcing_->read(sources, targets, false, [&](std::size_t i, const Reading& reading) {

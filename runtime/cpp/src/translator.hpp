@@ -42,6 +42,8 @@ class Translator;
 class PieceStream {
  public:
   PieceStream(const Translator& translator, std::string_view sentence, const Options& options);
+  // Of vectors `[length, feature_size]`.
+  PieceStream(const Translator& translator, FloatMatrix array, const Options& options);
 
   // The next token, or nothing after the last; the texts of all pieces, joined, are the translation.
   std::optional<Piece> next();
@@ -49,6 +51,8 @@ class PieceStream {
  private:
   TextStream text_;
   std::optional<TokenStream> tokens_;  // none for a sentence in which there is nothing to translate
+
+  static void check(const Options& options);
 };
 
 // A bundle, ready to translate. Threads may share one: calls leave no state behind.
@@ -77,6 +81,10 @@ class Translator {
   // Alignments are of tokens then: a source has no characters.
   std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
+  // As `translate`, from feature vectors: `[length, feature_size]` each. Alignments are between vectors and tokens.
+  // Throws InputError: the bundle reads text, or an array has another shape, too many vectors, or NaN.
+  std::vector<Translation> translate_features(std::vector<FloatMatrix> arrays, const Options& options) const;
+
   // Translate one sentence in the batch that runs; any thread may do so at any time. `seconds`: the time to a deadline,
   // after which the failure is a DeadlineExceeded. The listener is called in the thread that decodes, or in
   // this call if there is nothing in the sentence to translate.
@@ -85,6 +93,11 @@ class Translator {
   std::shared_ptr<Ticket> submit(std::string_view sentence, const Options& options,
                                  Listener<Translation, Piece> listener,
                                  std::optional<double> seconds = std::nullopt) const;
+
+  // The same from vectors; see `translate_features`.
+  std::shared_ptr<Ticket> submit_features(FloatMatrix array, const Options& options,
+                                          Listener<Translation, Piece> listener,
+                                          std::optional<double> seconds = std::nullopt) const;
 
   // What answers submitted sentences.
   Queue& queue() const { return *queue_; }
@@ -121,7 +134,15 @@ class Translator {
   std::unique_ptr<SharedBatches> shared_;
 
   // Throws InputError: an option cannot be used. BundleError: the bundle lacks the graph that it needs.
-  Call call(const Options& options) const;
+  // `features`: whether vectors were given, not text.
+  Call call(const Options& options, bool features = false) const;
+  // Throws InputError: the bundle reads vectors and was given text or ids, or the reverse.
+  void check_reads(bool features) const;
+  // The sentence of vectors, which are checked; `what` names them in messages.
+  Sentence of_vectors(const Call& call, FloatMatrix array, const std::string& what, std::size_t number) const;
+  // `text` is what the sentence refers to, or null.
+  std::shared_ptr<Ticket> enqueue(Sentence sentence, std::shared_ptr<const std::string> text, const Options& options,
+                                  Listener<Translation, Piece> listener, std::optional<double> seconds) const;
   std::vector<Translation> translations(const std::vector<Sentence>& sentences, const Options& options) const;
   std::vector<Translation> built(const std::vector<Sentence>& sentences, std::vector<Result> results,
                                  const Options& options) const;

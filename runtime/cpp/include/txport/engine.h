@@ -54,12 +54,13 @@ typedef struct txport_model {
   const char* norm_kind;    /* "layer" or NULL: LayerNorm; "rms": RMSNorm, which has no bias */
   int64_t encoder_heads;    /* 0: as many as `heads`, which are the decoder's */
   const void* weights_data; /* the bytes of the file, if they are in memory, from a multiple of 4 on; NULL: no */
+  int64_t feature_size;     /* numbers of a feature vector, if the model reads vectors; 0: it reads ids */
 } txport_model;
 
 #define TXPORT_MODEL_INIT                                                                                             \
   {                                                                                                                   \
     sizeof(txport_model), sizeof(txport_parameter), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0                                                                                                    \
+        0, 0, 0, 0, 0                                                                                                 \
   }
 
 /* How to open an engine. Begin with TXPORT_ENGINE_OPTIONS_INIT: every zero is the default. New fields come at the end,
@@ -116,6 +117,11 @@ TXPORT_API int64_t txport_engine_first_target(const txport_engine_handle* engine
 TXPORT_API txport_code txport_engine_encode(const txport_engine_handle* engine, const int64_t* input_ids,
                                             const int64_t* lengths, int64_t batch, int64_t source,
                                             txport_engine_memory** memory) TXPORT_NOEXCEPT;
+
+/* The same on vectors of a model that reads these: `features` [batch, source, feature_size]. */
+TXPORT_API txport_code txport_engine_encode_features(const txport_engine_handle* engine, const float* features,
+                                                     const int64_t* lengths, int64_t batch, int64_t source,
+                                                     txport_engine_memory** memory) TXPORT_NOEXCEPT;
 TXPORT_API void txport_engine_memory_free(txport_engine_memory* memory) TXPORT_NOEXCEPT;
 
 /* Buffers for `rows` sentences of up to `source` tokens with caches of `target` tokens, all rows finished. Not 0 in

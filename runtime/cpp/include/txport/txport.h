@@ -90,6 +90,13 @@ typedef struct txport_words {
   size_t sequence_count;
 } txport_words;
 
+/* Feature vectors [count, size], row after row: the source of a model that reads these, such as frames of speech. */
+typedef struct txport_features {
+  const float* values;
+  size_t count;
+  size_t size;
+} txport_features;
+
 /* Options for every sentence of a call. Begin with TXPORT_OPTIONS_INIT: every zero is the default. New fields come at
  * the end, and `struct_size` defines which ones the application has. */
 typedef struct txport_options {
@@ -209,6 +216,12 @@ TXPORT_API txport_code txport_translate_ids(const txport_translator* translator,
                                             const size_t* lengths, size_t count, const txport_options* options,
                                             txport_result** result) TXPORT_NOEXCEPT;
 
+/* As txport_translate, from feature vectors: `features` [count]. For bundles that read these; others refuse them, and
+ * these refuse text and ids. Alignments are between vectors and tokens, see txport_result_times. */
+TXPORT_API txport_code txport_translate_features(const txport_translator* translator, const txport_features* features,
+                                                 size_t count, const txport_options* options,
+                                                 txport_result** result) TXPORT_NOEXCEPT;
+
 /* Translate a text of any length and keep its layout: paragraphs, white space, marks of lists and headings. Its
  * sentences, found by rules, are those of the result; txport_result_document is the whole. A sentence that is longer
  * than the model takes is cut into parts, with a warning, or refused with the option strict. `length` holds the bytes
@@ -255,6 +268,9 @@ TXPORT_API const txport_part* txport_result_part(const txport_result* result, si
  * average of the manifest's alignment_heads, or of all heads of the last two layers. */
 TXPORT_API const int64_t* txport_result_alignment(const txport_result* result, size_t index,
                                                   size_t* length) TXPORT_NOEXCEPT;
+/* For each target id, the time in seconds at which its feature vector begins, -1 for none; NULL if the bundle does not
+ * have the number of vectors per second. */
+TXPORT_API const double* txport_result_times(const txport_result* result, size_t index, size_t* length) TXPORT_NOEXCEPT;
 /* Pairs of words of which any tokens are aligned, in order. */
 TXPORT_API const txport_word_pair* txport_result_word_pairs(const txport_result* result, size_t index,
                                                             size_t* length) TXPORT_NOEXCEPT;
@@ -293,6 +309,10 @@ TXPORT_API txport_code txport_translate_stream(const txport_translator* translat
 /* The same, with the caller fetching each token. On success, close *stream at any time. */
 TXPORT_API txport_code txport_stream_open(const txport_translator* translator, const char* text, size_t length,
                                           const txport_options* options, txport_stream** stream) TXPORT_NOEXCEPT;
+/* The same from feature vectors; see txport_translate_features. */
+TXPORT_API txport_code txport_stream_open_features(const txport_translator* translator, const txport_features* features,
+                                                   const txport_options* options,
+                                                   txport_stream** stream) TXPORT_NOEXCEPT;
 /* The next token, or TXPORT_END after the last. `text` is valid until the next call with this stream; `text`, `length`
  * and `score` may be NULL. */
 TXPORT_API txport_code txport_stream_next(txport_stream* stream, int64_t* id, const char** text, size_t* length,
@@ -326,6 +346,10 @@ typedef struct txport_request {
 TXPORT_API txport_code txport_submit(const txport_translator* translator, const char* text, size_t length,
                                      const txport_options* options, const txport_request* request,
                                      txport_pending** pending) TXPORT_NOEXCEPT;
+/* The same from feature vectors, which are copied; see txport_translate_features. */
+TXPORT_API txport_code txport_submit_features(const txport_translator* translator, const txport_features* features,
+                                              const txport_options* options, const txport_request* request,
+                                              txport_pending** pending) TXPORT_NOEXCEPT;
 /* The answer to a request without `done`: waits up to this number of seconds, 0 to look only; below 0: as long as it
  * takes. TXPORT_WAITING if there is none yet. Any other code is the request's own, and comes once; with TXPORT_OK, free
  * *result at the end. TXPORT_ENGINE_ERROR in a forked process, for a request of its parent that had no answer. */

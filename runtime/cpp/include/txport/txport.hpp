@@ -158,6 +158,9 @@ struct Alignment {
   std::vector<Span> target_words;
   std::vector<WordPair> words;  // pairs of words of which any tokens are aligned, in order
   std::string pharaoh;          // these pairs as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first
+  // For each target id, the time in seconds at which its feature vector begins; -1: none. Empty if the bundle does not
+  // have the number of vectors per second.
+  std::vector<double> times;
 };
 
 // Numbers, row after row.
@@ -359,6 +362,7 @@ inline std::optional<Alignment> alignment(const txport_result* result, std::size
   made.words.assign(words, words + length);
   const char* pharaoh = txport_result_pharaoh(result, index, &length);
   made.pharaoh.assign(pharaoh, length);
+  if (const double* times = txport_result_times(result, index, &length)) made.times.assign(times, times + length);
   return made;
 }
 
@@ -406,6 +410,14 @@ inline std::vector<Score> collect_scores(txport_result* handle) {
   std::vector<Score> made;
   for (Translation& each : collect(handle)) made.push_back({std::move(each.ids), std::move(each.scores)});
   return made;
+}
+
+// The array must live as long as the result.
+inline txport_features features_of(const Matrix& array) {
+  if (array.values.size() != array.rows * array.columns) {
+    throw InputError("an array has " + std::to_string(array.values.size()) + " numbers: give rows x columns of them");
+  }
+  return {array.values.data(), array.rows, array.columns};
 }
 
 inline void check_pairs(std::size_t sentences, std::size_t translations) {
@@ -584,6 +596,17 @@ class Translator {
     return detail::collect(detail::Result(result).get());
   }
 
+  // From feature vectors: a matrix of each source, with a vector in each row. For bundles that read these.
+  std::vector<Translation> translate_features(const std::vector<Matrix>& arrays, const Options& options = {}) const {
+    std::vector<txport_features> features;
+    for (const Matrix& array : arrays) features.push_back(detail::features_of(array));
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
+    txport_result* result = nullptr;
+    detail::check(txport_translate_features(handle_.get(), features.data(), features.size(), &asked, &result));
+    return detail::collect(detail::Result(result).get());
+  }
+
   // How likely the model takes a given translation of each sentence for: to rank some, or to filter a corpus. Of the
   // options the languages and `strict` have a meaning here. For bundles of tx-export --with-attention.
   std::vector<Score> score(const std::vector<std::string>& sentences, const std::vector<std::string>& translations,
@@ -646,26 +669,34 @@ class Translator {
     return Stream(handle);
   }
 
+  // The same from feature vectors.
+  Stream stream_features(const Matrix& array, const Options& options = {}) const {
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
+    const txport_features features = detail::features_of(array);
+    txport_stream* handle = nullptr;
+    detail::check(txport_stream_open_features(handle_.get(), &features, &asked, &handle));
+    return Stream(handle);
+  }
+
   // Translate one sentence in the batch that runs, with those of other threads; returns at once. `get` of the answer
   // throws as `translate`; DeadlineExceeded if there is none after this number of seconds (0: unlimited); Cancelled.
   // `take` gets each token as it is made, in the thread that decodes, so it must return at once; false, or what it
   // throws, ends the request. Throws InputError; ResourceError: 1024 requests are waiting.
   Pending submit(const std::string& sentence, const Options& options = {}, double seconds = 0,
                  std::function<bool(const Piece&)> take = nullptr) const {
-    const detail::Words words(options);
-    const txport_options asked = detail::to_c(options, words);
-    auto listener = std::make_unique<detail::Request>();
-    listener->take = std::move(take);
-    txport_request request = TXPORT_REQUEST_INIT;
-    request.seconds = seconds;
-    request.done = detail::Request::done;
-    request.token = listener->take ? detail::Request::token : nullptr;
-    request.user = listener.get();
-    std::future<Translation> answer = listener->answer.get_future();
-    txport_pending* handle = nullptr;
-    detail::check(txport_submit(handle_.get(), sentence.data(), sentence.size(), &asked, &request, &handle));
-    static_cast<void>(listener.release());  // `done` has it
-    return Pending(std::move(answer), handle);
+    return submit(options, seconds, std::move(take), [&](const auto* asked, const auto* request, auto** handle) {
+      return txport_submit(handle_.get(), sentence.data(), sentence.size(), asked, request, handle);
+    });
+  }
+
+  // The same from feature vectors, which are copied.
+  Pending submit_features(const Matrix& array, const Options& options = {}, double seconds = 0,
+                          std::function<bool(const Piece&)> take = nullptr) const {
+    const txport_features features = detail::features_of(array);
+    return submit(options, seconds, std::move(take), [&](const auto* asked, const auto* request, auto** handle) {
+      return txport_submit_features(handle_.get(), &features, asked, request, handle);
+    });
   }
 
   // Submit no more, and return when what was submitted has its answers.
@@ -711,6 +742,26 @@ class Translator {
     txport_translator* handle = nullptr;
     detail::check(open(&asked, &handle));
     handle_.reset(handle);
+  }
+
+  // `start` gives a request to the library.
+  template <typename Start>
+  Pending submit(const Options& options, double seconds, std::function<bool(const Piece&)> take,
+                 const Start& start) const {
+    const detail::Words words(options);
+    const txport_options asked = detail::to_c(options, words);
+    auto listener = std::make_unique<detail::Request>();
+    listener->take = std::move(take);
+    txport_request request = TXPORT_REQUEST_INIT;
+    request.seconds = seconds;
+    request.done = detail::Request::done;
+    request.token = listener->take ? detail::Request::token : nullptr;
+    request.user = listener.get();
+    std::future<Translation> answer = listener->answer.get_future();
+    txport_pending* handle = nullptr;
+    detail::check(start(&asked, &request, &handle));
+    static_cast<void>(listener.release());  // `done` has it
+    return Pending(std::move(answer), handle);
   }
 
   std::unique_ptr<Warning> warning_;  // at an address that does not move with this object

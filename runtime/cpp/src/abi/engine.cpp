@@ -11,6 +11,7 @@
 
 #include "abi/engine.hpp"
 #include "abi/guard.hpp"
+#include "arguments.hpp"
 #include "errors.hpp"
 
 struct txport_engine_memory {
@@ -103,6 +104,7 @@ txport_code txport_engine_encode(const txport_engine_handle* engine, const std::
   return guarded([&] {
     given(memory, "memory") = nullptr;
     const auto& [opened, sizes] = given(engine, "engine");
+    if (sizes.feature_size) throw InputError(txport::core::kReadsFeatures);
     within(batch, 1, opened->limits().batch, "batch");
     within(source, 1, opened->limits().source, "source");
     given(input_ids, "input_ids");
@@ -115,6 +117,27 @@ txport_code txport_engine_encode(const txport_engine_handle* engine, const std::
       }
     }
     auto encoded = opened->encode(ids, Ids(lengths, lengths + batch));
+    const std::int64_t longest = *std::max_element(lengths, lengths + batch);
+    *memory = std::make_unique<txport_engine_memory>(txport_engine_memory{opened, std::move(encoded), batch, longest})
+                  .release();
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_engine_encode_features(const txport_engine_handle* engine, const float* features,
+                                          const std::int64_t* lengths, std::int64_t batch, std::int64_t source,
+                                          txport_engine_memory** memory) noexcept {
+  return guarded([&] {
+    given(memory, "memory") = nullptr;
+    const auto& [opened, sizes] = given(engine, "engine");
+    if (!sizes.feature_size) throw InputError(txport::core::kReadsIds);
+    within(batch, 1, opened->limits().batch, "batch");
+    within(source, 1, opened->limits().source, "source");
+    given(features, "features");
+    given(lengths, "lengths");
+    for (std::int64_t row = 0; row < batch; ++row) within(lengths[row], 1, source, "lengths");
+    const std::vector<float> vectors(features, features + batch * source * *sizes.feature_size);
+    auto encoded = opened->encode_features(vectors, Ids(lengths, lengths + batch));
     const std::int64_t longest = *std::max_element(lengths, lengths + batch);
     *memory = std::make_unique<txport_engine_memory>(txport_engine_memory{opened, std::move(encoded), batch, longest})
                   .release();

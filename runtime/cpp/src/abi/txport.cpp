@@ -184,6 +184,14 @@ std::vector<Ids> ids_of(const std::int64_t* const* all, const std::size_t* lengt
   return ids;
 }
 
+// Vectors that an application gives; `name` is the argument's.
+txport::core::FloatMatrix matrix_of(const txport_features& features, const std::string& name) {
+  const std::size_t size = features.count * features.size;
+  if (features.size != 0 && size / features.size != features.count) throw InputError(name + " has too many vectors");
+  if (size > 0) given(features.values, (name + ".values").c_str());
+  return {features.count, features.size, {features.values, features.values + size}};
+}
+
 Sentence sentence_of(Translation translation) {
   Sentence made;
   if (translation.alignment) {
@@ -335,6 +343,20 @@ std::future<Answer> promised(Listener& listener) {
   return promise->get_future();
 }
 
+// Submit a request: `start` gives it to the queue, with the listener and the time limit.
+template <typename Start>
+txport_code submit(const txport_request* request, txport_pending** pending, const Start& start) {
+  const auto fields = read_options(request, sizeof(txport_request), "txport_request");
+  if (pending != nullptr) *pending = nullptr;
+  if (fields.done == nullptr) given(pending, "pending");
+  auto made = std::make_unique<txport_pending>();
+  Listener listener = listener_of(fields);
+  if (fields.done == nullptr) made->answer = promised(listener);
+  made->ticket = start(std::move(listener), fields.seconds == 0 ? std::nullopt : std::optional(fields.seconds));
+  if (pending != nullptr) *pending = made.release();
+  return TXPORT_OK;
+}
+
 // Whether a future is ready within this number of seconds; below 0: unlimited.
 bool wait(const std::future<Answer>& answer, double seconds) {
   constexpr double kMost = 1e9;  // more than any clock counts is for ever
@@ -432,6 +454,22 @@ txport_code txport_translate_ids(const txport_translator* translator, const std:
   });
 }
 
+txport_code txport_translate_features(const txport_translator* translator, const txport_features* features,
+                                      std::size_t count, const txport_options* options,
+                                      txport_result** result) noexcept {
+  return guarded([&] {
+    given(result, "result") = nullptr;
+    const Translator& opened = given(translator);
+    if (count > 0) given(features, "features");
+    std::vector<txport::core::FloatMatrix> arrays;
+    for (std::size_t i = 0; i < count; ++i) {
+      arrays.push_back(matrix_of(features[i], "features[" + std::to_string(i) + "]"));
+    }
+    give(result, opened.translate_features(std::move(arrays), options_of(options)));
+    return TXPORT_OK;
+  });
+}
+
 txport_code txport_score(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
                          const char* const* targets, const std::size_t* target_lengths, std::size_t count,
                          const txport_options* options, txport_result** result) noexcept {
@@ -502,6 +540,11 @@ const std::int64_t* txport_result_alignment(const txport_result* result, std::si
                                             std::size_t* length) noexcept {
   const txport::core::Alignment* found = alignment(result, index);
   return array_of(found == nullptr ? nullptr : &found->tokens, length);
+}
+
+const double* txport_result_times(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
+  const txport::core::Alignment* found = alignment(result, index);
+  return array_of(found == nullptr || found->times.empty() ? nullptr : &found->times, length);
 }
 
 const txport_word_pair* txport_result_word_pairs(const txport_result* result, std::size_t index,
@@ -583,6 +626,17 @@ txport_code txport_stream_open(const txport_translator* translator, const char* 
   });
 }
 
+txport_code txport_stream_open_features(const txport_translator* translator, const txport_features* features,
+                                        const txport_options* options, txport_stream** stream) noexcept {
+  return guarded([&] {
+    given(stream, "stream") = nullptr;
+    const std::shared_ptr<const Translator> shared = given(translator, "translator").translator;
+    txport::core::PieceStream pieces(*shared, matrix_of(given(features, "features"), "features"), options_of(options));
+    *stream = std::make_unique<txport_stream>(txport_stream{shared, std::move(pieces)}).release();
+    return TXPORT_OK;
+  });
+}
+
 txport_code txport_stream_next(txport_stream* stream, std::int64_t* id, const char** text, std::size_t* length,
                                double* score) noexcept {
   return guarded([&] {
@@ -605,18 +659,21 @@ txport_code txport_submit(const txport_translator* translator, const char* text,
                           const txport_options* options, const txport_request* request,
                           txport_pending** pending) noexcept {
   return guarded([&] {
-    const auto fields = read_options(request, sizeof(txport_request), "txport_request");
-    if (pending != nullptr) *pending = nullptr;
-    if (fields.done == nullptr) given(pending, "pending");
-    const Translator& opened = given(translator);
-    const std::string_view view = view_of(&given(text, "text"), length);
-    auto made = std::make_unique<txport_pending>();
-    Listener listener = listener_of(fields);
-    if (fields.done == nullptr) made->answer = promised(listener);
-    const auto seconds = fields.seconds == 0 ? std::nullopt : std::optional(fields.seconds);
-    made->ticket = opened.submit(view, options_of(options), std::move(listener), seconds);
-    if (pending != nullptr) *pending = made.release();
-    return TXPORT_OK;
+    return submit(request, pending, [&](Listener listener, std::optional<double> seconds) {
+      const std::string_view view = view_of(&given(text, "text"), length);
+      return given(translator).submit(view, options_of(options), std::move(listener), seconds);
+    });
+  });
+}
+
+txport_code txport_submit_features(const txport_translator* translator, const txport_features* features,
+                                   const txport_options* options, const txport_request* request,
+                                   txport_pending** pending) noexcept {
+  return guarded([&] {
+    return submit(request, pending, [&](Listener listener, std::optional<double> seconds) {
+      auto array = matrix_of(given(features, "features"), "features");
+      return given(translator).submit_features(std::move(array), options_of(options), std::move(listener), seconds);
+    });
   });
 }
 

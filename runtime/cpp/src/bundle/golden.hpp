@@ -1,6 +1,7 @@
 // golden.json: sentences and the ids that must come out, by which a device checks itself.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ struct Case {
   std::string source;
   Ids source_ids;
   Ids target_ids;
+  std::shared_ptr<const FloatMatrix> vectors = nullptr;  // instead of source ids, of a model that reads vectors
 };
 
 // Decode the bytes of a golden.json; `file` is its name in messages. Throws BundleError.

@@ -24,6 +24,9 @@ inline constexpr const char* kDecoder = "decoder";
 inline constexpr const char* kEncoderAttention = "encoder_attention";
 // And one step of beam search, whose hypotheses share what their sentence has.
 inline constexpr const char* kBeams = "decoder_beams";
+// The source of an encoder: ids or, of a model that reads them, feature vectors.
+inline constexpr const char* kInputIds = "input_ids";
+inline constexpr const char* kFeatures = "features";
 inline constexpr const char* kCrossBias = "cross_bias";
 inline constexpr const char* kCrossIds = "cross_ids";  // the source's, where the model copies
 // Inputs that only some graphs need.

@@ -198,6 +198,7 @@ struct Manifest {
   std::vector<std::pair<std::int64_t, std::int64_t>> alignment_heads;
   std::optional<Parameters> parameters;  // none in bundles of older versions
   std::optional<std::string> shortlist;  // the file of Shortlist
+  std::optional<double> frame_rate;      // feature vectors per second
   std::string sha256;
   std::string text;  // the file as it was read
 

@@ -29,6 +29,11 @@ struct ModelSizes {
   std::int64_t target_vocabulary = 0;
   bool copies = false;             // a step reads the source's ids as well
   std::int64_t encoder_heads = 0;  // `heads` and `head_dim` are the decoder's
+  // Numbers of a feature vector, of a model that reads vectors instead of source ids. If there are no encoder layers,
+  // the vectors are the states of another encoder.
+  std::optional<std::int64_t> feature_size;
+
+  bool reads_states() const { return encoder_layers == 0; }
 };
 
 // Arithmetic of the model that does not follow from sizes and tensors.

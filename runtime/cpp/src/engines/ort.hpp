@@ -20,6 +20,8 @@ std::unique_ptr<Engine> open_ort(const Bundle& bundle, const Manifest& manifest,
 
 // What the encoder makes of sentences, as Engine::encode, in host memory; null for an engine that is not ONNX Runtime's
 // on the CPU.
-std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths);
+template <typename Number>
+std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const std::vector<Number>& sources,
+                                                const Ids& source_lengths);
 
 }  // namespace txport::core

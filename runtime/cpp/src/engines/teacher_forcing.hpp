@@ -32,7 +32,7 @@ class TeacherForcing {
 
   // What the decoder makes of translations (without bos) of sources, of which neither is empty: `take` gets each with
   // its number, in the order in which they are computed. `cross`: cross-attention as well.
-  virtual void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
+  virtual void read(const std::vector<EncoderInput>& sources, const std::vector<Ids>& targets, bool cross,
                     const std::function<void(std::size_t, Reading)>& take) const = 0;
 
   // The encoder's output `[source ids, d_model]` for each source, likewise.
@@ -49,10 +49,10 @@ void check_has(const Bundle& bundle, const Manifest& manifest, const std::string
 std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const Manifest& manifest,
                                                      const Engine& engine, int threads);
 
-// Rows of about one length, the longest targets first, as many in a batch as there may be: of rows, and of `numbers`
-// (of a source's and a target's length) that each row has at most.
-std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources, const std::vector<Ids>& targets,
-                                                 std::int64_t most_rows,
+// Of sources and targets of these lengths: rows of about one length, the longest targets first, as many in a batch as
+// there may be: of rows, and of `numbers` (of a source's and a target's length) that each row has at most.
+std::vector<std::vector<std::size_t>> batches_of(const std::vector<std::size_t>& sources,
+                                                 const std::vector<std::size_t>& targets, std::int64_t most_rows,
                                                  const std::function<std::size_t(std::size_t, std::size_t)>& numbers);
 
 }  // namespace txport::core

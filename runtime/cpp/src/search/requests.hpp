@@ -25,12 +25,16 @@ struct Request {
   Search search = {};     // how to search; the same for all requests of one scheduler
   // Ascending: the ids among which the answer is chosen; none if the search has no shortlist.
   std::shared_ptr<const Ids> words = nullptr;
+  std::shared_ptr<const FloatMatrix> vectors = nullptr;  // instead of source ids, of a model that reads vectors
 
   // Throws InputError: the source is empty or longer than the engine takes, or a length is not positive.
   void check(const Limits& limits) const;
   // Maximum number of tokens that an engine makes for it, eos included.
   std::int64_t limit(const Limits& limits) const;
-  std::int64_t width() const { return static_cast<std::int64_t>(source_ids.size()); }
+  EncoderInput source() const { return {source_ids, vectors}; }
+  std::int64_t width() const {
+    return static_cast<std::int64_t>(vectors != nullptr ? vectors->rows : source_ids.size());
+  }
   // Whether a rule may change what comes after the prefix, so that the host must see each step.
   bool ruled() const { return min_length > 0 || search.rules.change_scores(); }
 };

@@ -137,6 +137,11 @@ class RestrictedEngine : public Engine {
     return engine_.encode(input_ids, source_lengths);
   }
 
+  std::shared_ptr<const Memory> encode_features(const std::vector<float>& features,
+                                                const Ids& source_lengths) const override {
+    return engine_.encode_features(features, source_lengths);
+  }
+
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
                                          const Outputs& outputs) const override {
     return std::make_unique<RestrictedState>(engine_.allocate(rows, source, target, {true, 0, outputs.beams}),

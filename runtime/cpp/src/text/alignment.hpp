@@ -51,6 +51,9 @@ struct Alignment {
   std::vector<Span> target_words;
   std::vector<WordPair> words;  // each pair once, in order
   std::string pharaoh;          // these pairs as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first
+  // Of a model that reads vectors at a known rate, the time in seconds at which the vector of each id begins;
+  // kNotAligned for ids without one.
+  std::vector<double> times;
 };
 
 // Cross-attention `[layers, heads, targets, sources]` of one sentence and its translation.
@@ -69,6 +72,9 @@ FloatMatrix averaged(const CrossAttention& cross, const std::vector<std::pair<st
 // kNotAligned for rows that are not `aligned`, and if there are no candidates.
 Ids align_tokens(const FloatMatrix& attention, const std::vector<std::size_t>& candidates,
                  const std::vector<bool>& aligned);
+
+// The seconds at which the vectors `tokens` begin, at this number of vectors per second; kNotAligned for none.
+std::vector<double> times_of(const Ids& tokens, double rate);
 
 // The words of a text in UTF-8.
 std::vector<Span> words_of(std::string_view text);

@@ -79,7 +79,7 @@ std::optional<Sentence> Call::sentence(std::string_view text, const std::string&
   const std::size_t skipped = text.size() - rest.size();  // what chooses a language
   for (Span& span : result.spans) span = stripped({span.start + skipped, span.end + skipped}, text);
   result.forced = around.target_prefix.size();
-  result.request = request(around.wrap(ids), around.target_prefix, number);
+  result.request = request({around.wrap(ids), nullptr}, around.target_prefix, number);
   return result;
 }
 
@@ -116,12 +116,19 @@ Sentence Call::needed(std::string_view text, const std::string& what) const {
 Sentence Call::of_ids(Ids source, std::size_t number) const {
   Sentence result;
   result.forced = target_prefix_.size();
-  result.request = request(std::move(source), target_prefix_, number);
+  result.request = request({std::move(source), nullptr}, target_prefix_, number);
+  return result;
+}
+
+Sentence Call::of_vectors(std::shared_ptr<const FloatMatrix> vectors, std::size_t number) const {
+  Sentence result;
+  result.forced = target_prefix_.size();
+  result.request = request({{}, std::move(vectors)}, target_prefix_, number);
   return result;
 }
 
 // A sentence may choose a target language, and with it a target prefix, of its own.
-Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) const {
+Request Call::request(EncoderInput source, const Ids& target_prefix, std::size_t number) const {
   Ids prefix = target_prefix;
   append(prefix, prefix_);
   std::optional<std::int64_t> limit = options_.max_length;
@@ -135,9 +142,9 @@ Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) 
     Ids more = prefix;  // rules may put these into an answer, or end it with them
     append(more, search_.rules.end_ids);
     if (search_.rules.forced_end) more.push_back(*search_.rules.forced_end);
-    words = shortlist_->words(source, more);
+    words = shortlist_->words(source.ids, more);
   }
-  return {std::move(source),
+  return {std::move(source.ids),
           limit,
           options_.min_length,
           std::move(prefix),
@@ -145,7 +152,8 @@ Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) 
           target_prefix.size(),
           static_cast<std::uint64_t>(number),
           search_,
-          std::move(words)};
+          std::move(words),
+          std::move(source.vectors)};
 }
 
 }  // namespace txport::core

@@ -80,6 +80,8 @@ class Call {
 
   // The sentence of whole source ids, which must have been checked.
   Sentence of_ids(Ids source, std::size_t number = 1) const;
+  // The same of vectors.
+  Sentence of_vectors(std::shared_ptr<const FloatMatrix> vectors, std::size_t number) const;
 
  private:
   const Manifest& manifest_;
@@ -93,7 +95,7 @@ class Call {
   Search search_;
   const Shortlist* shortlist_;
 
-  Request request(Ids source, const Ids& target_prefix, std::size_t number) const;
+  Request request(EncoderInput source, const Ids& target_prefix, std::size_t number) const;
 };
 
 }  // namespace txport::core
