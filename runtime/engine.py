@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.schema import Limits, SpecialTokens
+from txport.runtime.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -71,6 +72,12 @@ class Top(NamedTuple):
     token_ids: Int64
     logits: Float32
     normaliser: Float64
+
+
+def check_vectors(sources: Sources, size: int) -> None:
+    """Raise `InputError` unless these are vectors `[batch, source, size]`."""
+    if sources.ndim != 3 or sources.shape[2] != size:
+        raise InputError(f"vectors must be [batch, source, {size}], not {list(sources.shape)}")
 
 
 class DecoderState(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.arguments import check_vectors, listed
+from txport.runtime.arguments import check_reads, check_vectors, listed
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
 from txport.runtime.engine import Float32
@@ -155,8 +155,8 @@ class Translator(OpenBundle):
         Raises:
             InputError: a source is empty, longer than the bundle supports, or has an id outside the vocabulary.
         """
-        whole = [self._scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
         call = self._call(options, changes)
+        whole = [self._scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
         asked = [call.of_ids(source, number) for number, source in enumerate(whole, 1)]
         return self._translations(asked, call.options)
 
@@ -271,6 +271,7 @@ class Translator(OpenBundle):
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
         """Score source and target ids, in the form that `translate_ids` reads and returns; see `score`."""
+        check_reads(False, self.manifest.model.feature_size)
         return self._scorer.score_ids(sources, targets)
 
     def embed(

@@ -22,7 +22,7 @@ from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.parameters import WEIGHTS, Parameter
 from txport.runtime.bundle.schema import Limits, SpecialTokens
-from txport.runtime.engine import Float32, Float64, Int64, Sources, StepOutput, Top
+from txport.runtime.engine import Float32, Float64, Int64, Sources, StepOutput, Top, check_vectors
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
 from txport.runtime.system import library_name
 from txport.runtime.version import VERSION
@@ -323,8 +323,7 @@ class NativeEngine:
         else:
             sources = np.ascontiguousarray(input_ids, np.float32)
             encode = library.txport_engine_encode_features
-            if sources.ndim != 3 or sources.shape[2] != self._feature_size:
-                raise InputError(f"vectors must be [batch, source, {self._feature_size}], not {list(sources.shape)}")
+            check_vectors(sources, self._feature_size)
         lengths = _int64(source_lengths)
         memory = c_void_p()
         _same_length(sources=sources, source_lengths=lengths)
