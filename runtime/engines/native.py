@@ -326,7 +326,7 @@ class NativeEngine:
             check_vectors(sources, self._feature_size)
         lengths = _int64(source_lengths)
         memory = c_void_p()
-        _same_length(sources=sources, source_lengths=lengths)
+        _same_length(input_ids=sources, source_lengths=lengths)
         arguments = address(sources), address(lengths), *sources.shape[:2], byref(memory)
         check(library, encode(self.handle.value, *arguments))
         return Handle(memory, library.txport_engine_memory_free)
