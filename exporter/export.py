@@ -244,17 +244,22 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
     of_source = config.max_source_positions or config.max_positions
-    source = of_source if options.max_source is None else options.max_source
-    target = config.max_positions if options.max_target is None else options.max_target
-    least_source = 1 if config.source == "features" else max(2, len(around.wrap([])) + 1)
+    defaults = of_source, config.max_positions
+    given = options.max_source, options.max_target
+    source, target = (default if each is None else each for default, each in zip(defaults, given, strict=True))
+    least_source = max(2, len(around.wrap([])) + 1)
+    if config.source == "features":
+        least_source = 1
     for name, value, least, default, fixed in (
         ("--max-source", source, least_source, of_source, not config.reads_states),
         ("--max-target", target, len(around.target_prefix) + 2, config.max_positions, True),
     ):
-        learned = config.positions == "learned" and fixed
-        most = default if learned else max(default, MAX_SINUSOIDS)
+        kind = "positions"
+        most = max(default, MAX_SINUSOIDS)
+        if config.positions == "learned" and fixed:
+            kind = "learned positions"
+            most = default
         if not least <= value <= most:
-            kind = "learned positions" if learned else "positions"
             raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
     if options.max_batch < 1:
         raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more")

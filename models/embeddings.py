@@ -82,7 +82,7 @@ def source_layer(config: Config) -> InputLayer | None:
 
 
 def target_layer(config: Config, source: InputLayer | None) -> Embedding:
-    """Return the input layer of the decoder. It shares the tokens of `source` if the config says so."""
+    """Return the input layer of the decoder. It shares the tokens of `source` if `share_embeddings` is set."""
     if config.share_embeddings and isinstance(source, Embedding):
         tokens = source.tokens
     else:

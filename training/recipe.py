@@ -492,8 +492,7 @@ def _check_features(recipe: Recipe, where: str) -> None:
     vectors = isinstance(recipe.corpus, DigitsOptions | FeaturesOptions)
     source = recipe.model.get("source", "ids")
     if recipe.training.from_checkpoint is None and vectors != (source == "features"):
-        kind = "feature vectors" if vectors else "text"
-        needed = "features" if vectors else "ids"
+        kind, needed = {True: ("feature vectors", "features"), False: ("text", "ids")}[vectors]
         raise InputError(f"{where}: model.source is {source}, but the corpus has {kind}: set it to {needed}")
     if vectors and recipe.training.guided_attention == "alignments":
         raise InputError(f"{where}: training.guided_attention by alignments needs text: leave it out")

@@ -246,7 +246,7 @@ class HuggingFaceModel(Settings):
         Args:
             vocabulary: of answers.
             banned: the bias of the projection bans ids, see `projection_bias`. Otherwise rules of the search do, which
-                leave the probabilities of beams as they are.
+                leave the probabilities of other ids unchanged.
 
         Raises:
             CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.

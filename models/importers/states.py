@@ -44,7 +44,7 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     embedding_norm = model.get("layernorm_embedding", True, bool)
     prefix = "decoder.model.decoder"
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
-    head = "decoder.output_projection.weight" if kind == "trocr" else "decoder.lm_head.weight"
+    head = {"trocr": "decoder.output_projection.weight"}.get(kind, "decoder.lm_head.weight")
     positions = model.get("max_position_embeddings", kind=int)
     ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, unk_id=_UNK, **norms)
     if embedding_norm:
@@ -101,15 +101,15 @@ def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0,
     if not tied:
         plan.take("projection.weight", head)
     plan.ignore(*(name for name in plan.theirs if name.startswith(("encoder.", "model.encoder."))))
-    width = "hidden_size" if "d_model" not in model.fields else "d_model"
-    bridge = f"{_BRIDGE}.weight"
-    states = bridge if plan.has(bridge) else f"{prefix}.layers.0.encoder_attn.k_proj.weight"
+    states = f"{_BRIDGE}.weight"
+    if not plan.has(states):
+        states = f"{prefix}.layers.0.encoder_attn.k_proj.weight"
     config = model.config_of(
         source="features",
         feature_size=plan.stored(states).shape[1],
         encoder_layers=0,
         decoder_layers=model.get("decoder_layers", kind=int),
-        d_model=model.get(width, kind=int),
+        d_model=plan.stored(table).shape[1],
         heads=model.get("decoder_attention_heads", kind=int),
         ffn=model.get("decoder_ffn_dim", kind=int),
         activation=model.activation("activation_function", ACTIVATIONS),

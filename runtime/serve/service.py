@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy.typing as npt
 from txport.runtime.documents.document import Document
 from txport.runtime.options import Options
 from txport.runtime.serve.admission import Admission
@@ -95,6 +96,31 @@ class Service:
                 raise Refusal(503, NO_TIME, retry=True) from None
         self._count(choice, documents, record)
         return _members(ask, choice, documents)
+
+    async def features(
+        self, array: npt.NDArray[Any], model: str, alignments: bool, client: str, record: Record
+    ) -> dict[str, Any]:
+        """Return the members of the answer for an array of feature vectors.
+
+        Raises:
+            Refusal, TxportError: there is none.
+        """
+        choice = self.models.choose(model, "", "")
+        record.figures |= {"model": choice.model.name, "vectors": sum(array.shape[:1])}
+        options = Options(alignments=alignments, generation=self.settings.generation)
+        with self.admission.place(1, client):
+            try:
+                async with self.models.lease(choice.model, self._left(record)) as translator:
+                    left = self._left(record)
+                    made = await asyncio.wait_for(translator.submit_features(array, options, seconds=left), left)
+            except asyncio.TimeoutError:
+                raise Refusal(503, NO_TIME, retry=True) from None
+        record.figures["tokens"] = len(made.ids)
+        self.metrics.tokens.labels(choice.model.name).inc(len(made.ids))
+        members: dict[str, Any] = {"translatedText": made.text, "ids": made.ids, "finished": made.finished}
+        if made.alignment is not None:
+            members |= {"vectors": made.alignment.tokens, "seconds": made.alignment.times}
+        return members
 
     def _left(self, record: Record) -> float:
         """Seconds until a request must have its answer."""

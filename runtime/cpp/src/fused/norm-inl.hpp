@@ -48,7 +48,7 @@ HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_
   if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
-// x [width]: adds the position to what was made of a vector, then the norm of embeddings.
+// x [width], a projected vector: adds the position, then applies the norm of embeddings.
 HWY_INLINE void Place(const Model& model, const Embedding& embedding, std::size_t position, float* x) {
   const float* at = embedding.positions.data() + position * embedding.next;
   for (std::size_t i = 0; i < model.width; i += kLanes) {
