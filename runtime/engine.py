@@ -41,8 +41,8 @@ def padded(rows: Sequence[Source], pad: int) -> tuple[Sources, Int64]:
         sources = np.zeros((len(rows), int(lengths.max()), first.shape[1]), np.float32)
     else:
         sources = np.full((len(rows), int(lengths.max())), pad, np.int64)
-    for place, row in zip(sources, rows, strict=True):
-        place[: len(row)] = row
+    for number, row in enumerate(rows):
+        sources[number, : len(row)] = row
     return sources, lengths
 
 

@@ -11,7 +11,7 @@ from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.optional_graphs import graph_of
 from txport.runtime.bundle.schema import OptionalRole
-from txport.runtime.engine import Engine, Float32
+from txport.runtime.engine import Engine, Float32, Source
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
@@ -219,7 +219,7 @@ class Scorer:
         most = self._manifest.limits.target
         return check_sentence(ids, model.target_vocabulary, most, self._manifest.tokens.pad, what)
 
-    def _scores(self, sources: Sequence[Sequence[int]], targets: Sequence[list[int]]) -> list[Score]:
+    def _scores(self, sources: Sequence[Source], targets: Sequence[list[int]]) -> list[Score]:
         found = self._teacher("decoder").read(sources, targets)
         readings = {index: reading.log_probabilities for index, reading in found}
         return [Score(list(target), readings[index].tolist()) for index, target in enumerate(targets)]

@@ -66,7 +66,7 @@ class Ragged:
         """int64 `[rows]`."""
         return np.diff(self.starts)
 
-    def row(self, number: int) -> Ids | Vectors:
+    def row(self, number: int) -> npt.NDArray[Any]:
         return self.flat[self.starts[number] : self.starts[number + 1]]
 
     def padded(self, rows: Sequence[int], pad: int = PAD) -> Tensor:

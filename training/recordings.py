@@ -37,15 +37,15 @@ def read_recordings(file: Path, feature_column: str, text_column: str) -> list[t
     if file.suffix == ".parquet":
         arrays, texts = _parquet(file, feature_column, text_column)
     else:
-        found = read_features(file)
-        arrays, texts = found.arrays, found.texts
+        read = read_features(file)
+        arrays, texts = read.arrays, read.texts
         if not texts:
             raise InputError(f"{file} has no array 'texts': give the text of each source")
-    names = (f"{file.name}, recording {number}" for number in range(len(arrays)))
-    pairs = [(Recording(*each), text) for *each, text in zip(names, arrays, texts, strict=True) if text.strip()]
+    found = enumerate(zip(arrays, texts, strict=True))
+    pairs = [(Recording(f"{file.name}, recording {number}", array), text) for number, (array, text) in found if text]
     if not pairs:
         raise InputError(f"{file} holds no source with a text: at least one is needed")
-    return list(pairs)
+    return list[tuple[str, str]](pairs)
 
 
 def check_vectors(model: Mapping[str, Any], pairs: Collection[tuple[str, str]]) -> None:

@@ -1,6 +1,7 @@
 """Accumulates one lowering's results batch by batch, so that memory never holds the logits of all sentences."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from txport.exporter.reference import BATCH, Answer, Logits, pad_sources
@@ -182,11 +183,11 @@ class LoweringCheck:
         ids, lengths = pad_sources([sample.sources[index] for index in indices], engine.tokens.pad)
         width = min(ids.shape[1] + padding, engine.limits.source)
         room = ((0, 0), (0, width - ids.shape[1]), (0, 0))[: ids.ndim]
-        ids = np.pad(ids, room, constant_values=engine.tokens.pad)
+        wide: Any = np.pad(ids, room, constant_values=engine.tokens.pad)
         limits = [sample.limits[index] for index in indices]
         # The longest caches: slots beyond a row's positions must not matter.
         state = engine.allocate(len(indices), width, engine.limits.target)
-        state.place(range(len(limits)), engine.encode(ids, lengths), range(len(limits)), limits)
+        state.place(range(len(limits)), engine.encode(wide, lengths), range(len(limits)), limits)
         return dict(zip(indices, _until_finished(state, sample.prefix), strict=True))
 
 

@@ -318,7 +318,7 @@ class NativeEngine:
         """Run the encoder on int64 `[batch, source]` ids, padded with pad, of `[batch]` lengths, or on vectors."""
         library = self.library
         if self._feature_size is None:
-            sources = _int64(input_ids)
+            sources: Sources = np.ascontiguousarray(input_ids, np.int64)
             encode = library.txport_engine_encode
         else:
             sources = np.ascontiguousarray(input_ids, np.float32)

@@ -128,7 +128,7 @@ class TeacherForcing:
                 yield row, found[index, :s] if output == "memory" else found[:, index, :, :s, :s]
 
     def _batches(
-        self, sources: Sequence[Source], targets: Sequence[Ids], numbers: Callable[[int, int], int]
+        self, sources: Sequence[Source], targets: Sequence[Source], numbers: Callable[[int, int], int]
     ) -> Iterator[list[int]]:
         """Yield rows of about one length, the longest first, as many as fit."""
         order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))

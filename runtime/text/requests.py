@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from txport.runtime.arguments import check_ids, check_lengths, check_text
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.bundle.shortlist import Shortlist
@@ -206,7 +207,7 @@ class Call:
         elif limit is None:
             limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
         forced = len(target_prefix)
-        if self.shortlist is None:
+        if self.shortlist is None or isinstance(source, np.ndarray):
             words = None
         else:
             words = self.shortlist.words(source, [*prefix, *self._fixed])

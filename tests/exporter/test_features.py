@@ -113,6 +113,21 @@ def test_engines_for_a_gpu_refuse_vectors(bundle: Path) -> None:
         choose(Manifest.load(bundle), "cuda")
 
 
+@pytest.mark.parametrize("kind", ["post", "pre", "states"])
+def test_int8_rounds_matrices_and_no_positions(kind: str, tmp_path: Path) -> None:
+    feature_checkpoint(tmp_path / "checkpoint", **KINDS[kind])
+    options = ExportOptions(int8=True, lowerings=("ort",), verify=False)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    parameters = Manifest.load(tmp_path / "bundle").parameters
+    assert parameters is not None
+    for tensor in parameters.tensors:
+        matrix = tensor.name.endswith(".weight") and len(tensor.shape) == 2
+        assert (tensor.dtype == "int8") == matrix, tensor.name
+    arrays = vectors((5, 9, 2), KINDS[kind].get("feature_size", SIZE))
+    for name in ("ort", "auto"):  # each in its own arithmetic
+        assert all(each.ids for each in Translator(tmp_path / "bundle", "cpu", name).translate_features(arrays))
+
+
 def test_float16_holds_vectors_that_float16_cannot(tmp_path: Path) -> None:
     """Their projection stays in float32."""
     model = feature_model(norm="pre")

@@ -6,6 +6,7 @@ recognizer must cope with: speakers of different pitch, vocal tracts and speed, 
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,10 +62,11 @@ def speak(words: list[str], random: np.random.Generator) -> Samples:
     noise = _hissed(random.standard_normal(len(times)), formants[2, coarse], coarse)
     sound = loud * (voiced * tone / 3 + (1 - voiced) * noise)
     sound += random.uniform(0.002, 0.02) * random.standard_normal(len(times))
-    return (sound / max(1.0, np.abs(sound).max()) * random.uniform(0.4, 0.95)).astype(np.float32)
+    loudness = random.uniform(0.4, 0.95) / max(1.0, float(np.abs(sound).max()))
+    return np.asarray(sound * loudness, np.float32)
 
 
-def _response(frequencies: npt.NDArray[np.float64], formants: npt.NDArray[np.float64]) -> npt.NDArray[np.complex128]:
+def _response(frequencies: npt.NDArray[Any], formants: npt.NDArray[np.float64]) -> npt.NDArray[np.complex128]:
     """Response of three resonances `[3, times]` at frequencies `[n, 1]`: `[n, times]`."""
     total = np.zeros((len(frequencies), formants.shape[1]), np.complex128)
     for centre, width, gain in zip(formants, _BANDWIDTHS, (1.0, 0.6, 0.3), strict=True):
