@@ -32,7 +32,7 @@ def read_recordings(file: Path, feature_column: str, text_column: str) -> list[t
 
     Raises:
         InputError: it cannot be read, or has no texts, or vectors that do not fit.
-        MissingLibrary: Parquet without pyarrow.
+        MissingLibrary: pyarrow is needed and not installed.
     """
     if file.suffix == ".parquet":
         arrays, texts = _parquet(file, feature_column, text_column)

@@ -1,4 +1,4 @@
-"""Transcribe a WAV file of spoken digits with a bundle of the recipe `digits`: python transcribe.py BUNDLE FILE.wav"""
+"""Transcribe a WAV file of spoken digits: python transcribe.py BUNDLE FILE.wav (a bundle of the recipe digits)."""
 
 import sys
 import wave
