@@ -74,6 +74,7 @@ class ExportOptions:
         references: a file of their translations.
         ids: a file of source ids to use instead of texts.
         reference_ids: a file of target ids of their translations.
+        features: a file of feature vectors, for a model that reads these.
         force: replace an existing bundle, and keep one that failed verification.
     """
 
@@ -93,6 +94,7 @@ class ExportOptions:
     references: Path | None = None
     ids: Path | None = None
     reference_ids: Path | None = None
+    features: Path | None = None
     force: bool = False
 
 
@@ -135,7 +137,7 @@ class _Export:
         self._dimensions = _dimensions(checkpoint, options)
         longest = self._dimensions.source.max, self._dimensions.target.max
         checkpoint.model.lengthen(max(longest))
-        files = options.text, options.references, options.ids, options.reference_ids
+        files = options.text, options.references, options.ids, options.reference_ids, options.features
         self._sample = choose_sample(checkpoint, options.sentences, *longest, *files)
 
     @property
@@ -151,7 +153,8 @@ class _Export:
         if self._checkpoint.generation.replace_unknowns and not attention:
             self._stages.say("with the graphs of --with-attention: the model's settings replace unknown tokens")
             attention = True
-        optional = (*(ATTENTION if attention else ()), *(BEAMS if options.beams else ()))
+        roles = [name for name in ATTENTION if name == "decoder" or not self._checkpoint.config.reads_states]
+        optional = (*(roles if attention else ()), *(BEAMS if options.beams else ()))
         models = write_all(self._checkpoint.model, options.lowerings, self._longest, optional, half=options.float16)
         with scratch_directory() as scratch:
             islands = self._convert(scratch, models)
@@ -235,6 +238,7 @@ class _Export:
             tokenizer=self._checkpoint.tokenizer,
             generation=self._checkpoint.generation,
             alignment_heads=config.alignment_heads,
+            frame_rate=config.frame_rate,
             files={},
             verification=None,
         )
@@ -242,23 +246,24 @@ class _Export:
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
     config = checkpoint.config
-    learned = config.positions == "learned"
-    default = config.max_positions
-    if learned:
-        most = default
-    else:
-        most = max(default, MAX_SINUSOIDS)
-    source, target = (default if each is None else each for each in (options.max_source, options.max_target))
     around = affixes(checkpoint.tokenizer)
-    for name, value, least in (
-        ("--max-source", source, max(2, len(around.wrap([])) + 1)),
-        ("--max-target", target, len(around.target_prefix) + 2),
+    of_source = config.max_source_positions or config.max_positions
+    defaults = of_source, config.max_positions
+    given = options.max_source, options.max_target
+    source, target = (default if each is None else each for default, each in zip(defaults, given, strict=True))
+    least_source = max(2, len(around.wrap([])) + 1)
+    if config.source == "features":
+        least_source = 1
+    for name, value, least, default, fixed in (
+        ("--max-source", source, least_source, of_source, not config.reads_states),
+        ("--max-target", target, len(around.target_prefix) + 2, config.max_positions, True),
     ):
+        kind = "positions"
+        most = max(default, MAX_SINUSOIDS)
+        if config.positions == "learned" and fixed:
+            kind = "learned positions"
+            most = default
         if not least <= value <= most:
-            if learned:
-                kind = "learned positions"
-            else:
-                kind = "positions"
             raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
     if options.max_batch < 1:
         raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more")

@@ -1,5 +1,6 @@
 """The sentences of golden.json, by which a bundle checks itself where there is no PyTorch."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from txport.runtime.search.decoding import decode_all
 
 # Cases, of twice as many sentences.
 MOST = 32
+# Numbers of all vectors of a model that reads features: longer sources are cut, so that the file stays small.
+NUMBERS = 1 << 15
 # Sentences where the bundle is not verified.
 QUICK = 8
 
@@ -47,6 +50,7 @@ def golden_cases(
     numbers = list(range(min(2 * MOST, len(sample.sources))))
     if quick:
         numbers = sorted(numbers, key=lambda number: len(sample.sources[number]))[:QUICK]
+    sample = _cut(sample, len(numbers), checkpoint.config.feature_size)
     sources = [sample.sources[number] for number in numbers]
     limits = [sample.limits[number] for number in numbers]
     weights = manifest.precision.weights
@@ -76,8 +80,16 @@ def golden_cases(
     if max(clear.values()) == forced:
         clear = agreed
     kept = sorted((i for i in clear if clear[i] > forced), key=lambda i: len(expected[i]) - clear[i])
-    cases = [Case(sample.texts[numbers[i]], tuple(sources[i]), tuple(expected[i][: clear[i]])) for i in kept[:MOST]]
+    cases = [Case.of(sample.texts[numbers[i]], sources[i], expected[i][: clear[i]]) for i in kept[:MOST]]
     return Golden(1, tuple(cases))
+
+
+def _cut(sample: Sample, count: int, size: int | None) -> Sample:
+    """Return a sample of vectors, `size` numbers each, of which `count` sources have at most `NUMBERS` numbers."""
+    if size is None:
+        return sample
+    most = max(1, NUMBERS // (size * min(count, MOST)))
+    return dataclasses.replace(sample, sources=[source[:most] for source in sample.sources])
 
 
 def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:

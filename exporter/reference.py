@@ -15,6 +15,8 @@ from txport.runtime.text.affixes import Affixes
 
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
+Source = Sequence[int] | Vectors  # ids, or vectors `[s, f]` of a model that reads features
 
 BATCH = 32
 SEARCH_BATCH = 128  # maximum number of rows of a search: a step of this size is hardly slower than a small one
@@ -28,7 +30,7 @@ class Batch:
     """Some sentences and PyTorch's targets. Arrays are padded; `targets` are not."""
 
     indices: list[int]  # which sentences these are
-    source_ids: Ids  # [b, s]
+    source_ids: Ids | Vectors  # [b, s], or [b, s, f]
     source_lengths: Ids  # [b]
     targets: list[list[int]]  # without bos; with eos where the sentence ended before its limit
 
@@ -42,6 +44,25 @@ def sample_sources(config: Config, count: int, longest: int, around: Affixes) ->
     least = 0 if around.wrap([]) else 1  # a source of no tokens at all is not a sentence
     lengths = random.integers(least, max(least + 1, most), size=count)
     return [around.wrap(random.choice(ordinary, size=length).tolist()) for length in lengths]
+
+
+def sample_vectors(config: Config, count: int, longest: int) -> list[Vectors]:
+    """Random vectors, N(0, 1), for a model that reads features: `count` sources of at most `longest` vectors."""
+    assert config.feature_size is not None
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, min(longest, MAX_RANDOM_LENGTH) + 1, size=count)
+    return [random.standard_normal((length, config.feature_size), np.float32) for length in lengths]
+
+
+def pad_sources(rows: Sequence[Source], pad_id: int) -> tuple[Ids | Vectors, Ids]:
+    """Ids as `pad`, or vectors `[b, longest, f]` with zeros for padding; and lengths `[b]`."""
+    if not isinstance(rows[0], np.ndarray):
+        return pad([list(row) for row in rows], pad_id)
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    vectors = np.zeros((len(rows), int(lengths.max()), rows[0].shape[1]), dtype=np.float32)
+    for padded, row in zip(vectors, rows, strict=True):
+        padded[: len(row)] = row
+    return vectors, lengths
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
@@ -72,7 +93,7 @@ class Answer:
 @torch.inference_mode()
 def answers(
     model: Transformer,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     limits: int | Sequence[int],
     prefix: Sequence[int] = (),
     guesses: Sequence[Sequence[int]] | None = None,
@@ -82,7 +103,7 @@ def answers(
 
     Args:
         model: the reference.
-        sources: source ids, eos included.
+        sources: source ids, eos included, or vectors.
         limits: the most target tokens, of all or of each.
         prefix: the forced beginning of every target.
         guesses: targets of another engine. One is accepted only if PyTorch, reading it whole, chooses each of its
@@ -114,15 +135,15 @@ def answers(
         yield _read(model, sources, chosen, [found[index] for index in chosen])
 
 
-def batches(rows: Sequence[Sequence[int]], most: int) -> list[list[int]]:
+def batches(rows: Sequence[Source], most: int) -> list[list[int]]:
     """Return the indices of `rows`, sorted by length, up to `most` at a time."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     return [order[start : start + most] for start in range(0, len(order), most)]
 
 
-def _read(model: Transformer, sources: Sequence[Sequence[int]], indices: list[int], targets: list[list[int]]) -> Answer:
+def _read(model: Transformer, sources: Sequence[Source], indices: list[int], targets: list[list[int]]) -> Answer:
     """PyTorch's answer when it reads these targets of the sources `indices`, whole."""
-    ids, lengths = pad([sources[index] for index in indices], model.config.pad_id)
+    ids, lengths = pad_sources([sources[index] for index in indices], model.config.pad_id)
     batch = Batch(indices, ids, lengths, targets)
     memory, logits = teacher_forcing(model, batch)
     cross = [tensor.numpy() for pair in model.cross_key_values(memory) for tensor in pair]
@@ -148,11 +169,11 @@ def _rows(answer: Answer, rows: list[int]) -> Answer:
 
 
 def _greedy(
-    model: Transformer, sources: Sequence[Sequence[int]], limits: Sequence[int], prefix: Sequence[int]
+    model: Transformer, sources: Sequence[Source], limits: Sequence[int], prefix: Sequence[int]
 ) -> list[list[int]]:
     """Greedy search, step by step."""
     config = model.config
-    ids, lengths = map(torch.from_numpy, pad(sources, config.pad_id))
+    ids, lengths = map(torch.from_numpy, pad_sources(sources, config.pad_id))
     cross = model.cross_key_values(model.encode(ids, lengths))
     most = torch.tensor(limits)
     caches = model.new_caches(len(lengths), max(limits))

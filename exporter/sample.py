@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txport.exporter.reference import sample_sources
+from txport.exporter.reference import Source, sample_sources, sample_vectors
 from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.calls.requests import Call, ignore_warnings, length_limit
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
+from txport.runtime.features import FeatureFile, read_features
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes
 from txport.runtime.text.lines import read_lines
@@ -29,7 +30,7 @@ class Sample:
 
     Attributes:
         texts: empty where ids were drawn at random.
-        sources: their source ids with affixes, cut to the longest source, in the default languages.
+        sources: their source ids with affixes, cut to the longest source, in the default languages; or vectors.
         limits: the most target tokens of each: as `Translator` has them, or `random_limits`.
         prefix: the forced beginning of every target.
         origin: where they come from, for reports.
@@ -39,7 +40,7 @@ class Sample:
     """
 
     texts: list[str]
-    sources: list[list[int]]
+    sources: Sequence[Source]
     limits: list[int]
     prefix: list[int]
     origin: str
@@ -73,6 +74,7 @@ def choose_sample(
     references: Path | None = None,
     ids: Path | None = None,
     reference_ids: Path | None = None,
+    features: Path | None = None,
 ) -> Sample:
     """Up to `count` sentences: the user's, else the checkpoint's own, else random texts, or ids without a tokenizer.
 
@@ -85,6 +87,7 @@ def choose_sample(
         references: a file of their translations, line by line.
         ids: a file of sentences as whole source ids with spaces between them.
         reference_ids: a file of their translations as target ids.
+        features: a file of vectors, perhaps with their translations, for a model that reads features.
 
     Raises:
         InputError: a file cannot be read, is not UTF-8 or holds no sentence, two are not of one length, or there is no
@@ -92,6 +95,12 @@ def choose_sample(
     """
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
+    if config.source == "features":
+        if other := text or references or ids or reference_ids:
+            raise InputError(f"{other} cannot be used: {checkpoint.directory} reads vectors; give them with --features")
+        return _of_features(checkpoint, count, (max_source, max_target), features)
+    if features:
+        raise InputError(f"{features} cannot be used: {checkpoint.directory} reads text; give it with --text or --ids")
     if reference_ids and not ids:
         raise InputError(f"{reference_ids} needs the sentences that it translates: give them with --ids")
     if ids and text:
@@ -109,7 +118,7 @@ def choose_sample(
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
-        limits = random_limits(sources, max_target, around)
+        limits = random_limits(sources, max_target, around.target_prefix)
         origin = f"{RANDOM} ids, answers as long as these"
         return Sample([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
@@ -119,13 +128,34 @@ def choose_sample(
     requests = [call.needed(line, f"sentence {number}").request for number, line in enumerate(chosen, 1)]
     sources = [list(request.source_ids) for request in requests]
     if not lines:
-        limits = random_limits(sources, max_target, around)
+        limits = random_limits(sources, max_target, around.target_prefix)
         origin = f"{RANDOM} texts, answers as long as these"
         return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
     limits = [request.max_length or max_target for request in requests]
     return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
+
+
+def _of_features(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path | None) -> Sample:
+    """Return the sample of a file of vectors, of the checkpoint's own, or of random vectors."""
+    config = checkpoint.config
+    prefix = affixes(checkpoint.tokenizer).target_prefix
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
+    if isinstance(tokenizer, IdsOnly):
+        tokenizer = _Numbers(checkpoint)
+    found = FeatureFile(list(checkpoint.features), checkpoint.references)
+    if file is not None:
+        found = read_features(file, config.feature_size)
+    sources = [array[: most[0]] for array in found.arrays[:count]]
+    if not sources:
+        sources = sample_vectors(config, count, most[0])
+        limits = random_limits(sources, most[1], prefix)
+        origin = f"{RANDOM} vectors, answers as long as these"
+        return Sample([""] * count, sources, limits, prefix, origin, tokenizer, [], False)
+    origin = str(file) if file else "held-out vectors of the checkpoint"
+    limits = [length_limit(len(source), len(prefix), most[1]) for source in sources]
+    return Sample([""] * len(sources), sources, limits, prefix, origin, tokenizer, found.texts[:count], True)
 
 
 def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path, references: Path | None) -> Sample:
@@ -183,12 +213,12 @@ def spread(lengths: Sequence[int]) -> list[int]:
     return [by_length[rank] for rank in ranks if rank < len(by_length)]
 
 
-def random_limits(sources: Sequence[Sequence[int]], max_target: int, around: Affixes) -> list[int]:
+def random_limits(sources: Sequence[Source], max_target: int, prefix: Sequence[int]) -> list[int]:
     """Limit of a random source's answer: its own length, at most `MAX_MADE`, at least two after a forced beginning.
 
     Few answers to random texts end by themselves: most would run to the model's last position and prove little.
     """
-    least = len(around.target_prefix) + 2
+    least = len(prefix) + 2
     return [min(max_target, max(least, min(len(source), MAX_MADE))) for source in sources]
 
 

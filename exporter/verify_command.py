@@ -22,7 +22,7 @@ from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
 from txport.runtime.text.lines import check_file
 
-_TEXTS = ("text", "references", "ids", "reference_ids")
+_TEXTS = ("text", "references", "ids", "reference_ids", "features")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -119,6 +119,7 @@ def _verify_checkpoint(
     references: Path | None,
     ids: Path | None,
     reference_ids: Path | None,
+    features: Path | None,
     write: bool,
     as_json: bool,
 ) -> None:
@@ -136,7 +137,7 @@ def _verify_checkpoint(
 
     loaded = load_checkpoint(checkpoint)
     check_same_state(loaded.model, bundle, manifest, checkpoint)
-    files = text, references, ids, reference_ids
+    files = text, references, ids, reference_ids, features
     sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
     with Stages() as stages:
         verifier = Verifier(loaded, sample, singles, stages, minutes)

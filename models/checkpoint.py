@@ -7,6 +7,7 @@ checkpoint/
   tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
                        Imported ones may differ: description.json is then copied into the bundle's manifest as
   sentences.txt        held-out source lines, for calibration and verification
+  features.npz         held-out feature vectors instead of sentences, of a model that reads these (runtime/features.py)
   references.txt       their translations, line by line; absent where there are none
   training.json        how it was made; read by people only
 """
@@ -32,10 +33,12 @@ from txport.runtime.bundle.strict_json import encode, load
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.features import Vectors, read_features, write_features
 from txport.runtime.files import new_directory
 from txport.runtime.text.lines import read_lines
 
 FORMAT_VERSION = 1
+FEATURES = "features.npz"
 DESCRIPTION = "tokenizer/description.json"
 PLAIN = Generation()
 WHOLE = "give a whole checkpoint of this version of txport"
@@ -69,6 +72,7 @@ class Checkpoint:
     sentences: list[str]
     references: list[str]  # as many, or none
     generation: Generation = PLAIN
+    features: Sequence[Vectors] = ()  # instead of sentences, of a model that reads vectors
 
 
 def save_checkpoint(
@@ -80,6 +84,7 @@ def save_checkpoint(
     *,
     references: Sequence[str] = (),
     generation: Generation = PLAIN,
+    features: Sequence[Vectors] = (),
     replace: bool = False,
 ) -> None:
     """Write a checkpoint to a temporary sibling, then rename it: a half-written one is never visible.
@@ -92,6 +97,7 @@ def save_checkpoint(
         training: how the model was made, JSON.
         references: a translation of each sentence, without line breaks, or none at all.
         generation: settings of the search that the model was imported with.
+        features: held-out vectors instead of sentences, float32 `[vectors, feature_size]` each.
         replace: take the place of an existing checkpoint.
 
     Raises:
@@ -103,6 +109,8 @@ def save_checkpoint(
         if tokenizer is not None:
             shutil.copytree(tokenizer, temporary / "tokenizer")
         _write_lines(temporary / "sentences.txt", sentences)
+        if features:
+            write_features(temporary / FEATURES, features)
         if references:
             _write_lines(temporary / "references.txt", references)
 
@@ -136,12 +144,14 @@ def load_checkpoint(directory: Path) -> Checkpoint:
         tensor.data = tensors[name]
     tokenizer = read_tokenizer(directory, config)
     sentences = _lines(directory / "sentences.txt")
+    features = _features(directory, config)
     references = _lines(directory / "references.txt")
-    if references and len(references) != len(sentences):
+    count = len(features or sentences)
+    if references and len(references) != count:
         raise CheckpointError(
-            f"{directory} has {len(sentences)} sentences but {len(references)} references: delete its references.txt"
+            f"{directory} has {count} sentences but {len(references)} references: delete its references.txt"
         )
-    return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references, file.generation)
+    return Checkpoint(directory, config, model.eval(), tokenizer, sentences, references, file.generation, features)
 
 
 class _NoRandomWeights(TorchFunctionMode):
@@ -250,6 +260,16 @@ def _described(directory: Path, config: Config) -> TokenizerDescription:
 def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
     """Write description.json into `directory`, which becomes the folder `tokenizer` of a checkpoint."""
     _write_json(directory / Path(DESCRIPTION).name, encode(DescriptionFile(FORMAT_VERSION, tokenizer)))
+
+
+def _features(directory: Path, config: Config) -> list[Vectors]:
+    file = directory / FEATURES
+    if config.source != "features" or not file.exists():
+        return []
+    try:
+        return read_features(file, config.feature_size).arrays
+    except InputError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def _lines(file: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """The shape of an encoder-decoder Transformer: one frozen dataclass, and its presets."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ from txport.runtime.errors import InputError
 BANNED = -30000.0
 NORMS = ("post", "pre", "post_final", "pre_no_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")
+SOURCES = ("ids", "features")
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
 POSITION_TABLES = ("stack", "layer")
 FEED_FORWARDS = ("plain", "gated")
@@ -20,6 +22,7 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 INITIALISATIONS = ("scaled", "annotated", "d2l")
 
 _CHOICES = {
+    "source": SOURCES,
     "norm": NORMS,
     "norm_kind": NORM_KINDS,
     "positions": POSITIONS,
@@ -58,6 +61,15 @@ class Config:
     """
 
     source_vocabulary: int = _option(32000, "rows of the source embedding, a multiple of 8 is fastest")
+    source: str = _option(
+        "ids", "token ids of an embedding, or feature vectors (features), such as frames of a spectrogram", added=True
+    )
+    feature_size: int | None = _option(
+        None, "numbers of a feature vector, or, without encoder layers, width of the encoder states", added=True
+    )
+    frame_rate: float | None = _option(
+        None, "feature vectors per second, for times in alignments; none: they are unknown", added=True
+    )
     target_vocabulary: int = _option(32000, "rows of the target embedding and of the output projection")
     d_model: int = _option(512, "width of the residual stream")
     heads: int = _option(8, "attention heads")
@@ -65,7 +77,7 @@ class Config:
     ffn: int = _option(2048, "inner width of the feed-forward layers")
     decoder_heads: int | None = _option(None, "attention heads of the decoder; none: as the encoder", added=True)
     decoder_ffn: int | None = _option(None, "inner width of the decoder's; none: as the encoder's", added=True)
-    encoder_layers: int = _option(6, "encoder layers")
+    encoder_layers: int = _option(6, "encoder layers; 0 with features: the vectors are the states of another encoder")
     decoder_layers: int = _option(6, "decoder layers")
     norm: str = _option(
         "post",
@@ -83,6 +95,9 @@ class Config:
         "by which queries and keys are turned (as RoFormer)",
     )
     max_positions: int = _option(512, "longest source or target, in tokens")
+    max_source_positions: int | None = _option(
+        None, "longest source, in tokens or feature vectors; none: as max_positions", added=True
+    )
     position_buckets: int = _option(32, "relative positions: how many biases a head has", added=True)
     position_distance: int = _option(128, "relative positions: from which distance on all are one", added=True)
     position_tables: str = _option(
@@ -159,15 +174,36 @@ class Config:
             d_model=self.d_model,
             heads=decoder.heads,
             head_dim=decoder.head_dim,
-            source_vocabulary=self.source_vocabulary,
+            source_vocabulary=self._source_ids,
             target_vocabulary=self.target_vocabulary,
             copies=self.copies,
-            encoder_heads=None if encoder.heads == decoder.heads else encoder.heads,
+            encoder_heads=None if self.reads_states or encoder.heads == decoder.heads else encoder.heads,
+            feature_size=self.feature_size,
         )
 
     @property
     def vocabularies(self) -> Vocabularies:
-        return Vocabularies(self.source_vocabulary, self.target_vocabulary, self.unk_id)
+        return Vocabularies(self._source_ids, self.target_vocabulary, self.unk_id)
+
+    @property
+    def _source_ids(self) -> int:
+        """Size of the source vocabulary; a model that reads features has none, and uses that of the target."""
+        if self.source == "features":
+            return self.target_vocabulary
+        return self.source_vocabulary
+
+    @property
+    def reads_states(self) -> bool:
+        """True if the model has no encoder of its own: feature vectors are the states of another one."""
+        return self.encoder_layers == 0
+
+    @property
+    def memory_size(self) -> int:
+        """Width of the states that cross-attention reads."""
+        if self.reads_states:
+            assert self.feature_size is not None
+            return self.feature_size
+        return self.d_model
 
     @property
     def copies(self) -> bool:
@@ -185,23 +221,25 @@ class Config:
             0 < self.layer_norm_epsilon < 1, "layer_norm_epsilon", self.layer_norm_epsilon, "must be between 0 and 1"
         )
         self._check_heads()
-        if self.share_embeddings:
+        self._check_source()
+        if self.share_embeddings and self.source == "ids":
             same = self.source_vocabulary == self.target_vocabulary
             _require(same, "share_embeddings", True, "needs source_vocabulary and target_vocabulary to be equal")
         if self.copies:
             same = self.source_vocabulary == self.target_vocabulary
             _require(same, "copy_heads", encode(self.copy_heads), "needs one vocabulary for source and target")
-        smallest = min(self.source_vocabulary, self.target_vocabulary)
+        smallest = min(self._source_ids, self.target_vocabulary)
         for name in ("pad_id", "unk_id", "bos_id", "eos_id"):
             _require(0 <= getattr(self, name) < smallest, name, getattr(self, name), f"must be an id below {smallest}")
 
     def _check_sizes(self) -> None:
-        optional = ("head_dim", "decoder_heads", "decoder_ffn")
+        optional = ("head_dim", "decoder_heads", "decoder_ffn", "feature_size", "max_source_positions")
         others = ("source_vocabulary", "target_vocabulary", "max_positions", "position_buckets", "position_distance")
         for name in (*others, "d_model", "heads", "ffn", "encoder_layers", "decoder_layers", *optional):
             size = getattr(self, name)
-            fits = (size is None and name in optional) or 1 <= size <= LARGEST
-            _require(fits, name, size, f"must be at least 1 and at most {LARGEST}")
+            least = int(name != "encoder_layers" or self.source != "features")
+            fits = (size is None and name in optional) or least <= size <= LARGEST
+            _require(fits, name, size, f"must be at least {least} and at most {LARGEST}")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
         for heads in (self.heads, self.decoder_heads or self.heads) if self.head_dim is None else ():
             _require(self.d_model % heads == 0, "d_model", self.d_model, f"must be divisible by heads ({heads})")
@@ -214,6 +252,16 @@ class Config:
             _require(
                 self.position_distance >= least, "position_distance", self.position_distance, f"must be {least} or more"
             )
+
+    def _check_source(self) -> None:
+        features = self.source == "features"
+        given = self.feature_size is not None
+        _require(given or not features, "feature_size", None, "must be set for source = 'features'")
+        _require(features or not given, "feature_size", self.feature_size, "needs source = 'features'")
+        rate = self.frame_rate
+        _require(rate is None or features, "frame_rate", rate, "needs source = 'features'")
+        _require(rate is None or 0 < rate < math.inf, "frame_rate", rate, "must be greater than 0")
+        _require(not (features and self.copies), "copy_heads", encode(self.copy_heads), "needs source = 'ids'")
 
     def _check_heads(self) -> None:
         layers = self.decoder.layers

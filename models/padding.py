@@ -15,7 +15,8 @@ def padding_left_out(model: Transformer, source_lengths: Tensor, target_lengths:
     decoder = (model.target_embedding, model.decoder, model.decoder_norm)
     norms = []
     for modules, lengths in ((encoder, source_lengths), (decoder, target_lengths)):
-        for norm in (each for module in modules for each in module.modules() if isinstance(each, SharedNorm)):
+        present = [module for module in modules if module is not None]
+        for norm in (each for module in present for each in module.modules() if isinstance(each, SharedNorm)):
             norm.lengths = lengths
             norms.append(norm)
     try:

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al., 2017), written to be read.
 
-Shapes: b batch, s source tokens, t target tokens, c cache length, d d_model, h heads, k head_dim, v target vocabulary.
-Lengths count tokens that are not padding; padding is only at the end of a row.
+Shapes: b batch, s source tokens or vectors, t target tokens, c cache length, d d_model, f feature_size, h heads,
+k head_dim, v target vocabulary. Lengths count tokens that are not padding; padding is only at the end of a row.
 """
 
 import math
@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.models.config import Config, Side
 from txport.models.copying import CopyMechanism, Seen
+from txport.models.embeddings import Embedding, InputLayer, source_layer, target_layer
 from txport.models.norms import NoNorm, new_norm
-from txport.models.positions import RelativePositions, rotated, sinusoids
+from txport.models.positions import RelativePositions, rotated
 
 KeyValue = tuple[Tensor, Tensor]  # each [b, h, s or c, k]
 
@@ -58,49 +59,19 @@ class AttentionMaps:
     log_probabilities: Tensor
 
 
-class Embedding(nn.Module):
-    """Token embedding plus position, unless that is relative or rotary, then an optional norm, then dropout."""
-
-    def __init__(self, config: Config, tokens: nn.Embedding) -> None:
-        super().__init__()
-        self.tokens = tokens
-        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.norm = new_norm(config) if config.embedding_norm else NoNorm()
-        self.dropout = nn.Dropout(config.dropout)
-        self.positions: Tensor | None
-        size = config.max_positions, config.d_model
-        if config.positions == "learned":
-            self.positions = nn.Parameter(torch.empty(size))
-        else:
-            table = sinusoids(*size) if config.positions == "sinusoidal" else None
-            self.register_buffer("positions", table, persistent=False)
-
-    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
-        x = self.tokens(ids) * self.scale
-        if self.positions is not None:
-            x = x + self.positions[positions]
-        return self.dropout(self.norm(x))  # type: ignore[no-any-return]
-
-    def lengthen(self, length: int) -> None:
-        """Extend sinusoids to at least `length` positions; learned positions do not change."""
-        table = self.positions
-        if table is not None and len(table) < length and not isinstance(table, nn.Parameter):
-            self.positions = sinusoids(length, table.shape[1]).to(table)
-
-
 class Attention(nn.Module):
     """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached."""
 
-    def __init__(self, config: Config, side: Side, *, rotary: bool = False) -> None:
+    def __init__(self, config: Config, side: Side, *, rotary: bool = False, keys: int | None = None) -> None:
         super().__init__()
         self.heads = side.heads
         self.rotary = rotary  # rotate queries and keys by their positions, by default 0, 1, 2, ...
         self.dropout = config.attention_dropout
         width = side.heads * side.head_dim
         self.query = nn.Linear(config.d_model, width, bias=config.attention_bias)
-        self.key = nn.Linear(config.d_model, width, bias=config.attention_bias)
-        self.value = nn.Linear(config.d_model, width, bias=config.attention_bias)
+        keys = keys or config.d_model  # width of the states that keys and values are made of
+        self.key = nn.Linear(keys, width, bias=config.attention_bias)
+        self.value = nn.Linear(keys, width, bias=config.attention_bias)
         self.output = nn.Linear(width, config.d_model, bias=config.attention_bias)
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -251,7 +222,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention = Attention(config, config.decoder, rotary=config.positions == "rotary")
         self.self_attention_residual = Residual(config)
-        self.cross_attention = Attention(config, config.decoder)
+        self.cross_attention = Attention(config, config.decoder, keys=config.memory_size)
         self.cross_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config, config.decoder)
         self.feed_forward_residual = Residual(config)
@@ -300,25 +271,24 @@ class Transformer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        source = nn.Embedding(config.source_vocabulary, config.d_model)
-        target = source if config.share_embeddings else nn.Embedding(config.target_vocabulary, config.d_model)
-        self.source_embedding = Embedding(config, source)
-        self.target_embedding = Embedding(config, target)
+        self.source_embedding = source_layer(config)
+        self.target_embedding = target_layer(config, self.source_embedding)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         relative = config.positions == "relative"
-        self.encoder_positions = RelativePositions(config, config.encoder, causal=False) if relative else None
+        of_encoder = relative and not config.reads_states
+        self.encoder_positions = RelativePositions(config, config.encoder, causal=False) if of_encoder else None
         self.decoder_positions = RelativePositions(config, config.decoder, causal=True) if relative else None
 
         def final_norm() -> nn.Module:
             # A stack of post-norm layers ends in a norm. PyTorch's nn.Transformer adds a second one.
             return new_norm(config) if config.final_norm else NoNorm()
 
-        self.encoder_norm = final_norm()
+        self.encoder_norm = NoNorm() if config.reads_states else final_norm()
         self.decoder_norm = final_norm()
         self.projection = nn.Linear(config.d_model, config.target_vocabulary, bias=config.projection_bias)
         if config.tie_projection:
-            self.projection.weight = target.weight
+            self.projection.weight = self.target_embedding.tokens.weight
         self.copying = CopyMechanism(config) if config.copies else None
         self.reset_parameters()
 
@@ -340,8 +310,8 @@ class Transformer(nn.Module):
                     else:
                         reach = module.in_features**-0.5
                         nn.init.uniform_(module.bias, -reach, reach)
-            for embedding in (self.source_embedding, self.target_embedding):
-                if kind != "annotated":
+            for embedding in self.inputs:
+                if kind != "annotated" and isinstance(embedding, Embedding):
                     nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5 if kind == "scaled" else 1.0)
             for name, parameter in self.named_parameters():
                 if "positions" in name:
@@ -349,14 +319,27 @@ class Transformer(nn.Module):
 
     def lengthen(self, length: int) -> None:
         """Take sources and targets of at least `length` tokens: more sinusoids; relative and rotary ones do always."""
-        for embedding in (self.source_embedding, self.target_embedding):
+        for embedding in self.inputs:
             embedding.lengthen(length)
 
-    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Tensor:
-        """int64 `[b, s]` padded ids of int64 `[b]` lengths -> memory `[b, s, d]`."""
-        mask = valid_mask(source_lengths, source_ids.shape[1])
-        positions = torch.arange(source_ids.shape[1], device=source_ids.device)
-        x = self.source_embedding(source_ids, positions)
+    @property
+    def inputs(self) -> list[InputLayer]:
+        """The input layers of encoder and decoder; the decoder's alone if the model reads encoder states."""
+        layers = (self.source_embedding, self.target_embedding)
+        return [layer for layer in layers if layer is not None]
+
+    def encode(self, source: Tensor, source_lengths: Tensor) -> Tensor:
+        """Padded sources of int64 `[b]` lengths -> memory `[b, s, d]`.
+
+        Args:
+            source: int64 `[b, s]` ids, or float `[b, s, f]` vectors of a model that reads features.
+            source_lengths: int64 `[b]`.
+        """
+        if self.source_embedding is None:
+            return source
+        mask = valid_mask(source_lengths, source.shape[1])
+        positions = torch.arange(source.shape[1], device=source.device)
+        x = self.source_embedding(source, positions)
         for layer, bias in zip(self.encoder, self._biases("encoder", positions[None], positions), strict=True):
             x = layer(x, mask, bias)
         return self.encoder_norm(x)  # type: ignore[no-any-return]
@@ -392,10 +375,10 @@ class Transformer(nn.Module):
         chosen = state.flatten(0, 1).index_select(0, wanted.flatten().nonzero()[:, 0])
         return self.projection(chosen)  # type: ignore[no-any-return]
 
-    def forward(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
+    def forward(self, source: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
         """`encode` and `decode`: logits `[b, t, v]`."""
-        memory = self.encode(source_ids, source_lengths)
-        return self.decode(target_ids, memory, source_lengths, source_ids)
+        memory = self.encode(source, source_lengths)
+        return self.decode(target_ids, memory, source_lengths, source)
 
     def _biases(self, side: str, queries: Tensor, keys: Tensor) -> Sequence[Tensor | None]:
         """For each layer of a side, the bias `[n, h, t, s]` of queries at `[n, t]` to keys at `[s]`, or None."""
@@ -463,12 +446,12 @@ class Transformer(nn.Module):
         return self._logits(self.decoder_norm(x), read, seen, source_ids)[:, 0]
 
     def attention_maps(
-        self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor
+        self, source: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor
     ) -> AttentionMaps:
         """Teacher forcing of translations, with the weights of every attention; call `eval` first.
 
         Args:
-            source_ids: int64 `[b, s]`, padded.
+            source: ids or vectors, padded, as `encode` reads them.
             source_lengths: int64 `[b]`.
             target_ids: int64 `[b, t]`, translations as a search gives them: without bos, padded.
             target_lengths: int64 `[b]`.
@@ -476,16 +459,18 @@ class Transformer(nn.Module):
         bos = torch.full_like(target_ids[:, :1], self.config.bos_id)
         attentions = [module for module in self.modules() if isinstance(module, Attention)]
         with recorded_weights(attentions) as weights:
-            logits = self(source_ids, source_lengths, torch.cat([bos, target_ids[:, :-1]], dim=1))
-        source = valid_mask(source_lengths, source_ids.shape[1]).transpose(2, 3)
+            logits = self(source, source_lengths, torch.cat([bos, target_ids[:, :-1]], dim=1))
+        valid = valid_mask(source_lengths, source.shape[1]).transpose(2, 3)
         target = valid_mask(target_lengths, target_ids.shape[1]).transpose(2, 3)
         chosen = torch.log_softmax(logits, dim=-1).gather(2, target_ids[..., None])[..., 0]
 
         def maps(attentions: list[nn.Module], rows: Tensor) -> Tensor:
+            if not attentions:  # a model that reads encoder states has no encoder layers
+                return source.new_zeros(0, len(source), self.config.heads, source.shape[1], source.shape[1])
             return torch.stack([weights[attention] for attention in attentions]).masked_fill(~rows, 0.0)
 
         return AttentionMaps(
-            encoder=maps([layer.attention for layer in self.encoder], source),  # type: ignore[misc]
+            encoder=maps([layer.attention for layer in self.encoder], valid),  # type: ignore[misc]
             decoder=maps([layer.self_attention for layer in self.decoder], target),  # type: ignore[misc]
             cross=maps([layer.cross_attention for layer in self.decoder], target),  # type: ignore[misc]
             log_probabilities=chosen.masked_fill(~target[:, 0, :, 0], 0.0),

@@ -2,8 +2,10 @@
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from txport.runtime.errors import InputError
 
 T = TypeVar("T")
@@ -57,6 +59,36 @@ def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, wha
     if len(found) > most:
         raise InputError(f"{what} has {len(found)} tokens, more than the {most} that this bundle supports: shorten it")
     return found
+
+
+def check_reads(features: bool, feature_size: int | None) -> None:
+    """Refuse text and ids for a model that reads vectors, and the reverse.
+
+    Args:
+        features: whether vectors were given.
+        feature_size: of the model; None if it reads text or ids.
+    """
+    if features and feature_size is None:
+        raise InputError("this bundle reads text or ids, not feature vectors: use translate or translate_ids")
+    if feature_size is not None and not features:
+        raise InputError("this bundle reads feature vectors, not text or ids: use translate_features")
+
+
+def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[np.float32]:
+    """Return vectors as float32 `[n, size]`; there must be 1 to `most`, of finite numbers."""
+    array = np.asarray(vectors)
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{what} is an array of {array.dtype}: give real numbers, [vectors, {size}]")
+    if array.ndim != 2 or array.shape[1] != size:
+        raise InputError(f"{what} has the shape {list(array.shape)}: this bundle reads [vectors, {size}]")
+    if not 1 <= len(array) <= most:
+        raise InputError(f"{what} has {len(array)} vectors: give 1 to {most}, as many as this bundle takes")
+    with np.errstate(over="ignore"):
+        result = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(result).all():
+        row = int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])
+        raise InputError(f"{what} has NaN or infinity in vector {row}, counted from 0: give finite numbers")
+    return result
 
 
 def check_lengths(max_length: int | None, min_length: int, begun: int, most: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.schema import Limits, SpecialTokens
+from txport.runtime.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -23,8 +24,26 @@ Float64 = npt.NDArray[np.float64]
 # Smallest initial length of a batch's caches, in tokens: enough for most sentences.
 FIRST_TARGET = 32
 
+# A source: ids, or float32 `[n, feature_size]` vectors of a model that reads vectors.
+Source = Sequence[int] | Float32
+# Those of a batch, padded: int64 `[batch, source]` ids, or float32 `[batch, source, feature_size]` vectors.
+Sources = Int64 | Float32
+
 # The result of `Engine.encode`, whose form is private to the engine.
 Memory = Any
+
+
+def padded(rows: Sequence[Source], pad: int) -> tuple[Sources, Int64]:
+    """Return sources as one array, padded with `pad` or with zeros, and their lengths, int64 `[batch]`."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    sources: Sources
+    if isinstance(first := rows[0], np.ndarray) and first.ndim == 2:
+        sources = np.zeros((len(rows), int(lengths.max()), first.shape[1]), np.float32)
+    else:
+        sources = np.full((len(rows), int(lengths.max())), pad, np.int64)
+    for number, row in enumerate(rows):
+        sources[number, : len(row)] = row
+    return sources, lengths
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,12 @@ class Top(NamedTuple):
     token_ids: Int64
     logits: Float32
     normaliser: Float64
+
+
+def check_vectors(sources: Sources, size: int) -> None:
+    """Raise `InputError` unless these are vectors `[batch, source, size]`."""
+    if sources.ndim != 3 or sources.shape[2] != size:
+        raise InputError(f"vectors must be [batch, source, {size}], not {list(sources.shape)}")
 
 
 class DecoderState(Protocol):
@@ -191,8 +216,11 @@ class Engine(Protocol):
     restricts: bool  # whether its states are `RestrictingState`s
     poll: int  # maximum number of steps that the device may be ahead of the host; 1 if reading is free
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
-        """Run the encoder on ids int64 `[batch, source]`, padded with pad, with lengths int64 `[batch]`."""
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Memory:
+        """Run the encoder on ids int64 `[batch, source]`, padded with pad, with lengths int64 `[batch]`.
+
+        A model that reads vectors takes float32 `[batch, source, feature_size]` instead; padding is not read.
+        """
 
     def first_target(self, source: int) -> int:
         """Return the initial cache length of a batch whose sources have up to `source` tokens.

@@ -1,13 +1,15 @@
 """golden.json: sentences and their expected ids, by which a device checks itself without PyTorch."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import GOLDEN
-from txport.runtime.bundle.strict_json import load
-from txport.runtime.engine import Engine
+from txport.runtime.bundle.strict_json import added, load
+from txport.runtime.engine import Engine, Source
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
@@ -20,12 +22,30 @@ class Case:
     """A source text, its ids (with eos), and the expected ids (without bos).
 
     The expected ids are complete if they end with eos or reach the bundle's limit, else the beginning of an answer.
-    In a bundle without a tokenizer the text means nothing and may be empty.
+    In a bundle without a tokenizer the text means nothing and may be empty. A model that reads vectors has `vectors`
+    instead of source ids: each as little-endian float32 in base64.
     """
 
     source: str
     source_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
+    vectors: tuple[str, ...] = added(())
+
+    @staticmethod
+    def of(text: str, source: Source, target_ids: Sequence[int]) -> "Case":
+        """Return the case of a source of ids or vectors."""
+        if isinstance(source, np.ndarray):
+            vectors = tuple(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in source)
+            return Case(text, (), tuple(target_ids), vectors)
+        return Case(text, tuple(source), tuple(target_ids))
+
+    @property
+    def read(self) -> Source:
+        """The source that the model reads."""
+        if not self.vectors:
+            return self.source_ids
+        rows = [np.frombuffer(base64.b64decode(vector), "<f4") for vector in self.vectors]
+        return np.stack(rows).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -80,7 +100,7 @@ def check(
     numbers = range(len(golden.cases)) if order is None else order
     cases = [golden.cases[number] for number in numbers]
     most = engine.limits.target
-    requests = [Request(c.source_ids, min(most, max(1, least, len(c.target_ids))), prefix=prefix) for c in cases]
+    requests = [Request(c.read, min(most, max(1, least, len(c.target_ids))), prefix=prefix) for c in cases]
     if len(cases) > 1:
         what = f"ids in batches of {rows or engine.limits.batch}"
     else:
@@ -103,7 +123,7 @@ def check_translator(translator: "Translator", golden: Golden) -> list[Differenc
     differences = check(engine, golden, prefix)
     for number, case in enumerate(golden.cases):
         differences += check(engine, golden, prefix, order=[number])
-        if translator.manifest.tokenizer.kind != "none":
+        if translator.manifest.tokenizer.kind != "none" and not case.vectors:
             ids = translator.tokenizer.encode(case.source)
             if list(case.source_ids) != ids:
                 differences.append(Difference(number, "source ids", list(case.source_ids), ids))

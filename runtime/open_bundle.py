@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
+from txport.runtime.arguments import check_reads
 from txport.runtime.bundle.archive import Archive, Files, files_of
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.names import find_bundle
@@ -109,8 +110,9 @@ class OpenBundle:
             runs = self.engine.name
         return f"{self._files}: {runs}"
 
-    def call(self, options: Options, changes: Mapping[str, Any]) -> Call:
-        """Return the call of options and their changes, which is checked."""
+    def call(self, options: Options, changes: Mapping[str, Any], *, features: bool = False) -> Call:
+        """Return the checked call of options and their changes, for text or ids, or for vectors with `features`."""
+        check_reads(features, self.manifest.model.feature_size)
         if not isinstance(options, Options):
             raise InputError(
                 f"options are of type {type(options).__name__}: give Options(...), or fields of it by name"

@@ -11,13 +11,13 @@ from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest, graph_of
 from txport.runtime.bundle.schema import OptionalRole
 from txport.runtime.calls.requests import Call, Sentence
-from txport.runtime.engine import Engine, Float32
+from txport.runtime.engine import Engine, Float32, Source
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps, Score, Translation
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
+from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, times_of, words_of
 
 if TYPE_CHECKING:
     from txport.runtime.engines.teacher_forcing import TeacherForcing
@@ -194,7 +194,11 @@ class Scorer:
         tokens = self._manifest.tokens
         special = (tokens.pad, tokens.bos, tokens.eos)
         aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
-        own = [i for i, token in enumerate(sentence.request.source_ids) if token not in special]
+        source = sentence.request.source_ids
+        if isinstance(source, np.ndarray):
+            own = list(range(len(source)))  # vectors, of which none is special
+        else:
+            own = [i for i, token in enumerate(source) if token not in special]
         if sentence.text:
             own = list(range(sentence.first, sentence.last))
         pairs = align_tokens(weights, own, aligned)
@@ -240,7 +244,8 @@ class Scorer:
         target = self._tokenizer.target_spans(translation.ids, copies)
         made = [stripped(span, translation.text) for span in target]
         words = words_of(sentence.text), words_of(translation.text)
-        return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words))
+        times = times_of(pairs, self._manifest.frame_rate)
+        return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words), times)
 
     def _answer(self, sentence: Sentence, answer: GivenTarget, what: str) -> list[int]:
         """Return the ids of a given translation, as long as the bundle takes at most."""
@@ -257,7 +262,7 @@ class Scorer:
         most = self._manifest.limits.target
         return check_sentence(ids, model.target_vocabulary, most, self._manifest.tokens.pad, what)
 
-    def _scores(self, sources: Sequence[Sequence[int]], targets: Sequence[list[int]]) -> list[Score]:
+    def _scores(self, sources: Sequence[Source], targets: Sequence[list[int]]) -> list[Score]:
         found = self._teacher("decoder").read(sources, targets)
         readings = {index: reading.log_probabilities for index, reading in found}
         return [Score(list(target), readings[index].tolist()) for index, target in enumerate(targets)]

@@ -7,8 +7,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from txport.runtime.arguments import listed
-from txport.runtime.calls.requests import Call
+from txport.runtime.arguments import check_reads, check_vectors, listed
+from txport.runtime.calls.requests import Call, Sentence
 from txport.runtime.calls.search_options import check_pieces
 from txport.runtime.documents.document import Document, Draft
 from txport.runtime.documents.feed import submit
@@ -212,12 +212,47 @@ class Translator:
         Raises:
             InputError: a source is empty, longer than the bundle supports, or has an id outside the vocabulary.
         """
-        whole = [
-            self._bundle.scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)
-        ]
         call = self._bundle.call(options, changes)
+        scorer = self._bundle.scorer
+        whole = [scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
         asked = [call.of_ids(source, number) for number, source in enumerate(whole, 1)]
         return self._bundle.translations(asked, call.options)
+
+    def translate_features(
+        self, arrays: Iterable[Any], options: Options = DEFAULTS, **changes: Any
+    ) -> list[Translation]:
+        """Translate feature vectors as `translate` does, such as frames of a spectrogram or states of an encoder.
+
+        Alignments are between vectors and tokens; see `Alignment.times`.
+
+        Args:
+            arrays: float `[vectors, feature_size]` each; they are sorted by length and translated in batches.
+            options, changes: as in `translate`; options for text, such as `strict`, have no effect.
+
+        Raises:
+            InputError: the bundle reads text, or an array has another shape, too many vectors, or NaN.
+        """
+        call = self._bundle.call(options, changes, features=True)
+        asked = [self._of_vectors(call, array, f"array {at}", at) for at, array in enumerate(_arrays(arrays), 1)]
+        return self._bundle.translations(asked, call.options)
+
+    def stream_features(self, array: Any, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
+        """Translate one array of vectors and yield each token as soon as it is generated; see `stream`."""
+        call = self._bundle.call(options, changes, features=True)
+        return self._stream(call, self._of_vectors(call, array, "the array"))
+
+    def submit_features(
+        self,
+        array: Any,
+        options: Options = DEFAULTS,
+        *,
+        seconds: float | None = None,
+        on_piece: Callable[[Piece], object] | None = None,
+        **changes: Any,
+    ) -> Pending:
+        """Submit one array of vectors to the running batch; see `translate_features` and `submit`."""
+        call = self._bundle.call(options, changes, features=True)
+        return self._bundle.enqueue(self._of_vectors(call, array, "the array"), call.options, on_piece, seconds)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one sentence and yield each token as soon as it is generated. Options as in `translate`.
@@ -228,18 +263,7 @@ class Translator:
             InputError: as in `translate`, or alignments or attention are requested, which need a complete translation.
         """
         call = self._bundle.call(options, changes)
-        if call.options.alignments or call.options.attention:
-            raise InputError("a stream has no alignments and no attention: use translate for these")
-        check_streams(call.search)
-        check_pieces(call.options)
-        asked = call.sentence(sentence, "the sentence")
-        engine = self.engine
-
-        def pieces() -> Iterator[Piece]:
-            if asked is not None:
-                yield from map(self._bundle.pieces(lambda piece: piece), stream(engine, asked.request))
-
-        return pieces()
+        return self._stream(call, call.sentence(sentence, "the sentence"))
 
     def submit(
         self,
@@ -305,6 +329,7 @@ class Translator:
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
         """Score source and target ids, in the form that `translate_ids` reads and returns; see `score`."""
+        check_reads(False, self.manifest.model.feature_size)
         return self._bundle.scorer.score_ids(sources, targets)
 
     def embed(
@@ -323,9 +348,35 @@ class Translator:
         """Return the attention of a sentence and translation; see `txport.runtime.scoring.Scorer.attention_maps`."""
         return self._bundle.scorer.attention_maps(self._bundle.call(options, changes), sentence, target)
 
+    def _of_vectors(self, call: Call, array: Any, what: str, number: int = 1) -> Sentence:
+        """Return the sentence of an array of vectors, which is checked."""
+        size = self.manifest.model.feature_size
+        assert size is not None
+        return call.of_ids(check_vectors(array, size, self.engine.limits.source, what), number)
+
+    def _stream(self, call: Call, asked: Sentence | None) -> Iterator[Piece]:
+        if call.options.alignments or call.options.attention:
+            raise InputError("a stream has no alignments and no attention: use translate for these")
+        check_streams(call.search)
+        check_pieces(call.options)
+        engine = self.engine
+
+        def pieces() -> Iterator[Piece]:
+            if asked is not None:
+                yield from map(self._bundle.pieces(lambda piece: piece), stream(engine, asked.request))
+
+        return pieces()
+
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:
         asked = [call.sentence(text, f"{what} {at}", at) for at, text in enumerate(listed(texts), first)]
         return self._bundle.translations(asked, call.options)
+
+
+def _arrays(arrays: Iterable[Any]) -> list[Any]:
+    """Return the arrays as a list; one array of vectors is not a list of arrays."""
+    if getattr(arrays, "ndim", 3) == 2:
+        raise InputError("arrays come as a list: put the one array in a list")
+    return listed(arrays)
 
 
 def _unknown(name: str) -> str:

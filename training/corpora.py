@@ -23,22 +23,26 @@ from txport.training.recipe import (
     BuiltinOptions,
     CorpusOptions,
     DatasetsOptions,
+    DigitsOptions,
+    FeaturesOptions,
     NamesOptions,
     ParallelOptions,
     ShardsOptions,
     TableOptions,
     TokenizerOptions,
 )
+from txport.training.recordings import read_recordings
 from txport.training.spoken import corpus as spoken
-from txport.training.spoken import names
+from txport.training.spoken import digits, names
 
 _log = logging.getLogger("txport")
 
-# Source line, target line; neither is empty nor holds a line break.
+# Source line, or a `txport.training.recordings.Recording`, and target line; neither is empty nor holds a line break.
 Pair = tuple[str, str]
 # Default number of held-out pairs.
 MAX_HELD_OUT = 1_000
-FileOptions: TypeAlias = ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions
+FileOptions: TypeAlias = ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions | FeaturesOptions
+_Generated: TypeAlias = BuiltinOptions | NamesOptions | DigitsOptions
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
             usable pair.
         MissingLibrary: `datasets` is not installed, and the corpus is a Hugging Face data set.
     """
-    if isinstance(options, BuiltinOptions | NamesOptions):
+    if isinstance(options, BuiltinOptions | NamesOptions | DigitsOptions):
         whole = builtin(options)
         return _normalise_splits(whole.train, whole.validation, whole.test, tokenizer)
     train = _read_split(options, data, options.train)
@@ -93,11 +97,13 @@ def check_files(options: CorpusOptions, data: Path) -> None:
 
     It takes a fraction of the time of `load`, which checks the rest; arguments and errors are as for `load`.
     """
-    if isinstance(options, BuiltinOptions | NamesOptions | DatasetsOptions):
+    if isinstance(options, BuiltinOptions | NamesOptions | DigitsOptions | DatasetsOptions):
         return
     for name in filter(None, (options.train, options.validation, options.test)):
         if isinstance(options, ShardsOptions):
             listed([name if is_url(name) else str(data / name)])
+        elif isinstance(options, FeaturesOptions):
+            _existing(data / name)
         elif isinstance(options, TableOptions):
             _lines_of(_table(name, data))
         else:
@@ -170,11 +176,15 @@ def _read_split(options: FileOptions, data: Path, name: str) -> Collection[Pair]
     return pairs[: options.first]
 
 
-def _read_whole(options: ParallelOptions | TableOptions | DatasetsOptions, data: Path, name: str) -> list[Pair]:
+def _read_whole(
+    options: ParallelOptions | TableOptions | DatasetsOptions | FeaturesOptions, data: Path, name: str
+) -> list[Pair]:
     if isinstance(options, ParallelOptions):
         languages = options.source_language, options.target_language
         source, target = (_existing(data / f"{name}.{language}") for language in languages)
         return read_parallel(source, target)
+    if isinstance(options, FeaturesOptions):
+        return read_recordings(_existing(data / name), options.feature_column, options.text_column)
     if isinstance(options, TableOptions):
         return read_table(_table(name, data), options.source_column, options.target_column, options.header)
     return read_dataset(options, name)
@@ -217,21 +227,23 @@ def _existing(file: Path) -> Path:
 
 def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> list[Pair]:
     """Return only the test pairs of a recipe's corpus; arguments and errors as in `load`."""
-    if isinstance(options, BuiltinOptions | NamesOptions):
+    if isinstance(options, BuiltinOptions | NamesOptions | DigitsOptions):
         return _normalise_targets(_generated(options, "test"), tokenizer)
     if options.test is not None:
         return _normalise_targets(list(_read_split(options, data, options.test)), tokenizer)
     return load(options, data, tokenizer).test
 
 
-def builtin(options: BuiltinOptions | NamesOptions) -> Corpus:
-    """The generated corpus of `txport.training.spoken.corpus` or `names`; its splits share no sentence, or no name."""
+def builtin(options: _Generated) -> Corpus:
+    """The generated corpus of `txport.training.spoken`; its splits share no sentence, no name or no speaker."""
     return Corpus(_generated(options, "train"), _generated(options, "validation"), _generated(options, "test"))
 
 
-def _generated(options: BuiltinOptions | NamesOptions, split: spoken.Split) -> list[Pair]:
+def _generated(options: _Generated, split: spoken.Split) -> list[Pair]:
     if isinstance(options, NamesOptions):
         return names.pairs(options.seed, split, getattr(options, split))
+    if isinstance(options, DigitsOptions):
+        return digits.pairs(options.seed, split, getattr(options, split))
     return list(itertools.islice(spoken.sentences(options.seed, split), getattr(options, split)))
 
 

@@ -11,7 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.bundle.archive import is_bundle
 from txport.runtime.bundle.kinds import check_model
-from txport.runtime.calls.requests import Call, ignore_warnings
+from txport.runtime.calls.requests import Call, Sentence, ignore_warnings
 from txport.runtime.calls.search_options import ModelFacts
 from txport.runtime.engine import Engine
 from txport.runtime.errors import CheckpointError, InputError
@@ -19,6 +19,7 @@ from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
+from txport.training.recordings import Recording
 from txport.training.torch_engine import TorchEngine
 
 # Sentences between two reports, of similar lengths: enough to refill a batch some times.
@@ -105,7 +106,7 @@ def answers(
     """
     model = ModelFacts(engine.tokens, engine.vocabulary)
     call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), ignore_warnings, model)
-    asked = [(call.sentence(text, f"sentence {number + 1}"), number) for number, text in enumerate(sentences)]
+    asked = [(_asked(call, text, number), number) for number, text in enumerate(sentences)]
     asked.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
     results = [PlainTranslation("")] * len(asked)
     for start in range(0, len(asked), PART):
@@ -118,6 +119,13 @@ def answers(
         if watch is not None:
             watch(len(part))
     return results
+
+
+def _asked(call: Call, text: str, number: int) -> Sentence | None:
+    """Return the sentence of a text or of a recording."""
+    if isinstance(text, Recording):
+        return call.of_ids(text.vectors[: call.limits.source], number + 1)
+    return call.sentence(text, f"sentence {number + 1}")
 
 
 def open_model(model: Path, device: str = "auto", engine: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:

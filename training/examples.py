@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from txport.runtime.bundle.schema import SpecialTokens
 from txport.runtime.errors import InputError
+from txport.runtime.features import Vectors
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import Guide
+from txport.training.recordings import Recording
 from txport.training.tokenizers import OURS, PAD
 
 Ids = npt.NDArray[np.int32]
@@ -27,7 +29,7 @@ class TrainingBatch(NamedTuple):
     """Padded pairs.
 
     Attributes:
-        source_ids: int64 `[b, s]`, each row ends with eos, then padding.
+        source_ids: int64 `[b, s]`, each row ends with eos, then padding; or float32 vectors `[b, s, f]`.
         source_lengths: int64 `[b]`, eos included.
         target_ids: int64 `[b, t + 1]`, bos, what answers in the language begin with (often nothing), pieces, eos, then
             padding: the decoder reads all columns but the last and is to predict all but the first.
@@ -42,9 +44,9 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths in one array: row i is `flat[starts[i] : starts[i + 1]]`."""
+    """Rows of different lengths in one array, ids or vectors: row i is `flat[starts[i] : starts[i + 1]]`."""
 
-    flat: Ids
+    flat: Ids | Vectors
     starts: Lengths
 
     @classmethod
@@ -54,18 +56,28 @@ class Ragged:
             growing.add(row)
         return growing.ragged()
 
+    @classmethod
+    def of_vectors(cls, rows: Sequence[Vectors]) -> "Ragged":
+        starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return cls(np.concatenate(list(rows)), starts)
+
     @property
     def lengths(self) -> Lengths:
         """int64 `[rows]`."""
         return np.diff(self.starts)
 
-    def row(self, number: int) -> Ids:
+    def row(self, number: int) -> npt.NDArray[Any]:
         return self.flat[self.starts[number] : self.starts[number + 1]]
 
     def padded(self, rows: Sequence[int], pad: int = PAD) -> Tensor:
-        """int64 `[rows, longest]`, padded with `pad`."""
+        """int64 `[rows, longest]`, padded with `pad`; vectors are float32 `[rows, longest, size]`, padded with 0."""
         parts = [self.row(row) for row in rows]
-        result = np.full((len(parts), max(map(len, parts))), pad, np.int64)
+        longest = max(map(len, parts))
+        result: npt.NDArray[Any]
+        if self.flat.ndim == 2:
+            result = np.zeros((len(parts), longest, self.flat.shape[1]), np.float32)
+        else:
+            result = np.full((len(parts), longest), pad, np.int64)
         for number, part in enumerate(parts):
             result[number, : len(part)] = part
         return torch.from_numpy(result)
@@ -151,22 +163,32 @@ class Examples(Dataset[TrainingBatch]):
             InputError: no pair is left.
         """
         sources, targets, points = (Growing(folder) for _ in range(3))
+        recordings: list[Vectors] = []
         count = 0
         for source, target in pairs:
-            ids, around = tokenizer.encode_source(source)
-            source_ids = around.wrap(ids)
+            if isinstance(source, Recording):
+                around = tokenizer.affixes()
+                ids: list[int] = []
+                source_ids: Sequence[int] | Vectors = source.vectors
+            else:
+                ids, around = tokenizer.encode_source(source)
+                source_ids = around.wrap(ids)
             target_ids = [*around.target_prefix, *tokenizer.encode_prefix(target)]
             if len(source_ids) <= max_length and len(target_ids) < max_length:
                 count += 1
-                sources.add(source_ids)
+                if isinstance(source, Recording):
+                    recordings.append(source.vectors)
+                else:
+                    sources.add(list(source_ids))
                 targets.add([tokens.bos, *target_ids, tokens.eos])
                 if guide is not None:
                     first = len(around.source_prefix)
                     texts = range(first, first + len(ids)), range(len(around.target_prefix), len(target_ids))
                     points.add(guide.points((source, target), *texts))
+        recorded = Ragged.of_vectors(recordings) if recordings else None
         if not count:
             raise InputError(f"no pair has at most {max_length} tokens on each side: raise training.max_length")
-        return cls(sources.ragged(), targets.ragged(), tokens.pad, guide, points.ragged())
+        return cls(recorded or sources.ragged(), targets.ragged(), tokens.pad, guide, points.ragged())
 
     def __len__(self) -> int:
         return len(self.sources.starts) - 1

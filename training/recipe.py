@@ -70,6 +70,16 @@ class NamesOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DigitsOptions:
+    """`kind = "digits"`: generated recordings of spoken digits, see `txport.training.spoken.digits`."""
+
+    seed: int = option(1, "another seed gives other recordings", least=0)
+    train: int = option(2_000, "training recordings", least=1)
+    validation: int = option(100, "validation recordings, of other speakers", least=1)
+    test: int = option(200, "test recordings, of yet other speakers", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Splits:
     """Settings of all corpora from outside."""
 
@@ -127,14 +137,31 @@ class ShardsOptions(Splits):
     target_column: str = option("target", "column of the target")
 
 
+@dataclass(frozen=True, kw_only=True)
+class FeaturesOptions(Splits):
+    """`kind = "features"`: files of feature vectors and texts, .npz (`txport.runtime.features`) or .parquet."""
+
+    train: str = option("train.npz", "file name")
+    feature_column: str = option("features", "column of .parquet with the vectors, a list of lists of numbers")
+    text_column: str = option("text", "column of .parquet with the texts")
+
+
 CorpusOptions: TypeAlias = (
-    BuiltinOptions | NamesOptions | ParallelOptions | TableOptions | DatasetsOptions | ShardsOptions
+    BuiltinOptions
+    | NamesOptions
+    | DigitsOptions
+    | ParallelOptions
+    | TableOptions
+    | DatasetsOptions
+    | ShardsOptions
+    | FeaturesOptions
 )
 # Where the two sides of a pair come from: never from one place.
 SIDES = (
     ("source_language", "target_language"),
     ("source_column", "target_column"),
     ("source_field", "target_field"),
+    ("feature_column", "text_column"),
 )
 CORPORA: dict[str, type[CorpusOptions]] = {
     "builtin": BuiltinOptions,
@@ -143,6 +170,8 @@ CORPORA: dict[str, type[CorpusOptions]] = {
     "table": TableOptions,
     "datasets": DatasetsOptions,
     "shards": ShardsOptions,
+    "digits": DigitsOptions,
+    "features": FeaturesOptions,
 }
 
 
@@ -434,6 +463,7 @@ def _check_together(recipe: Recipe, where: str) -> None:
             f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
         )
     _check_guidance(recipe, where)
+    _check_features(recipe, where)
     if training.strategy.startswith("fsdp") and training.average:
         raise InputError(f"{where}: training.average needs whole weights on each device: set training.strategy to ddp")
     if training.keep == "average" and training.average:
@@ -455,6 +485,17 @@ def _check_together(recipe: Recipe, where: str) -> None:
             f"{where}: model.copy_heads copy ids of the source, which are words of the target only with one tokenizer: "
             "set tokenizer.joint = true, or leave them out"
         )
+
+
+def _check_features(recipe: Recipe, where: str) -> None:
+    """Refuse a model of text for a corpus of feature vectors, and the reverse."""
+    vectors = isinstance(recipe.corpus, DigitsOptions | FeaturesOptions)
+    source = recipe.model.get("source", "ids")
+    if recipe.training.from_checkpoint is None and vectors != (source == "features"):
+        kind, needed = {True: ("feature vectors", "features"), False: ("text", "ids")}[vectors]
+        raise InputError(f"{where}: model.source is {source}, but the corpus has {kind}: set it to {needed}")
+    if vectors and recipe.training.guided_attention == "alignments":
+        raise InputError(f"{where}: training.guided_attention by alignments needs text: leave it out")
 
 
 def _check_guidance(recipe: Recipe, where: str) -> None:

@@ -15,6 +15,7 @@ from txport.runtime.engine import (
     Float32,
     Int64,
     Memory,
+    Sources,
     StepOutput,
     of_rows,
 )
@@ -38,7 +39,11 @@ class TorchEngine:
     def __init__(self, model: Transformer, batch: int = 64, target: int | None = None) -> None:
         config = model.config
         self.model = model
-        self.limits = Limits(batch, config.max_positions, min(target or config.max_positions, config.max_positions))
+        self.limits = Limits(
+            batch,
+            config.max_source_positions or config.max_positions,
+            min(target or config.max_positions, config.max_positions),
+        )
         self.tokens = special_tokens(config)
         self.vocabulary = config.target_vocabulary
 
@@ -46,8 +51,8 @@ class TorchEngine:
     def device(self) -> torch.device:
         return self.model.projection.weight.device
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Memory:
-        """int64 `[batch, source]` padded ids -> keys and values `[batch, heads, source, head_dim]`, lengths, ids."""
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Memory:
+        """Padded ids or vectors -> keys and values `[batch, heads, source, head_dim]`, lengths, ids or vectors."""
         ids = torch.from_numpy(input_ids).to(self.device)
         lengths = torch.from_numpy(source_lengths).to(self.device)
         with _exactly(self.model):
@@ -102,7 +107,8 @@ class TorchState(DecoderState):
         for stored, new in zip(self._cross, cross, strict=True):
             for mine, theirs in zip(stored, new, strict=True):
                 mine[at, :, :width] = theirs[of, :, :width]
-        self._source_ids[at, :width] = ids[of, :width]
+        if ids.dim() == 2:
+            self._source_ids[at, :width] = ids[of, :width]
         self._lengths[at] = lengths[of]
         self._token_ids[at] = self._tokens.bos
         self._positions[at] = 0

@@ -13,6 +13,7 @@ from txport.exporter.graphs.layers import (
     write_embedding,
     write_feed_forward,
     write_positions,
+    write_projection,
     write_relative_positions,
 )
 from txport.exporter.graphs.lowerings import attend
@@ -20,6 +21,7 @@ from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
 from txport.exporter.graphs.writer import Writer
 from txport.models.config import Config
+from txport.models.embeddings import Embedding, FeatureProjection
 from txport.models.norms import SharedNorm
 from txport.models.transformer import Attention, EncoderLayer, Transformer
 from txport.runtime.bundle import interface
@@ -84,7 +86,7 @@ class _States(NamedTuple):
     """The encoder's layers.
 
     Attributes:
-        x: `[b, s, d]`, which become the memory by the last norm.
+        x: `[b, s, d]`, which become the memory by the last norm; the vectors themselves if they are encoder states.
         tokens: bool `[b, s]`, true where a token is not padding.
         bias: `[b, 1, 1, s]`.
         weights: of each layer's attention, `[b, h, s, s]`.
@@ -97,17 +99,23 @@ class _States(NamedTuple):
 
 
 def _write_states(w: Writer, model: Transformer, length: int) -> _States:
-    ids, lengths = w.inputs.values()
-    positions = write_positions(w, ids, "source")
+    source, lengths = w.inputs.values()
+    positions = write_positions(w, source, "source")
     tokens = w.op("Less", w.op("Unsqueeze", positions, [0]), w.op("Unsqueeze", lengths, [1]))
     bias = w.op("Unsqueeze", w.op("Where", tokens, 0.0, MASKED), [1, 2])
-    x = write_embedding(w, model.source_embedding, length, ids, positions)
+    layer = model.source_embedding
+    if isinstance(layer, Embedding):
+        x = write_embedding(w, layer, length, source, positions)
+    elif isinstance(layer, FeatureProjection):
+        x = write_projection(w, layer, length, source, positions)
+    else:
+        return _States(source, tokens, bias, [])
     weights = []
     biases = _biases(w, model, length, positions, bias)
     rotation = Rotation(w, model.config, model.config.encoder, length, positions)
-    for index, layer in enumerate(model.encoder):
+    for index, encoder_layer in enumerate(model.encoder):
         scores = _Scores(biases[index], rotation)
-        x, attention = _write_layer(w, f"layers.{index}", x, scores, layer, model.config)  # type: ignore[arg-type]
+        x, attention = _write_layer(w, f"layers.{index}", x, scores, encoder_layer, model.config)  # type: ignore[arg-type]
         weights.append(attention)
     return _States(x, tokens, bias, weights)
 

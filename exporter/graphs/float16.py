@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
-from txport.runtime.bundle.interface import MASKED, MASKED_HALF
+from txport.runtime.bundle.interface import FEATURES, MASKED, MASKED_HALF
 
 HALF = ir.DataType.FLOAT16
 SINGLE = ir.DataType.FLOAT
@@ -53,7 +53,7 @@ def ending(model: ir.Model) -> set[str]:
 def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     """Convert in place. Graph inputs and outputs become float16; Casts mark where an island begins and ends.
 
-    The outputs of the graphs that read whole sentences, `SINGLE_OUTPUTS`, stay in float32.
+    Feature vectors, and the outputs of the graphs that read whole sentences, `SINGLE_OUTPUTS`, stay in float32.
 
     Args:
         model: a float32 graph in topological order, whose values all have their dtype set.
@@ -63,7 +63,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     masks = _masks(model.graph)
     variants: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     for graph_input in graph.inputs:
-        if graph_input.dtype == SINGLE:
+        if graph_input.dtype == SINGLE and graph_input.name != FEATURES:
             graph_input.dtype = HALF
     for node in list(graph):
         wanted = SINGLE if node.name in islands else HALF
@@ -100,6 +100,7 @@ def rounded(model: ir.Model) -> None:
     graph = model.graph
     _widen_weights(graph)
     first = graph[0]
+    wide = [value for value in graph.inputs if value.dtype == HALF]
     for value in graph.inputs:
         if value.dtype == HALF:
             users = list(value.uses())
@@ -108,7 +109,7 @@ def rounded(model: ir.Model) -> None:
             for user, index in users:
                 user.replace_input_with(index, cast.outputs[0])
     for node in list(graph):
-        if node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].is_graph_input():
+        if node.op_type == "Cast" and node.inputs[0] in wide:
             continue
         if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
             node.attributes["to"] = ir.AttrInt64("to", SINGLE)

@@ -77,7 +77,10 @@ def _is_gate(node: ir.Node) -> bool:
 
 def _is_lookup(node: ir.Node) -> bool:
     """Return whether a node looks up token embeddings, not positions."""
-    return node.name == "embedding/Gather" and _is_matrix(node.inputs[0])
+    table = node.inputs[0]
+    # A model that reads vectors looks up positions first.
+    positions = table is not None and (table.name or "").endswith("positions")
+    return node.name == "embedding/Gather" and _is_matrix(table) and not positions
 
 
 def norm_outputs(model: ir.Model) -> list[str]:

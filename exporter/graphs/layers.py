@@ -9,16 +9,17 @@ from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.tensors import Linear
 from txport.exporter.graphs.writer import Writer
 from txport.models.config import Config, Side
+from txport.models.embeddings import Embedding, FeatureProjection, InputLayer
 from txport.models.norms import SharedNorm
 from txport.models.positions import RelativePositions
-from txport.models.transformer import Embedding, FeedForward
+from txport.models.transformer import FeedForward
 
 # Gelu is a standard operator from this opset on.
 GELU_OPSET = 20
 
 
 def write_positions(w: Writer, ids: ir.Value, dimension: str) -> ir.Value:
-    """int64 `[length]`, 0 and on, for ids `[b, length]` of a named dimension."""
+    """int64 `[length]`, 0 and on, for ids `[b, length]` or vectors `[b, length, f]` of a named dimension."""
     # Not Shape's start and end: TensorRT 8.6 reads neither, and its parser crashes on what it makes of them.
     positions = w.op("Range", 0, w.op("Gather", w.op("Shape", ids), 1), 1)
     # ONNX Runtime fuses only values of a known shape.
@@ -32,10 +33,23 @@ def write_embedding(w: Writer, embedding: Embedding, length: int, ids: ir.Value,
         x = w.op("Gather", w.weight("tokens.weight", w.tensors.parameter(embedding.tokens.weight)), ids)
         if embedding.scale != 1.0:
             x = w.op("Mul", x, embedding.scale)
-        if embedding.positions is not None:
-            table = w.weight("positions", w.tensors.parameter(embedding.positions, length))
-            x = w.op("Add", x, w.op("Gather", table, positions))
-        return write_norm(w, x, embedding.norm, "embedding.norm")
+        return _write_place(w, embedding, length, x, positions)
+
+
+def write_projection(
+    w: Writer, layer: FeatureProjection, length: int, features: ir.Value, positions: ir.Value
+) -> ir.Value:
+    """features `[b, s, f]` at positions int64 `[s]` below `length` -> `[b, s, d]`."""
+    with w.module("embedding"):
+        x = w.linear_of_rows(features, w.tensors.linear(layer.projection), "projection")
+        return _write_place(w, layer, length, x, positions)
+
+
+def _write_place(w: Writer, layer: InputLayer, length: int, x: ir.Value, positions: ir.Value) -> ir.Value:
+    if layer.positions is not None:
+        table = w.weight("positions", w.tensors.parameter(layer.positions, length))
+        x = w.op("Add", x, w.op("Gather", table, positions))
+    return write_norm(w, x, layer.norm, "embedding.norm")
 
 
 def write_relative_positions(

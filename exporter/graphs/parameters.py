@@ -56,7 +56,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
     architecture = Architecture(
         config.norm,  # type: ignore[arg-type]
         config.activation,  # type: ignore[arg-type]
-        model.source_embedding.scale,
+        model.target_embedding.scale,
         config.layer_norm_epsilon,
         config.norm_kind,  # type: ignore[arg-type]
     )
@@ -77,7 +77,10 @@ def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Fl
         f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, RelativePositions)
     }
     if model.config.positions == "rotary":
-        for stack, side in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
+        stacks = [("decoder", model.config.decoder)]
+        if not model.config.reads_states:
+            stacks.insert(0, ("encoder", model.config.encoder))
+        for stack, side in stacks:
             for part, table in zip(("cosines", "sines"), rotations(longest, side.head_dim), strict=True):
                 yield f"{stack}_rotations.{part}", table.numpy()
     tensors = {**model.state_dict(keep_vars=True), **dict(model.named_buffers())}

@@ -55,9 +55,11 @@ class TeacherForced:
         self._encoder = encoder
         self._step = step
 
-    def encode(self, source_ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> tuple[Values, Values]:
-        """Inputs and outputs of the encoder on int64 ids `[b, s]` of these lengths `[b]`."""
-        feed: dict[str, Array] = {"input_ids": source_ids, "source_lengths": lengths}
+    def encode(self, sources: Array, lengths: npt.NDArray[np.int64]) -> tuple[Values, Values]:
+        """Inputs and outputs of the encoder on int64 ids `[b, s]` or vectors `[b, s, f]` of these lengths `[b]`."""
+        names = {value.name for value in self._encoder.get_inputs()}
+        (source,) = names - {"source_lengths"}
+        feed: dict[str, Array] = {source: sources, "source_lengths": lengths}
         return feed, outputs_of(self._encoder, feed)
 
     def steps(

@@ -49,8 +49,8 @@ class Calibration:
         of_encoder: dict[str, float] = {}
         of_step: dict[str, float] = {}
         for answer in self.answers:
-            _, cross = graphs.encode(answer.batch.source_ids, answer.batch.source_lengths)
-            _add_magnitudes(of_encoder, cross)
+            feed, cross = graphs.encode(answer.batch.source_ids, answer.batch.source_lengths)
+            _add_magnitudes(of_encoder, {**feed, **cross})
             for outputs in self._steps(graphs, cross, answer):
                 _add_magnitudes(of_step, outputs)
         return of_encoder, of_step

@@ -98,7 +98,7 @@ class Int8Search:
         if self._sample.references:
             translations = self._translations(self._directory / "int8")
         else:
-            translations = self._sample.sources
+            translations = [[]] * len(self._sample.sources)  # of which only the number counts
         return self._references.quality(translations, changed)
 
     def _ranked(self) -> list[Module]:

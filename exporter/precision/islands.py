@@ -19,6 +19,7 @@ from txport.exporter.graphs.norms import module_of
 from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.precision.calibration import Calibration, Loss, magnitude
 from txport.exporter.verification.quality import MAX_CHANGED
+from txport.runtime.bundle.interface import FEATURES
 from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
 from txport.runtime.version import VERSION
@@ -155,7 +156,7 @@ def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
     for name in _growing(model):
         values[name] = values.get(name, 0.0) * GROWTH
     for value in [*model.graph.inputs, *model.graph.outputs]:
-        if values.get(value.name or "", 0.0) > OVERFLOW:
+        if value.name != FEATURES and values.get(value.name or "", 0.0) > OVERFLOW:
             raise CheckFailed(
                 f"float16 cannot hold this model: {value.name} reaches {values[value.name or '']:.0f} on the "
                 f"calibration sentences; export it without --fp16"

@@ -114,7 +114,7 @@ class _Found:
 
     def add(self, batch: Batch, maps: AttentionMaps, memory: torch.Tensor) -> None:
         """Compare one batch with what PyTorch gives."""
-        sources = [row[:length].tolist() for row, length in zip(batch.source_ids, batch.source_lengths, strict=True)]
+        sources = [row[:length] for row, length in zip(batch.source_ids, batch.source_lengths, strict=True)]
         for row, reading in self._graphs.read(sources, batch.targets, cross=True, own=True):
             assert reading.cross is not None and reading.own is not None
             t, s = reading.cross.shape[2:]
@@ -122,6 +122,8 @@ class _Found:
             self._add_weights(reading.own, maps.decoder[:, row, :, :t, :t])
             self.later = max(self.later, float(np.triu(reading.own, 1).max()))
             self.scores.add(reading.log_probabilities, maps.log_probabilities[row, :t].numpy())
+        if not len(maps.encoder):  # a model that reads encoder states has nothing else to compare
+            return
         for row, weights in self._graphs.attentions(sources):
             s = len(sources[row])
             self._add_weights(weights, maps.encoder[:, row, :, :s, :s])

@@ -1,9 +1,10 @@
 """Accumulates one lowering's results batch by batch, so that memory never holds the logits of all sentences."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from txport.exporter.reference import BATCH, Answer, Logits, pad
+from txport.exporter.reference import BATCH, Answer, Logits, pad_sources
 from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.examination import Examination
@@ -179,13 +180,14 @@ class LoweringCheck:
         """Return the ids of these sentences in one plain batch, each with at least `padding` padding."""
         engine = self._engine
         sample = self._sample
-        ids, lengths = pad([sample.sources[index] for index in indices], engine.tokens.pad)
+        ids, lengths = pad_sources([sample.sources[index] for index in indices], engine.tokens.pad)
         width = min(ids.shape[1] + padding, engine.limits.source)
-        ids = np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=engine.tokens.pad)
+        room = ((0, 0), (0, width - ids.shape[1]), (0, 0))[: ids.ndim]
+        wide: Any = np.pad(ids, room, constant_values=engine.tokens.pad)
         limits = [sample.limits[index] for index in indices]
         # The longest caches: slots beyond a row's positions must not matter.
         state = engine.allocate(len(indices), width, engine.limits.target)
-        state.place(range(len(limits)), engine.encode(ids, lengths), range(len(limits)), limits)
+        state.place(range(len(limits)), engine.encode(wide, lengths), range(len(limits)), limits)
         return dict(zip(indices, _until_finished(state, sample.prefix), strict=True))
 
 

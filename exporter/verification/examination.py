@@ -15,7 +15,7 @@ from itertools import groupby, islice
 import numpy as np
 import numpy.typing as npt
 import torch
-from txport.exporter.reference import Batch, Logits, pad, teacher_forcing
+from txport.exporter.reference import Batch, Logits, pad_sources, teacher_forcing
 from txport.exporter.sample import Sample
 from txport.exporter.verification.arithmetic import RoundedReference
 from txport.exporter.verification.errors import ErrorSizes, LogitErrors, centred_errors
@@ -126,7 +126,7 @@ class Examination:
 
     def _draws(self, sentence: int, target: Sequence[int]) -> tuple[Logits, Iterator[Logits]]:
         """PyTorch's logits `[t, v]` of a sentence, and the same under each random rounding."""
-        ids, lengths = pad([self._sources[sentence]], self._model.config.pad_id)
+        ids, lengths = pad_sources([self._sources[sentence]], self._model.config.pad_id)
         with torch.inference_mode():
             _, logits = teacher_forcing(self._model, Batch([sentence], ids, lengths, [list(target)]))
         rows = Batch([sentence] * ROWS, ids.repeat(ROWS, 0), lengths.repeat(ROWS), [list(target)] * ROWS)

@@ -21,6 +21,7 @@ from txport.runtime.bundle.graph_rules import checked_graph
 from txport.runtime.bundle.interface import MASKED, MASKED_HALF
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
+from txport.runtime.engine import padded
 from txport.runtime.errors import InputError
 from txport.runtime.golden import Case, load_golden
 
@@ -119,8 +120,7 @@ def _expected(exact: TeacherForced, cases: Sequence[Case], bos: int) -> tuple[li
     encoder: list[Pair] = []
     step: list[Pair] = []
     for case in cases:
-        ids = np.array([case.source_ids], np.int64)
-        feed, cross = exact.encode(ids, np.array([ids.shape[1]], np.int64))
+        feed, cross = exact.encode(*padded([case.read], 0))
         encoder.append((feed, cross))
         step += exact.steps(cross, [case.target_ids], bos, length)
     return encoder, step

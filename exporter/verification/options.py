@@ -9,7 +9,7 @@ SENTENCES = 200  # how many are compared, on every machine: several thousand cho
 SINGLES = 10  # how many of them also run alone, which takes as long as a few hundred in batches
 MINUTES = 60.0  # after which something is wrong, or the machine is too small for this number of sentences
 
-# As `sentences`, `minutes`, `singles`, `text`, `references`, `ids` and `reference_ids` of a command.
+# As `sentences`, `minutes`, `singles`, `text`, `references`, `ids`, `reference_ids` and `features` of a command.
 verification_options = flags(
     click.option(
         "--sentences",
@@ -52,5 +52,10 @@ verification_options = flags(
         "--reference-ids",
         type=click.Path(path_type=Path),
         help="File of reference translations of --ids as target ids, to compare BLEU.",
+    ),
+    click.option(
+        "--features",
+        type=click.Path(path_type=Path),
+        help="File of feature vectors to verify (.npz), for a model that reads these; it may contain their texts.",
     ),
 )

@@ -197,7 +197,9 @@ def _beams(bundle: Opened, context: Verifier) -> BeamsReport | None:
 
 def _attention(bundle: Opened, context: Verifier) -> AttentionReport | None:
     """Compare the graphs of attention, scores and encoder outputs."""
-    if any(bundle.manifest.optional_graph(role) is None for role in get_args(AttentionRole)):
+    # A model that reads encoder states has no graph for the attention of an encoder.
+    roles = get_args(AttentionRole) if bundle.manifest.model.encoder_layers else ("decoder",)
+    if any(bundle.manifest.optional_graph(role) is None for role in roles):
         return None
     context.stages.stage("verify: attention")
     return check_attention(context.checkpoint.model, context.sample, bundle.graphs, bundle.manifest, bundle.engine)

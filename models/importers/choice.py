@@ -18,6 +18,7 @@ from txport.models.importers.marian import import_marian
 from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.pegasus import import_pegasus
 from txport.models.importers.settings import one_file, read_json
+from txport.models.importers.states import import_vision, import_whisper
 from txport.models.importers.t5 import import_t5
 from txport.models.importers.textbooks import annotated, d2l
 from txport.models.importers.textbooks.annotated import ENDINGS, import_annotated
@@ -36,6 +37,8 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "bart": import_bart,
     "pegasus": import_pegasus,
     "t5": import_t5,
+    "vision": import_vision,
+    "whisper": import_whisper,
     "torch": import_torch,
     "fairseq": import_fairseq,
     "opennmt": import_opennmt,
@@ -51,6 +54,8 @@ _MODEL_TYPES = {
     **dict.fromkeys(("bart", "mbart", "blenderbot", "plbart", "mvp"), "bart"),
     "pegasus": "pegasus",
     **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
+    "vision-encoder-decoder": "vision",
+    "whisper": "whisper",
 }
 # Kinds that read lists of tokens by themselves.
 _WITH_LISTS = ("annotated", "d2l", "ctranslate2", "argos")

@@ -12,7 +12,7 @@ from txport.runtime.files import check_target
 from txport.runtime.libraries import needs
 
 KINDS = (
-    *("marian", "m2m100", "small100", "seamless", "bart", "pegasus", "t5"),
+    *("marian", "m2m100", "small100", "seamless", "bart", "pegasus", "t5", "vision", "whisper"),
     *("torch", "fairseq", "opennmt", "ctranslate2", "argos", "annotated", "d2l"),
 )
 

@@ -240,15 +240,20 @@ class HuggingFaceModel(Settings):
         suppressed = id_list(self.generation("suppress_tokens"), "suppress_tokens", self.generation_file)
         return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
-    def generation_settings(self, vocabulary: int) -> Generation:
+    def generation_settings(self, vocabulary: int, *, banned: bool = True) -> Generation:
         """Return the settings of `generate` as a bundle keeps them, and add notes about them for the user.
+
+        Args:
+            vocabulary: of answers.
+            banned: the bias of the projection bans ids, see `projection_bias`. Otherwise rules of the search do, which
+                leave the probabilities of other ids unchanged.
 
         Raises:
             CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.
         """
         file = self.generation_file
-        banned = set(self._banned())
-        generation = generation_settings(self.generation, tuple(self._ends()[1:]), banned, file)
+        ids = set(self._banned()) if banned else set()
+        generation = generation_settings(self.generation, tuple(self._ends()[1:]), ids, file)
         check_vocabulary(generation, vocabulary, file)
         self.notes += generation_notes(generation)
         return generation

@@ -19,6 +19,9 @@
     encoder_attention  input_ids [batch, source], source_lengths [batch]
                    -> memory [batch, source, d_model], self_attention [layers, batch, heads, source, source]
 
+The encoder of a model that reads feature vectors (`model.feature_size`) has, instead of input_ids, the input features
+[batch, source, feature_size], float32 in every precision; what padding contains does not matter.
+
 The encoder of a model that copies (`model.copies`) also gives cross_ids [batch, 1, source, 1], the source's ids, which
 its decoder_step and decoder take; its logits are logarithms of the mixture's probabilities.
 
@@ -45,6 +48,9 @@ MASKED = -1e30
 # The same in float16, in which no score is larger either: the lowest finite number.
 MASKED_HALF = -65504.0
 
+# The source of an encoder: ids or, of a model that reads them, feature vectors.
+INPUT_IDS = "input_ids"
+FEATURES = "features"
 # The source's ids, where the model copies.
 CROSS_IDS = "cross_ids"
 # Which slots of the caches a hypothesis continues.
@@ -76,6 +82,13 @@ def masked(item_bytes: int) -> float:
     return MASKED
 
 
+def source_name(sizes: ModelSizes) -> str:
+    """Return the name of the encoder's input: ids or feature vectors."""
+    if sizes.feature_size is None:
+        return INPUT_IDS
+    return FEATURES
+
+
 def cross_names(layers: int) -> list[str]:
     """Cross-attention keys and values of each decoder layer."""
     return [f"cross_{kind}_{layer}" for layer in range(layers) for kind in ("key", "value")]
@@ -88,7 +101,12 @@ def cache_names(layers: int) -> list[str]:
 
 def encoder(sizes: ModelSizes, floating: DType) -> Interface:
     """Interface of the encoder for these sizes; `floating` is the dtype of keys, values and bias."""
-    inputs = [*_tensors("int64", ("batch", "source"), "input_ids"), *_tensors("int64", ("batch",), "source_lengths")]
+    name = source_name(sizes)
+    if sizes.feature_size is None:
+        source = _tensors("int64", ("batch", "source"), name)
+    else:
+        source = _tensors("float32", ("batch", "source", sizes.feature_size), name)
+    inputs = [*source, *_tensors("int64", ("batch",), "source_lengths")]
     return Interface(tuple(inputs), (*_cross(sizes, floating), *_bias(floating), *_ids(sizes)))
 
 

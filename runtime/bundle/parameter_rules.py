@@ -85,7 +85,12 @@ def _expected(
         ("target", model.target_vocabulary, dimensions.target),
     )
     for side, vocabulary, length in sides:
-        yield Expected(f"{side}_embedding.tokens.weight", (vocabulary, width), True, side == "source")
+        if side == "source" and model.feature_size is not None:
+            if model.encoder_layers == 0:
+                continue
+            yield from _linear("source_embedding.projection", width, model.feature_size)
+        else:
+            yield Expected(f"{side}_embedding.tokens.weight", (vocabulary, width), True, side == "source")
         if not relative and not rotary:
             yield Expected(f"{side}_embedding.positions", ("positions", width), least=length.max)
         if normed:
@@ -94,7 +99,7 @@ def _expected(
         ("encoder", model.encoder_layers, model.encoder_heads or model.heads, dimensions.source, ("attention",)),
         ("decoder", model.decoder_layers, model.heads, dimensions.target, ("self_attention", "cross_attention")),
     )
-    for stack, layers, heads, length, attentions in stacks:
+    for stack, layers, heads, length, attentions in stacks if model.encoder_layers else stacks[1:]:
         if relative:
             yield from _relative(stack, layers, heads, tensors, dimensions)
         inner = _inner(stack, heads, model, tensors)
@@ -102,7 +107,9 @@ def _expected(
             yield Expected(f"{stack}_rotations.{part}", ("positions", inner // heads), least=length.max)
         for layer in range(layers):
             for attention in attentions:
-                yield from _attention(f"{stack}.{layer}.{attention}", inner, width)
+                states = attention == "cross_attention" and not model.encoder_layers
+                keys = model.feature_size if states else None
+                yield from _attention(f"{stack}.{layer}.{attention}", inner, width, keys or width)
                 yield from _norm(f"{stack}.{layer}.{attention}_residual.norm", width, parts)
             yield from _feed_forward(f"{stack}.{layer}.feed_forward", width, tensors)
             yield from _norm(f"{stack}.{layer}.feed_forward_residual.norm", width, parts)
@@ -151,9 +158,10 @@ def _linear(name: str, outputs: int | str, inputs: int | str) -> Iterator[Expect
     yield Expected(f"{name}.bias", (outputs,), optional=True)
 
 
-def _attention(name: str, inner: int, width: int) -> Iterator[Expected]:
+def _attention(name: str, inner: int, width: int, keys: int) -> Iterator[Expected]:
+    """Yield the projections of an attention whose keys and values are made of states of the width `keys`."""
     for part in _ATTENTION:
-        yield from _linear(f"{name}.{part}", inner, width)
+        yield from _linear(f"{name}.{part}", inner, width if part == "query" else keys)
     yield from _linear(f"{name}.output", width, inner)
 
 

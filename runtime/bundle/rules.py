@@ -43,9 +43,11 @@ def faults(manifest: ManifestFields) -> Iterator[str]:
 
 
 def _size_faults(manifest: ManifestFields) -> Iterator[str]:
+    features = manifest.model.feature_size is not None
     for name, size in encode(manifest.model).items():
-        if not 1 <= size <= _LARGEST_SIZE:
-            yield f"model.{name} is {size}, which is not between 1 and {_LARGEST_SIZE}"
+        least = int(name != "encoder_layers" or not features)
+        if not least <= size <= _LARGEST_SIZE:
+            yield f"model.{name} is {size}, which is not between {least} and {_LARGEST_SIZE}"
     for name, sizes in encode(manifest.dimensions).items():
         least, best, most = sizes.values()
         if not 1 <= least <= best <= most <= _LARGEST_SIZE:
@@ -57,6 +59,10 @@ def _size_faults(manifest: ManifestFields) -> Iterator[str]:
     if manifest.model.copies and manifest.model.source_vocabulary != manifest.model.target_vocabulary:
         both = f"{manifest.model.source_vocabulary} and {manifest.model.target_vocabulary} ids"
         yield f"model.copies needs one vocabulary, but source and target have {both}"
+    if manifest.model.copies and features:
+        yield "model.copies needs source ids, but model.feature_size is set"
+    if manifest.frame_rate is not None and not (features and manifest.frame_rate > 0):
+        yield "frame_rate must be greater than 0, and needs model.feature_size"
     if manifest.model.copies and manifest.parameters is not None:
         yield "parameters are for the fused engine, which has no copy mechanism, but model.copies is true"
     for name in ("pad", "eos"):
@@ -73,6 +79,8 @@ def _file_faults(manifest: ManifestFields) -> Iterator[str]:
         if entry.bytes < 0 or not HEX.fullmatch(entry.sha256):
             yield f"files[{name!r}] has a negative size or a sha256 that is not 64 lower-case hexadecimal digits"
     yield from tokenizer_faults(manifest.tokenizer, manifest.files, manifest.vocabularies)
+    if manifest.shortlist is not None and manifest.model.feature_size is not None:
+        yield "shortlist needs source ids, but model.feature_size is set"
     if manifest.shortlist is not None and manifest.shortlist not in manifest.files:
         yield f"shortlist names the file {manifest.shortlist!r}, which is not listed under files"
 

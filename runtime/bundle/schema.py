@@ -57,6 +57,8 @@ class ModelSizes:
         heads: of the decoder, and of the encoder unless `encoder_heads` is set.
         head_dim: of the decoder.
         copies: whether a step reads the source's ids as well.
+        feature_size: numbers of a feature vector, for a model that reads vectors instead of source ids. If there are
+            no encoder layers, the vectors are the states of another encoder.
     """
 
     encoder_layers: int
@@ -68,6 +70,7 @@ class ModelSizes:
     target_vocabulary: int
     copies: bool = added(False)
     encoder_heads: int | None = added(None)
+    feature_size: int | None = added(None)
 
 
 @dataclass(frozen=True)
@@ -298,6 +301,7 @@ class ManifestFields:
     alignment_heads: tuple[tuple[int, int], ...] = added(())
     parameters: Parameters | None = added(None)
     shortlist: str | None = added(None)
+    frame_rate: float | None = added(None)
 
     @property
     def vocabularies(self) -> Vocabularies:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from txport.runtime.arguments import check_ids, check_lengths, check_text
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.bundle.shortlist import Shortlist
 from txport.runtime.calls.search_options import ModelFacts, check_effect, search_of, with_settings
+from txport.runtime.engine import Source
 from txport.runtime.errors import InputError
 from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request
@@ -186,8 +188,8 @@ class Call:
             raise InputError(f"{what} is empty: give text")
         return sentence
 
-    def of_ids(self, source: Sequence[int], number: int = 1) -> Sentence:
-        """Return the sentence of whole source ids, which must have been checked."""
+    def of_ids(self, source: Source, number: int = 1) -> Sentence:
+        """Return the sentence of whole source ids, or of vectors, which must have been checked."""
         request = self._request(source, self.target_prefix, number)
         return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
 
@@ -201,7 +203,7 @@ class Call:
     def _languages(self) -> tuple[str | None, str | None]:
         return self.options.source_language, self.options.target_language
 
-    def _request(self, source: Sequence[int], target_prefix: Sequence[int], number: int) -> Request:
+    def _request(self, source: Source, target_prefix: Sequence[int], number: int) -> Request:
         """A sentence may choose a target language, and with it a target prefix, of its own."""
         options = self.options
         prefix = [*target_prefix, *self.prefix]
@@ -211,7 +213,7 @@ class Call:
         elif limit is None:
             limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
         forced = len(target_prefix)
-        if self.shortlist is None:
+        if self.shortlist is None or isinstance(source, np.ndarray):
             words = None
         else:
             words = self.shortlist.words(source, [*prefix, *self._fixed])

@@ -12,7 +12,7 @@ from txport.runtime.device.device import Device
 from txport.runtime.device.pool import Encoded, Pool
 from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
-from txport.runtime.engine import FIRST_TARGET, Int64
+from txport.runtime.engine import FIRST_TARGET, Int64, Sources
 
 # Steps that the host has not seen: a poll may stall the device, and each step after a sentence's end is wasted.
 POLL = 4
@@ -54,9 +54,9 @@ class DeviceEngine:
         """Return the shortest caches: the time of a step grows with their length."""
         return FIRST_TARGET
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Encoded:
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Encoded:
         """Enqueue the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
-        batch, source = input_ids.shape
+        batch, source = input_ids.shape[:2]
         width = min(-(-source // _MULTIPLE) * _MULTIPLE, self.limits.source)
         id_type = np.dtype(self._program.id_type)
         float_type = np.dtype(self.manifest.precision.type)

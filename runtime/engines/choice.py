@@ -41,6 +41,7 @@ ENGINES = ("auto", FUSED, ORT, TRT)
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
 _NO_TABLE = "the bundle has no parameters for the fused engine"
 _NO_COPIES = "the fused engine has no copy mechanism"
+_NO_FEATURES = "engines for a GPU do not read feature vectors yet"
 _NO_FLOAT32 = "lowering ort has no float32 kernels on a GPU"
 _NO_ENGINES = "the bundle has no TensorRT engines"
 _log = logging.getLogger("txport")
@@ -104,6 +105,8 @@ def choose(
         MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT; for "fused" there is no library.
     """
     _check_words(device, engine, lowering)
+    if manifest.model.feature_size is not None and (device == "cuda" or engine == TRT):
+        raise InputError(f"{_NO_FEATURES}: use the device cpu")
     if engine == FUSED:
         return _forced(manifest, device, lowering)
     if engine == TRT:
@@ -193,6 +196,8 @@ def _fastest(
 
     if manifest.precision.weights == "int8":
         return on_cpu("int8 weights are for it")
+    if manifest.model.feature_size is not None:
+        return on_cpu(_NO_FEATURES)
     if isinstance(gpu := find_gpu(), str):
         return on_cpu(gpu)
     found = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)

@@ -18,7 +18,7 @@ import numpy as np
 from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import WEIGHTS, Limits, Parameter, SpecialTokens
-from txport.runtime.engine import Int64
+from txport.runtime.engine import Int64, Sources, check_vectors
 from txport.runtime.engines.native_beams import NativeBeamSearch
 from txport.runtime.engines.native_state import Handle, NativeState, address, check, int64, same_length
 from txport.runtime.errors import EngineError, MissingLibrary
@@ -40,6 +40,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_engine_name": (c_void_p, c_void_p),
     "txport_engine_get_facts": (c_void_p, c_void_p),
     "txport_engine_encode": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
+    "txport_engine_encode_features": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
     "txport_engine_allocate": (c_void_p, c_int64, c_int64, c_int64, c_int32, c_int64, c_void_p),
     "txport_state_place": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
     "txport_state_restrict": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p),
@@ -118,6 +119,7 @@ class _Model(ctypes.Structure):
         ("norm_kind", c_char_p),
         ("encoder_heads", c_int64),
         ("weights_data", c_void_p),
+        ("feature_size", c_int64),
     ]
 
     @classmethod
@@ -154,6 +156,7 @@ class _Model(ctypes.Structure):
             norm_kind=architecture.norm_kind.encode(),
             encoder_heads=manifest.model.encoder_heads or 0,
             weights_data=None if weights is None else address(np.frombuffer(weights, np.uint8)),
+            feature_size=manifest.model.feature_size or 0,
         )
 
 
@@ -268,17 +271,23 @@ class NativeEngine:
         self.recomputes_logits = bool(facts.recomputes_logits)
         self.poll: int = facts.poll
         self.vocabulary: int = facts.vocabulary
+        self._feature_size = manifest.model.feature_size
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Handle:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
-        ids = int64(input_ids)
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Handle:
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of `[batch]` lengths, or on vectors."""
+        library = self.library
+        if self._feature_size is None:
+            sources: Sources = np.ascontiguousarray(input_ids, np.int64)
+            encode = library.txport_engine_encode
+        else:
+            sources = np.ascontiguousarray(input_ids, np.float32)
+            encode = library.txport_engine_encode_features
+            check_vectors(sources, self._feature_size)
         lengths = int64(source_lengths)
         memory = c_void_p()
-        same_length(input_ids=ids, source_lengths=lengths)
-        library = self.library
-        engine = self.handle.value
-        arguments = address(ids), address(lengths), *ids.shape, byref(memory)
-        check(library, library.txport_engine_encode(engine, *arguments))
+        same_length(input_ids=sources, source_lengths=lengths)
+        arguments = address(sources), address(lengths), *sources.shape[:2], byref(memory)
+        check(library, encode(self.handle.value, *arguments))
         return Handle(memory, library.txport_engine_memory_free)
 
     def first_target(self, source: int) -> int:

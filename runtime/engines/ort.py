@@ -10,10 +10,10 @@ from functools import cached_property, partial
 import numpy as np
 import onnxruntime
 from txport.runtime.bundle.archive import Files
-from txport.runtime.bundle.interface import CROSS_IDS, cross_names
+from txport.runtime.bundle.interface import CROSS_IDS, cross_names, source_name
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
-from txport.runtime.engine import FIRST_TARGET, Int64
+from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vectors
 from txport.runtime.engines.ort_beams import OrtBeams
 from txport.runtime.engines.ort_session import CPU, open_beams, open_session, open_step, run
 from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, enough_memory, zeros
@@ -59,8 +59,8 @@ class OrtEngine:
         self._steps = OrtSteps(*opened, manifest.tokens)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> Buffers:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths.
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> Buffers:
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths, or on vectors.
 
         Returns:
             its outputs by name: cross-attention keys, values and bias, and the source's ids for a model that copies.
@@ -69,8 +69,11 @@ class OrtEngine:
             ResourceError: there is not enough memory.
             EngineError: ONNX Runtime failed.
         """
-        batch, source = input_ids.shape
-        inputs = {"input_ids": np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}
+        if (size := self.manifest.model.feature_size) is not None:
+            check_vectors(input_ids, size)
+        batch, source = input_ids.shape[:2]
+        name = source_name(self.manifest.model)
+        inputs = {name: np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}
         with enough_memory(batch, source):
             outputs = zeros(self._cross, {"batch": batch, "source": source})
         binding = self._encoder.io_binding()

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from txport.runtime.bundle.archive import Files
+from txport.runtime.bundle.interface import source_name
 from txport.runtime.bundle.manifest import Manifest, graph_of
 from txport.runtime.bundle.schema import Graph, OptionalRole
-from txport.runtime.engine import Engine, Float32, Int64
+from txport.runtime.engine import Engine, Float32, Source, padded
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_session import CPU, Provider, open_session, providers_of, reason_of
 from txport.runtime.errors import failure
@@ -60,6 +60,7 @@ class TeacherForcing:
         self._bundle = bundle
         self._manifest = manifest
         self._threads = threads
+        self._source = source_name(manifest.model)
         # ONNX Runtime on the CPU encodes for these graphs too; other engines keep what they encode to themselves.
         self._engine = engine if isinstance(engine, OrtEngine) else None
         self._on_cpu = device == "cpu" or self._engine is not None or cuda_provider() is None
@@ -67,12 +68,12 @@ class TeacherForcing:
         self._lock = threading.Lock()
 
     def read(
-        self, sources: Sequence[Ids], targets: Sequence[Ids], *, cross: bool = False, own: bool = False
+        self, sources: Sequence[Source], targets: Sequence[Ids], *, cross: bool = False, own: bool = False
     ) -> Iterator[tuple[int, Reading]]:
         """Readings of translations, each with its index, in the order in which they are computed.
 
         Args:
-            sources: source ids, as an engine takes them: each 1 to `Limits.source`.
+            sources: source ids or vectors, as an engine takes them: each 1 to `Limits.source`.
             targets: their translations without bos, each 1 to `Limits.target`.
             cross, own: whether to return cross-attention, and self-attention.
 
@@ -89,7 +90,7 @@ class TeacherForcing:
 
         wanted = ["log_probabilities"] + ["cross_attention"] * cross + ["self_attention"] * own
         for rows in self._batches(sources, targets, numbers):
-            ids, lengths = _padded([targets[row] for row in rows], self._manifest.tokens.pad)
+            ids, lengths = padded([targets[row] for row in rows], self._manifest.tokens.pad)
             feed = {**self._encode([sources[row] for row in rows]), "target_ids": ids, "target_lengths": lengths}
             found = self._run(graph, feed, wanted)
             for index, row in enumerate(rows):
@@ -104,29 +105,29 @@ class TeacherForcing:
                     ),
                 )
 
-    def memories(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
+    def memories(self, sources: Sequence[Source]) -> Iterator[tuple[int, Float32]]:
         """Yield the encoder's output `[s, d_model]` for each source, float32, with its index; raises as `read`."""
         yield from self._encoded(sources, "memory", lambda s, _: s * self._manifest.model.d_model)
 
-    def attentions(self, sources: Sequence[Ids]) -> Iterator[tuple[int, Float32]]:
+    def attentions(self, sources: Sequence[Source]) -> Iterator[tuple[int, Float32]]:
         """Yield the encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
         model = self._manifest.model
         maps = model.encoder_layers * (model.encoder_heads or model.heads)
         yield from self._encoded(sources, "self_attention", lambda s, _: maps * s * s)
 
     def _encoded(
-        self, sources: Sequence[Ids], output: str, numbers: Callable[[int, int], int]
+        self, sources: Sequence[Source], output: str, numbers: Callable[[int, int], int]
     ) -> Iterator[tuple[int, Float32]]:
         graph = self.graph("encoder_attention")
         for rows in self._batches(sources, sources, numbers):
-            ids, lengths = _padded([sources[row] for row in rows], self._manifest.tokens.pad)
-            found = self._run(graph, {"input_ids": ids, "source_lengths": lengths}, [output])[output]
+            read, lengths = padded([sources[row] for row in rows], self._manifest.tokens.pad)
+            found = self._run(graph, {self._source: read, "source_lengths": lengths}, [output])[output]
             for index, row in enumerate(rows):
                 s = len(sources[row])
                 yield row, found[index, :s] if output == "memory" else found[:, index, :, :s, :s]
 
     def _batches(
-        self, sources: Sequence[Ids], targets: Sequence[Ids], numbers: Callable[[int, int], int]
+        self, sources: Sequence[Source], targets: Sequence[Source], numbers: Callable[[int, int], int]
     ) -> Iterator[list[int]]:
         """Yield rows of about one length, the longest first, as many as fit."""
         order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))
@@ -144,15 +145,15 @@ class TeacherForcing:
         if rows:
             yield rows
 
-    def _encode(self, sources: Sequence[Ids]) -> Mapping[str, Array]:
+    def _encode(self, sources: Sequence[Source]) -> Mapping[str, Array]:
         """Cross-attention's keys, values and bias."""
-        ids, lengths = _padded(sources, self._manifest.tokens.pad)
+        read, lengths = padded(sources, self._manifest.tokens.pad)
         if self._engine is not None:
-            return self._engine.encode(ids, lengths)
+            return self._engine.encode(read, lengths)
         graph = self._manifest.encoder
         inputs = {tensor.name for tensor in self.graph("decoder").inputs}
         wanted = [tensor.name for tensor in graph.outputs if tensor.name in inputs]
-        return self._run(graph, {"input_ids": ids, "source_lengths": lengths}, wanted)
+        return self._run(graph, {self._source: read, "source_lengths": lengths}, wanted)
 
     def graph(self, role: OptionalRole) -> Graph:
         """Return the graph of a role.
@@ -179,11 +180,3 @@ class TeacherForcing:
                 opened = open_session(self._bundle, graph, threads=self._threads, providers=providers)
                 self._sessions[graph.name] = opened
             return self._sessions[graph.name]
-
-
-def _padded(rows: Sequence[Ids], pad: int) -> tuple[Int64, Int64]:
-    """int64 ids `[rows, longest]` and lengths `[rows]`."""
-    ids = np.full((len(rows), max(map(len, rows))), pad, np.int64)
-    for row, values in zip(ids, rows, strict=True):
-        row[: len(values)] = values
-    return ids, np.array([len(row) for row in rows], np.int64)

@@ -4,7 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from txport.runtime.bundle.schema import Limits
-from txport.runtime.engine import Int64
+from txport.runtime.engine import Int64, Source
 from txport.runtime.errors import InputError
 from txport.runtime.search.settings import GREEDY, NO_RULES, Search
 
@@ -14,7 +14,8 @@ class Request:
     """One sentence to translate.
 
     Attributes:
-        source_ids: the encoder's input, eos included; 1 to `Limits.source` ids.
+        source_ids: the encoder's input, eos included; 1 to `Limits.source` ids, or vectors of a model that reads
+            these.
         max_length: maximum number of tokens to make, eos included; at most `Limits.target`, which is also the meaning
             of None.
         min_length: tokens that must be made before the answer may end.
@@ -27,7 +28,7 @@ class Request:
         words: int64, ascending: the ids among which the answer is chosen; all, if the search has no `shortlist`.
     """
 
-    source_ids: Sequence[int]
+    source_ids: Source
     max_length: int | None = None
     min_length: int = 0
     prefix: Sequence[int] = ()

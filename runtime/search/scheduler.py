@@ -14,8 +14,7 @@ from itertools import islice, takewhile
 from threading import Lock
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from txport.runtime.engine import DecoderState, Engine, Int64, Memory, RestrictingState
+from txport.runtime.engine import DecoderState, Engine, Int64, Memory, RestrictingState, padded
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.search.allocation import allocate
 from txport.runtime.search.requests import Request, Result, Slot
@@ -377,12 +376,9 @@ class _Batch:
         group = self._scheduler.take(self._state, self._logits)
         if not group:
             return False
-        lengths = np.array([entry.width for entry in group], np.int64)
-        ids = np.full((len(group), int(lengths.max())), self._engine.tokens.pad, np.int64)
-        for row, entry in enumerate(group):
-            ids[row, : lengths[row]] = entry.request.source_ids
+        sources, lengths = padded([entry.request.source_ids for entry in group], self._engine.tokens.pad)
         self._encoding = group  # unanswered if `encode` fails
-        memory = self._engine.encode(ids, lengths)
+        memory = self._engine.encode(sources, lengths)
         self._encoding = []
         self._encoded.extend((entry, memory, row) for row, entry in enumerate(group))
         return True

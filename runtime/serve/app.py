@@ -24,7 +24,7 @@ from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
 from txport.runtime.serve.observer import Guard, Observer
-from txport.runtime.serve.requests import Ask, ask_of, fields_of
+from txport.runtime.serve.requests import Ask, array_of, ask_of, fields_of
 from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import Settings
 
@@ -66,6 +66,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
         routes=[
             Route("/", routes.page),
             Route("/translate", routes.translate, methods=["POST"]),
+            Route("/features", routes.features, methods=["POST"]),
             Route("/languages", routes.languages),
             Route("/frontend/settings", routes.settings),
             Route("/health", routes.health),
@@ -171,9 +172,20 @@ class Routes:
             }
         )
 
-    async def translate(self, request: Request) -> Response:
-        """Translate, as LibreTranslate does, or as a stream of events."""
-        settings = self._service.settings
+    async def features(self, request: Request) -> Response:
+        """Translate feature vectors: the body is an array of NumPy, `[vectors, size]`."""
+        key, body = await self._body(request)
+        key = key or request.query_params.get("api_key", "")
+        self._keys.check(key)
+        array = await asyncio.to_thread(array_of, body, request.headers.get("Content-Type", ""))
+        client = key or (request.client.host if request.client else "")
+        asked = request.query_params.get("model", ""), request.query_params.get("alignments") == "true"
+        work = self._service.features(array, *asked, client, request.scope["record"])
+        answer = await unless_gone(request.receive, work)
+        return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
+
+    async def _body(self, request: Request) -> tuple[str, bytes]:
+        """Return the key in the header, or "", and the body."""
         bearer = request.headers.get("Authorization", "")
         if bearer[:7].lower() == "bearer ":
             key = bearer[7:].strip()
@@ -182,7 +194,13 @@ class Routes:
         if key:
             self._keys.check(key)
         known = bool(key) or not self._keys
-        body = await _in_time(body_of(request, settings, self._bodies, known=known), settings)
+        settings = self._service.settings
+        return key, await _in_time(body_of(request, settings, self._bodies, known=known), settings)
+
+    async def translate(self, request: Request) -> Response:
+        """Translate, as LibreTranslate does, or as a stream of events."""
+        settings = self._service.settings
+        key, body = await self._body(request)
         arguments = body, request.headers.get("Content-Type", ""), request.url.query
         if len(body) <= _SMALL:
             fields = fields_of(*arguments)

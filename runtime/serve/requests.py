@@ -1,5 +1,6 @@
 """Requests of clients: JSON or a form, as LibreTranslate takes them, checked."""
 
+import io
 import json
 import re
 from collections.abc import Mapping
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
+import numpy as np
+import numpy.typing as npt
 from txport.runtime.errors import nearest
 from txport.runtime.serve.errors import Refusal
 from txport.runtime.serve.settings import Settings
@@ -55,6 +58,23 @@ class Ask:
     def characters(self) -> int:
         """Characters of all texts."""
         return sum(map(len, self.texts))
+
+
+def array_of(body: bytes, content_type: str) -> npt.NDArray[Any]:
+    """Return the array of a body of feature vectors. Nothing is unpickled.
+
+    Raises:
+        Refusal: 415, it is of another type; 400, it is not an array.
+    """
+    if content_type.partition(";")[0].strip().lower() != "application/x-npy":
+        raise Refusal(415, "the body must be an array of NumPy: send numpy.save's bytes as application/x-npy")
+    try:
+        array: npt.NDArray[Any] = np.load(io.BytesIO(body), allow_pickle=False)
+    except (ValueError, EOFError, OSError, MemoryError, OverflowError, TypeError) as error:
+        raise Refusal(400, f"the body is not an array of NumPy ({error}): send the bytes of numpy.save") from None
+    if not isinstance(array, np.ndarray):
+        raise Refusal(400, "the body is an archive of several arrays: send one array by numpy.save")
+    return array
 
 
 def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:

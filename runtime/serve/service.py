@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy.typing as npt
 from txport.runtime.documents.document import Document
 from txport.runtime.options import Options
 from txport.runtime.serve.admission import Admission
@@ -89,6 +90,32 @@ class Service:
             except asyncio.TimeoutError:
                 raise Refusal(503, NO_TIME, retry=True) from None
         return _response_fields(ask, route[0], documents)
+
+    async def features(
+        self, array: npt.NDArray[Any], model: str, alignments: bool, client: str, record: Record
+    ) -> dict[str, Any]:
+        """Return the JSON fields of the response for an array of feature vectors.
+
+        Raises:
+            Refusal, TxportError: the request cannot be answered.
+        """
+        choice = self.models.choose(model, "", "")
+        record.figures |= {"model": choice.model.name, "vectors": sum(array.shape[:1])}
+        options = Options(alignments=alignments, generation=self.settings.generation)
+        with self.admission.place(1, client):
+            try:
+                async with self.models.lease(choice.model, self._seconds_left(record)) as translator:
+                    left = self._seconds_left(record)
+                    translation = await asyncio.wait_for(translator.submit_features(array, options, seconds=left), left)
+            except asyncio.TimeoutError:
+                raise Refusal(503, NO_TIME, retry=True) from None
+        record.figures["tokens"] = len(translation.ids)
+        self.metrics.tokens.labels(choice.model.name).inc(len(translation.ids))
+        response: dict[str, Any] = {"translatedText": translation.text, "ids": translation.ids}
+        response["finished"] = translation.finished
+        if translation.alignment is not None:
+            response |= {"vectors": translation.alignment.tokens, "seconds": translation.alignment.times}
+        return response
 
     def _check(self, ask: Ask, route: list[ModelChoice]) -> None:
         """Refuse what the models of a request cannot do."""

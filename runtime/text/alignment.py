@@ -32,6 +32,8 @@ class Alignment:
         source_words, target_words: the characters of each word, which is what white space separates: in a language
             without spaces look at tokens.
         words: pairs of a source word's number and a target word's, each once, in order.
+        times: for a model that reads feature vectors at a known rate, the time in seconds at which the vector of each
+            id begins; None for ids without one.
     """
 
     tokens: list[int | None]
@@ -40,6 +42,7 @@ class Alignment:
     source_words: list[Span]
     target_words: list[Span]
     words: list[tuple[int, int]]
+    times: list[float | None] | None = None
 
     @property
     def pharaoh(self) -> str:
@@ -75,6 +78,13 @@ def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collect
         return [None] * len(attention)
     best = attention[:, candidates].argmax(axis=1)
     return [candidates[best[row]] if row in aligned else None for row in range(len(attention))]
+
+
+def times_of(tokens: Sequence[int | None], rate: float | None) -> list[float | None] | None:
+    """Return the seconds at which the vectors `tokens` begin, at this number of vectors per second."""
+    if rate is None:
+        return None
+    return [None if token is None else token / rate for token in tokens]
 
 
 def words_of(text: str) -> list[Span]:

@@ -10,19 +10,23 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import wave
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pytest
+from feature_models import feature_checkpoint
 from toy import BUNDLE
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.runtime.translator import Translator
+from txport.training.spoken.speech import MELS, RATE, log_mel, speak
 
-if TYPE_CHECKING:
-    from txport.runtime.translator import Translator
-
-EXAMPLES = Path(__file__).parents[2] / "benchmarks" / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "benchmarks" / "examples"
 COMMANDS = Path(sys.executable).parent
 TEXT = "the cat sees a bird"
 SUBTITLES = (
@@ -82,6 +86,27 @@ def test_subtitles_keep_numbers_and_times(toy: "Translator", tmp_path: Path) -> 
     for cue, text in ((one, TEXT), (two, "a dog")):
         lines = cue.rstrip("\n").split("\n")[2:]
         assert " ".join(lines) == toy.translate([text])[0].text and 1 <= len(lines) <= 2
+
+
+def test_a_wav_file_is_transcribed_as_in_training_by_python_and_cpp(tmp_path: Path) -> None:
+    """With random weights: the spectrograms of both examples are those of the recipe, or the ids would differ."""
+    feature_checkpoint(tmp_path / "checkpoint", seed=1, norm="pre", feature_size=MELS, max_positions=200)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(lowerings=("ort",), verify=False))
+    samples = speak(["seven", "two"], np.random.default_rng(5))
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    heard = (samples * 32767).astype("<i2").astype(np.float32) / 32768
+    (expected,) = Translator(tmp_path / "bundle").translate_features([log_mel(heard)])
+    assert len(set(expected.ids)) > 3
+    commands = [[sys.executable, EXAMPLES / "transcribe.py"]]
+    if "TXPORT_CPP_BUILD" in os.environ:
+        commands.append([Path(os.environ["TXPORT_CPP_BUILD"]) / "txport_example_transcribe"])
+    for command in commands:
+        assert run(*command, tmp_path / "bundle", tmp_path / "a.wav").strip() == expected.text
+    assert len((ROOT / "runtime/cpp/examples/transcribe.cpp").read_text().splitlines()) <= 60
 
 
 def test_a_csv_file_gets_one_more_column(toy: "Translator", tmp_path: Path) -> None:

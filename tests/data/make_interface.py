@@ -17,6 +17,7 @@ MODELS: tuple[tuple[ModelSizes, DType], ...] = (
     (ModelSizes(2, 1, 16, 2, 8, 70, 70), "float16"),
     (ModelSizes(1, 1, 16, 2, 8, 70, 70, copies=True), "float32"),
     (ModelSizes(3, 1, 16, 2, 12, 70, 70, encoder_heads=4), "float32"),
+    (ModelSizes(2, 1, 16, 2, 8, 70, 70, feature_size=80), "float16"),
 )
 
 

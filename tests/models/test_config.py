@@ -22,6 +22,7 @@ def written(directory: Path, value: object) -> Config:
 
 NEUTRAL: list[tuple[str, Any]] = [
     *((field, None) for field in ("activation_dropout", "head_dim", "decoder_heads", "decoder_ffn")),
+    *((field, None) for field in ("feature_size", "frame_rate", "max_source_positions")),
     *((field, []) for field in ("alignment_heads", "copy_heads")),
 ]
 WRONG_VALUES = [
@@ -64,7 +65,7 @@ WRONG_VALUES = [
 ADDED = (
     "attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "copy_heads",
     "norm_kind", "head_dim", "decoder_heads", "decoder_ffn", "position_buckets", "position_distance", "position_tables",
-    "feed_forward", "feed_forward_bias",
+    "feed_forward", "feed_forward_bias", "source", "feature_size", "frame_rate", "max_source_positions",
 )  # fmt: skip
 
 
@@ -117,17 +118,23 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
         attention_bias=False,
         initialisation="d2l",
         alignment_heads=((3, 2), (0, 1)),
-        copy_heads=((2, 1),),
+        source="features",
+        feature_size=80,
+        frame_rate=62.5,
+        max_source_positions=77,
         layer_norm_epsilon=1e-6,
         pad_id=4,
         unk_id=5,
         bos_id=6,
         eos_id=7,
     )
+    copying = dataclasses.replace(config, copy_heads=((2, 1),), source="ids", feature_size=None, frame_rate=None)
     defaults = Config()
     for field in dataclasses.fields(Config):
-        assert getattr(config, field.name) != getattr(defaults, field.name), f"{field.name} is not exercised here"
-    assert written(tmp_path, config.to_json()) == config
+        values = {getattr(each, field.name) for each in (config, copying)}
+        assert values != {getattr(defaults, field.name)}, f"{field.name} is not exercised here"
+    for each in (config, copying):
+        assert written(tmp_path, each.to_json()) == each
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Config)])

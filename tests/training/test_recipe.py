@@ -81,7 +81,7 @@ def test_bad_recipes(write: Callable[..., Path], text: str, message: str) -> Non
 
 def test_unknown_recipe_names_those_that_exist() -> None:
     with pytest.raises(
-        InputError, match=r"recipe nonsense cannot be read .* one of demo, eng_fra, multi30k, names, tiny"
+        InputError, match=r"recipe nonsense cannot be read .* one of demo, digits, eng_fra, multi30k, names, tiny"
     ):
         read("nonsense")
 
@@ -113,17 +113,24 @@ def test_every_value_of_the_starter_is_the_default(write: Callable[..., Path]) -
         "table",
         "datasets",
         "shards",
+        "digits",
+        "features",
     ]
+    vectors = {"source": "features", "feature_size": 40}
     for text in corpora:
         kind, _, keys = text.partition("\n")
         whole = re.sub(r"^# (\w+ = *[^# ])", r"\1", f"{head}\n{keys}\n{rest}", flags=re.MULTILINE)
-        recipe = read(str(write("whole.toml", whole)), [f"corpus.kind={kind}"])
+        added = vectors if kind in ("digits", "features") else {}
+        recipe = read(
+            str(write("whole.toml", whole)),
+            [f"corpus.kind={kind}", *(f"model.{key}={value}" for key, value in added.items())],
+        )
         fields = [
             field for options in (recipe.corpus, recipe.tokenizer, recipe.training) for field in fields_of(options)
         ]
         assert {name: value for name, value, default in fields if value != default} == {"max_minutes": 30}
         assert all(re.search(rf"^#? ?{name} =", f"{keys}\n{rest}", re.MULTILINE) for name, _, _ in fields)
-        model = dict(recipe.model)
+        model = {key: value for key, value in recipe.model.items() if key not in added}
         assert preset(model.pop("preset"), **model) == preset("small")
 
 

@@ -9,6 +9,7 @@ import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from txport.models.config import BANNED
+from txport.models.embeddings import Embedding
 from txport.models.padding import padding_left_out
 from txport.models.transformer import Transformer, recorded_weights
 from txport.runtime.text.tokenizer import Tokenizer
@@ -58,7 +59,7 @@ class TranslationModule(LightningModule):
         self._watch = watch
         self._validating = 0.0
         # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
-        for embedding in (model.source_embedding, model.target_embedding):
+        for embedding in (layer for layer in model.inputs if isinstance(layer, Embedding)):
             embedding.tokens.padding_idx = model.config.pad_id
         self._sampling = Schedule(
             options.scheduled_sampling, options.sampling_start, options.sampling_least, options.sampling_steps or 1.0

@@ -10,6 +10,7 @@ import torch
 from txport.models.checkpoint import save_checkpoint
 from txport.runtime.console.words import plural
 from txport.training.evaluation import Scores
+from txport.training.recordings import Recording
 from txport.training.run.decoding import drawn, score_pairs
 from txport.training.run.progress import RunProgress
 from txport.training.stages.fit import Fitted
@@ -20,6 +21,7 @@ _log = logging.getLogger("txport")
 
 # Number of held-out sources in a checkpoint, for calibration and verification of its bundles.
 MAX_SENTENCES = 2_000
+MAX_RECORDINGS = 200
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
     for source, target in [*corpus.test, *corpus.validation]:
         held_out.setdefault(source, target)
     shown = list(held_out.items())[:MAX_SENTENCES]
+    recordings = [source.vectors for source, _ in shown if isinstance(source, Recording)][:MAX_RECORDINGS]
+    shown = shown[: len(recordings) or None]
     report: dict[str, Any] = {
         "recipe": recipe.to_json(),
         "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},
@@ -76,10 +80,11 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
         run.directory.checkpoint,
         module.model.cpu().eval(),
         run.directory.tokenizer,
-        [source for source, _ in shown],
+        [] if recordings else [source for source, _ in shown],
         report,
         references=[target for _, target in shown],
         generation=run.generation,
+        features=recordings,
         replace=True,
     )
     if run.directory.last.exists():

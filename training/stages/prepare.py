@@ -18,6 +18,7 @@ from txport.training import corpora
 from txport.training.corpora import Corpus
 from txport.training.fitting import fit
 from txport.training.recipe import Recipe, chosen
+from txport.training.recordings import check_vectors, texts_of
 from txport.training.run.directory import RunDirectory
 from txport.training.run.progress import RunProgress
 from txport.training.run.starting import Start, check_fit, freeze
@@ -62,7 +63,7 @@ class RunContext:
         """Choose the unset values of the recipe and make the directory of the run, in the first process only."""
         estimate = SpeedEstimate()
         if is_first_process():
-            recipe, choices = fit(recipe, corpus.train, estimate)
+            recipe, choices = fit(recipe, texts_of(corpus.train), estimate)
             if choices:
                 _log.info("chosen for %s: %s", plural(len(corpus.train), "training pair"), _listed(choices))
             self.directory.start(recipe)
@@ -73,7 +74,7 @@ class RunContext:
         directory = self.directory
         if is_first_process() and not directory.tokenizer.exists():
             self.progress.phase("training the tokenizer")
-            train_tokenizer(corpus.train, directory.stored().tokenizer, directory.tokenizer)
+            train_tokenizer(texts_of(corpus.train), directory.stored().tokenizer, directory.tokenizer)
         directory.wait_for_tokenizer()
 
 
@@ -127,7 +128,7 @@ class Run:
         corpus = context.corpus(recipe)
         estimate = SpeedEstimate()
         if is_first_process():
-            check_fit(start.tokenizer(), start.config.unk_id, corpus.train, checkpoint)
+            check_fit(start.tokenizer(), start.config.unk_id, texts_of(corpus.train), checkpoint)
             _log.info("continues from %s with its model and tokenizer", checkpoint)
             estimate = context.begin(start.recipe(recipe), corpus)
             start.keep(context.directory.path)
@@ -147,6 +148,7 @@ class Run:
     def _ready(cls, recipe: Recipe, context: RunContext, corpus: Corpus, **origin: Any) -> "Run":
         """Return the run of a directory that has its tokenizer."""
         directory = context.directory
+        check_vectors(recipe.model, corpus.train)
         start = directory.start_of(recipe)
         if start is not None:
             return cls(directory, recipe, corpus, start.tokenizer(), start.config, start.generation, **origin)

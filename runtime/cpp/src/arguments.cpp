@@ -1,6 +1,7 @@
 #include "arguments.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "errors.hpp"
 
@@ -10,6 +11,22 @@ void check_pairs(std::size_t sentences, std::size_t translations) {
   if (sentences != translations) {
     throw InputError("there are " + std::to_string(sentences) + " sentences and " + std::to_string(translations) +
                      " translations: give one for each");
+  }
+}
+
+void check_vectors(const FloatMatrix& vectors, std::int64_t size, std::int64_t most, const std::string& what) {
+  if (vectors.columns != static_cast<std::size_t>(size)) {
+    throw InputError(what + " has the shape [" + std::to_string(vectors.rows) + ", " + std::to_string(vectors.columns) +
+                     "]: this bundle reads [vectors, " + std::to_string(size) + "]");
+  }
+  if (vectors.rows < 1 || vectors.rows > static_cast<std::size_t>(most)) {
+    throw InputError(what + " has " + std::to_string(vectors.rows) + " vectors: give 1 to " + std::to_string(most) +
+                     ", as many as this bundle takes");
+  }
+  for (std::size_t i = 0; i < vectors.values.size(); ++i) {
+    if (std::isfinite(vectors.values[i])) continue;
+    throw InputError(what + " has NaN or infinity in vector " + std::to_string(i / vectors.columns) +
+                     ", counted from 0: give finite numbers");
   }
 }
 

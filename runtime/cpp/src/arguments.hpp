@@ -12,6 +12,15 @@ namespace txport::core {
 // Refuse different numbers of sentences and translations.
 void check_pairs(std::size_t sentences, std::size_t translations);
 
+// Messages for models that read ids and get vectors, and the reverse.
+inline constexpr const char* kReadsIds =
+    "this bundle reads text or ids, not feature vectors: use translate or translate_ids";
+inline constexpr const char* kReadsFeatures =
+    "this bundle reads feature vectors, not text or ids: use translate_features";
+
+// Refuse vectors that are not `[1 to max_count, size]` of finite numbers.
+void check_vectors(const FloatMatrix& vectors, std::int64_t size, std::int64_t max_count, const std::string& what);
+
 // Refuse ids outside the vocabulary.
 void check_ids(const Ids& ids, std::int64_t vocabulary, const std::string& what);
 

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "errors.hpp"
+
 namespace txport::core {
 
 namespace {
@@ -18,6 +20,11 @@ Number nan_to_lowest(Number logit) {
 }
 
 }  // namespace
+
+std::shared_ptr<const Memory> Engine::encode_features(const std::vector<float>& /*features*/,
+                                                      const Ids& /*source_lengths*/) const {
+  throw EngineError(name() + " does not read feature vectors yet: use the device cpu");
+}
 
 double log_sum_exp(const std::vector<float>& logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());

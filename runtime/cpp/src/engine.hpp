@@ -20,13 +20,6 @@ inline constexpr std::int64_t kFirstTarget = 32;
 // Maximum number of steps in one call.
 inline constexpr std::int64_t kMaxSteps = 64;
 
-// A matrix `[rows, columns]` in row-major order.
-struct FloatMatrix {
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::vector<float> values;
-};
-
 // Cross-attention `[layers, heads, targets, sources]` of one sentence and its translation.
 struct CrossAttention {
   std::size_t layers = 0;
@@ -34,6 +27,14 @@ struct CrossAttention {
   std::size_t targets = 0;
   std::size_t sources = 0;
   std::vector<float> values;
+};
+
+// What an encoder reads of one sentence: ids, or vectors `[length, feature_size]` for a model that reads vectors.
+struct EncoderInput {
+  Ids ids;
+  std::shared_ptr<const FloatMatrix> vectors;
+
+  std::size_t size() const { return vectors != nullptr ? vectors->rows : ids.size(); }
 };
 
 // Output of a group of steps.
@@ -159,6 +160,10 @@ class Engine {
 
   // Run the encoder on `[batch, source]` ids, padded with pad, with `[batch]` lengths.
   virtual std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const = 0;
+  // Run the encoder on vectors `[batch, source, feature_size]`; padding is not read. Throws EngineError: this engine
+  // does not support vectors.
+  virtual std::shared_ptr<const Memory> encode_features(const std::vector<float>& features,
+                                                        const Ids& source_lengths) const;
   // Allocate a state for `rows` sentences of up to `source` tokens with caches of `target` tokens. All rows are
   // finished.
   virtual std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,

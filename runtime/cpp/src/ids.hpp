@@ -1,12 +1,20 @@
-// Token ids, and the sizes and special ids of a model.
+// Token ids, matrices, and the sizes and special ids of a model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace txport::core {
 
 using Ids = std::vector<std::int64_t>;
+
+// A matrix `[rows, columns]` in row-major order.
+struct FloatMatrix {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::vector<float> values;
+};
 
 // Maximum number of rows of a batch, source tokens and target tokens (both including eos).
 struct Limits {

@@ -60,11 +60,11 @@ std::vector<Score> Scorer::score(const Call& call, const std::vector<std::string
   for (std::size_t i = 0; i < sentences.size(); ++i) {
     requests.push_back(call.needed(sentences[i], numbered("sentence", i)));
   }
-  std::vector<Ids> sources;
+  std::vector<EncoderInput> sources;
   std::vector<Ids> targets;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     targets.push_back(target_of(answers[i], requests[i], numbered("translation", i)));
-    sources.push_back(std::move(requests[i].request.source_ids));
+    sources.push_back(requests[i].request.source());
   }
   return scores(sources, std::move(targets));
 }
@@ -73,7 +73,9 @@ std::vector<Score> Scorer::score_ids(const std::vector<Ids>& sources, const std:
   check_pairs(sources.size(), answers.size());
   for (std::size_t i = 0; i < sources.size(); ++i) check_source(sources[i], numbered("sentence", i));
   for (std::size_t i = 0; i < answers.size(); ++i) check_target(answers[i], numbered("translation", i));
-  return scores(sources, answers);
+  std::vector<EncoderInput> inputs;
+  for (const Ids& source : sources) inputs.push_back({source, nullptr});
+  return scores(inputs, answers);
 }
 
 std::vector<FloatMatrix> Scorer::embed(const Call& call, const std::vector<std::string_view>& sentences,
@@ -93,14 +95,14 @@ std::vector<FloatMatrix> Scorer::embed(const Call& call, const std::vector<std::
 void Scorer::align(const Options& options, const std::vector<Sentence>& sentences,
                    std::vector<Translation>& translations) const {
   std::vector<std::size_t> chosen;
-  std::vector<Ids> sources;
+  std::vector<EncoderInput> sources;
   std::vector<Ids> targets;
   for (std::size_t i = 0; i < translations.size(); ++i) {
     const Ids& ids = translations[i].ids;
     const bool has_unknown = std::find(ids.begin(), ids.end(), manifest_.tokens.unk) != ids.end();
     if (!options.alignments && !options.attention && !has_unknown) continue;
     chosen.push_back(i);
-    sources.push_back(sentences[i].request.source_ids);
+    sources.push_back(sentences[i].request.source());
     targets.push_back(ids);
   }
   forcing_->read(sources, targets, true, [&](std::size_t number, const Reading& reading) {
@@ -124,7 +126,7 @@ Ids Scorer::aligned_tokens(const Sentence& sentence, const Ids& ids, const Float
   const auto is_special = [&tokens](std::int64_t id) {
     return id == tokens.pad || id == tokens.bos || id == tokens.eos;
   };
-  const Ids& source = sentence.request.source_ids;
+  const EncoderInput source = sentence.request.source();
   std::vector<bool> aligned;
   for (const std::int64_t id : ids) {
     aligned.push_back(aligned.size() >= sentence.forced && !is_special(id));
@@ -132,7 +134,7 @@ Ids Scorer::aligned_tokens(const Sentence& sentence, const Ids& ids, const Float
   std::vector<std::size_t> text_ids;  // positions of ids of the text
   if (sentence.text.empty()) {
     for (std::size_t i = 0; i < source.size(); ++i) {
-      if (!is_special(source[i])) text_ids.push_back(i);
+      if (source.vectors != nullptr || !is_special(source.ids[i])) text_ids.push_back(i);
     }
   }
   for (std::size_t i = sentence.first; i < sentence.last; ++i) text_ids.push_back(i);
@@ -196,7 +198,7 @@ Ids Scorer::target_of(const GivenTarget& answer, const Sentence& sentence, const
   return ids;
 }
 
-std::vector<Score> Scorer::scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const {
+std::vector<Score> Scorer::scores(const std::vector<EncoderInput>& sources, std::vector<Ids> targets) const {
   check_has(bundle_, manifest_, kDecoder);
   std::vector<Score> results(targets.size());
   forcing_->read(sources, targets, false, [&](std::size_t i, const Reading& reading) {

@@ -62,7 +62,7 @@ class Scorer {
   Alignment alignment(const Sentence& sentence, const Translation& translation, Ids tokens, const Copies& copies) const;
   Ids target_of(const GivenTarget& answer, const Sentence& sentence, const std::string& what) const;
   void check_target(const Ids& ids, const std::string& what) const;
-  std::vector<Score> scores(const std::vector<Ids>& sources, std::vector<Ids> targets) const;
+  std::vector<Score> scores(const std::vector<EncoderInput>& sources, std::vector<Ids> targets) const;
 };
 
 }  // namespace txport::core

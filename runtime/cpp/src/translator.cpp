@@ -98,7 +98,25 @@ Document Translator::translate_document(std::string_view text, const Options& op
   return draft.built(std::move(all));
 }
 
+std::vector<Translation> Translator::translate_features(std::vector<FloatMatrix> arrays, const Options& options) const {
+  const Call shared = call(options, true);
+  std::vector<Sentence> asked;
+  asked.reserve(arrays.size());
+  for (FloatMatrix& array : arrays) {
+    const std::size_t number = asked.size() + 1;
+    asked.push_back(of_vectors(shared, std::move(array), "array " + std::to_string(number), number));
+  }
+  return translations(asked, shared.options());
+}
+
+Sentence Translator::of_vectors(const Call& call, FloatMatrix array, const std::string& what,
+                                std::size_t number) const {
+  check_vectors(array, manifest_.model.feature_size.value(), engine_->limits().source, what);
+  return call.of_vectors(std::make_shared<const FloatMatrix>(std::move(array)), number);
+}
+
 std::vector<Translation> Translator::translate_ids(const std::vector<Ids>& sources, const Options& options) const {
+  check_reads(false);
   for (std::size_t i = 0; i < sources.size(); ++i) {
     scorer_->check_source(sources[i], "sentence " + std::to_string(i + 1));
   }
@@ -113,7 +131,7 @@ namespace {
 
 // A sentence in the queue, with its text, options and listener.
 struct Submitted {
-  std::string text;  // owner of the text of `sentence`
+  std::shared_ptr<const std::string> text;  // owner of the text of `sentence`; null for vectors
   Sentence sentence;
   Options options;
   TextStream pieces;
@@ -125,20 +143,34 @@ struct Submitted {
 std::shared_ptr<Ticket> Translator::submit(std::string_view sentence, const Options& options,
                                            Listener<Translation, Piece> listener, std::optional<double> seconds) const {
   const Call shared = call(options);
-  const auto job = std::make_shared<Submitted>(
-      Submitted{std::string(sentence), Sentence{}, shared.options(), TextStream(*tokenizer_), std::move(listener)});
-  auto parsed = shared.sentence(job->text, "the sentence");
-  if (parsed && job->listener.part) {
-    check_streams(parsed->request.search);
-    check_pieces(shared.options());
-  }
+  auto text = std::make_shared<const std::string>(sentence);
+  auto parsed = shared.sentence(*text, "the sentence");
   if (!parsed) {
     Translation nothing;
     if (options.scores) nothing.scores.emplace();
-    job->listener.answer(std::move(nothing));
+    listener.answer(std::move(nothing));
     return std::make_shared<Ticket>();
   }
-  job->sentence = std::move(*parsed);
+  return enqueue(std::move(*parsed), std::move(text), shared.options(), std::move(listener), seconds);
+}
+
+std::shared_ptr<Ticket> Translator::submit_features(FloatMatrix array, const Options& options,
+                                                    Listener<Translation, Piece> listener,
+                                                    std::optional<double> seconds) const {
+  const Call shared = call(options, true);
+  Sentence sentence = of_vectors(shared, std::move(array), "the array", 1);
+  return enqueue(std::move(sentence), nullptr, shared.options(), std::move(listener), seconds);
+}
+
+std::shared_ptr<Ticket> Translator::enqueue(Sentence sentence, std::shared_ptr<const std::string> text,
+                                            const Options& options, Listener<Translation, Piece> listener,
+                                            std::optional<double> seconds) const {
+  if (listener.part) {
+    check_streams(sentence.request.search);
+    check_pieces(options);
+  }
+  const auto job = std::make_shared<Submitted>(
+      Submitted{std::move(text), std::move(sentence), options, TextStream(*tokenizer_), std::move(listener)});
   Listener<Result, Token> of_ids;
   of_ids.answer = [this, job](Result result) {
     std::vector<Result> results;
@@ -160,6 +192,7 @@ std::vector<Score> Translator::score(const std::vector<std::string_view>& senten
 }
 
 std::vector<Score> Translator::score_ids(const std::vector<Ids>& sources, const std::vector<Ids>& answers) const {
+  check_reads(false);
   return scorer_->score_ids(sources, answers);
 }
 
@@ -177,6 +210,7 @@ std::string Translator::self_check() const {
   for (const Case& item : cases) {  // generate only as many tokens as are compared
     const auto length = static_cast<std::int64_t>(item.target_ids.size());
     requests.push_back({item.source_ids, std::min(max_target, std::max<std::int64_t>(1, length)), 0, prefix, false});
+    requests.back().vectors = item.vectors;
   }
   const SearchOptions search{options_.batch, options_.batch_tokens, options_.workers};
   const std::vector<Result> batch = decode_all(*engine_, requests, search);
@@ -193,7 +227,7 @@ std::string Translator::self_check() const {
     if (!begins(batch[i].ids())) return differs("ids of a batch", expected, batch[i].ids());
     const Ids alone = decode_all(*engine_, {requests[i]}, search)[0].ids();
     if (!begins(alone)) return differs("ids of the sentence alone", expected, alone);
-    if (manifest_.tokenizer.kind != "sentencepiece") continue;
+    if (manifest_.tokenizer.kind != "sentencepiece" || cases[i].vectors != nullptr) continue;
     std::string_view text = cases[i].source;
     const Affixes affixes = affixes_of(text, manifest_.tokenizer, {}, manifest_.tokens.unk);
     const Ids source = affixes.wrap(tokenizer_->encode(text));
@@ -202,7 +236,13 @@ std::string Translator::self_check() const {
   return "";
 }
 
-Call Translator::call(const Options& options) const {
+void Translator::check_reads(bool features) const {
+  if (features && !manifest_.model.feature_size) throw InputError(kReadsIds);
+  if (!features && manifest_.model.feature_size) throw InputError(kReadsFeatures);
+}
+
+Call Translator::call(const Options& options, bool features) const {
+  check_reads(features);
   Call call(manifest_, *tokenizer_, engine_->limits(), options, options_.warn, shortlist_.get());
   scorer_->check(call.options());
   return call;
@@ -257,13 +297,25 @@ Translation Translator::translation(const Sentence& sentence, Hypothesis hypothe
 
 PieceStream::PieceStream(const Translator& translator, std::string_view sentence, const Options& options)
     : text_(*translator.tokenizer_) {
-  if (options.alignments || options.attention) {
-    throw InputError("a stream has no alignments and no attention: use translate for these");
-  }
+  check(options);
   const Call call = translator.call(options);
   check_pieces(call.options());
   auto parsed = call.sentence(sentence, "the sentence");
   if (parsed) tokens_.emplace(*translator.engine_, std::move(parsed->request));
+}
+
+PieceStream::PieceStream(const Translator& translator, FloatMatrix array, const Options& options)
+    : text_(*translator.tokenizer_) {
+  check(options);
+  const Call call = translator.call(options, true);
+  check_pieces(call.options());
+  tokens_.emplace(*translator.engine_, translator.of_vectors(call, std::move(array), "the array", 1).request);
+}
+
+void PieceStream::check(const Options& options) {
+  if (options.alignments || options.attention) {
+    throw InputError("a stream has no alignments and no attention: use translate for these");
+  }
 }
 
 std::optional<Piece> PieceStream::next() {

@@ -42,6 +42,8 @@ class Translator;
 class PieceStream {
  public:
   PieceStream(const Translator& translator, std::string_view sentence, const Options& options);
+  // Of vectors `[length, feature_size]`.
+  PieceStream(const Translator& translator, FloatMatrix array, const Options& options);
 
   // Return the next token, or no value after the last one. The concatenated texts of all pieces are the translation.
   std::optional<Piece> next();
@@ -49,6 +51,8 @@ class PieceStream {
  private:
   TextStream text_;
   std::optional<TokenStream> tokens_;  // no value for a sentence without words
+
+  static void check(const Options& options);
 };
 
 // A bundle, ready to translate. Threads may share a translator, since calls leave no state behind.
@@ -78,6 +82,11 @@ class Translator {
   // supports, or has an id outside the vocabulary.
   std::vector<Translation> translate_ids(const std::vector<Ids>& sources, const Options& options) const;
 
+  // Translate feature vectors, `[length, feature_size]` for each source. Alignments are between vectors and tokens.
+  // Throws the errors of `translate`, and InputError: the bundle reads text, or an array has another shape, too many
+  // vectors, or NaN.
+  std::vector<Translation> translate_features(std::vector<FloatMatrix> arrays, const Options& options) const;
+
   // Submit one sentence to the running batch. Any thread may call this at any time. `seconds`: time limit, after which
   // the listener gets DeadlineExceeded. The listener is called in the decoding thread, or during this call if the
   // sentence has no words. Throws the errors of `translate`; also InputError if the listener wants parts of a search
@@ -86,6 +95,11 @@ class Translator {
   std::shared_ptr<Ticket> submit(std::string_view sentence, const Options& options,
                                  Listener<Translation, Piece> listener,
                                  std::optional<double> seconds = std::nullopt) const;
+
+  // Submit vectors; see `translate_features`.
+  std::shared_ptr<Ticket> submit_features(FloatMatrix array, const Options& options,
+                                          Listener<Translation, Piece> listener,
+                                          std::optional<double> seconds = std::nullopt) const;
 
   // Return the queue of submitted sentences.
   Queue& queue() const { return *queue_; }
@@ -121,8 +135,16 @@ class Translator {
   std::unique_ptr<Queue> queue_;    // uses the members above
   std::unique_ptr<SharedBatches> shared_;
 
-  // Throws InputError: an option is invalid; BundleError: the bundle does not have the required graph.
-  Call call(const Options& options) const;
+  // Throws InputError: an option is invalid; BundleError: the bundle does not have the required graph. `features`:
+  // whether vectors were given, not text.
+  Call call(const Options& options, bool features = false) const;
+  // Throws InputError: the bundle reads vectors and was given text or ids, or the reverse.
+  void check_reads(bool features) const;
+  // Return the sentence of vectors, which are checked; `what` names them in messages.
+  Sentence of_vectors(const Call& call, FloatMatrix array, const std::string& what, std::size_t number) const;
+  // `text` owns the text of the sentence, or is null.
+  std::shared_ptr<Ticket> enqueue(Sentence sentence, std::shared_ptr<const std::string> text, const Options& options,
+                                  Listener<Translation, Piece> listener, std::optional<double> seconds) const;
   std::vector<Translation> translations(const std::vector<Sentence>& sentences, const Options& options) const;
   std::vector<Translation> built(const std::vector<Sentence>& sentences, std::vector<Result> results,
                                  const Options& options) const;

@@ -14,7 +14,8 @@ class DescribedModel {
  public:
   explicit DescribedModel(txport::core::ModelFile described) : file_(std::move(described)) {
     for (const txport::core::Parameter& tensor : file_.parameters.tensors) parameters_.push_back(fields_of(tensor));
-    const auto& [layers, decoder_layers, d_model, heads, head_dim, source, target, copies, encoder_heads] = file_.sizes;
+    const auto& [layers, decoder_layers, d_model, heads, head_dim, source, target, copies, encoder_heads,
+                 feature_size] = file_.sizes;
     const auto& architecture = file_.parameters.architecture;
     fields = TXPORT_MODEL_INIT;
     fields.weights = weights_.c_str();
@@ -42,6 +43,7 @@ class DescribedModel {
     fields.parameter_count = static_cast<std::int64_t>(parameters_.size());
     fields.norm_kind = architecture.norm_kind.c_str();
     fields.encoder_heads = encoder_heads;
+    fields.feature_size = feature_size.value_or(0);
   }
   DescribedModel(const DescribedModel&) = delete;  // its fields point into it
   DescribedModel& operator=(const DescribedModel&) = delete;

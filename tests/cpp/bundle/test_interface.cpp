@@ -34,7 +34,8 @@ ModelSizes sizes_of(const json& model) {
           model["source_vocabulary"],
           model["target_vocabulary"],
           model.value("copies", false),
-          encoder_heads};
+          encoder_heads,
+          model.contains("feature_size") ? std::optional(model["feature_size"].get<std::int64_t>()) : std::nullopt};
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ TEST_CASE("the interface is that of Python") {
   CHECK(expected["lowerings"] == json(kLowerings));
   CHECK(expected["masked"].get<float>() == kMasked);
   CHECK(expected["optional_inputs"] == json::array({kCachePositions, kSlotPositions}));
-  REQUIRE(expected["models"].size() == 4);
+  REQUIRE(expected["models"].size() == 5);
   for (const json& item : expected["models"]) {
     for (const char* role : {kEncoder, kStep, kDecoder, kEncoderAttention}) {
       const Interface found = interface_of(role, sizes_of(item["model"]), item["type"]);

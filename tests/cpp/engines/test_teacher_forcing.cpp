@@ -14,19 +14,13 @@ namespace {
 
 using Batches = std::vector<std::vector<std::size_t>>;
 
-std::vector<Ids> of_lengths(const std::vector<std::size_t>& lengths) {
-  std::vector<Ids> rows;
-  for (const std::size_t length : lengths) rows.emplace_back(length, 5);
-  return rows;
-}
-
 std::size_t products(std::size_t source, std::size_t target) { return source * target; }
 
 }  // namespace
 
 TEST_CASE("batches of finished translations begin with the longest") {
-  const auto sources = of_lengths({3, 1, 2, 9, 2});
-  const auto targets = of_lengths({2, 5, 2, 1, 5});
+  const std::vector<std::size_t> sources{3, 1, 2, 9, 2};
+  const std::vector<std::size_t> targets{2, 5, 2, 1, 5};
   CHECK(batches_of(sources, targets, 8, products) == Batches{{4, 1, 0, 2, 3}});
   CHECK(batches_of(sources, targets, 2, products) == Batches{{4, 1}, {0, 2}, {3}});
   CHECK(batches_of({}, {}, 2, products).empty());
@@ -34,8 +28,8 @@ TEST_CASE("batches of finished translations begin with the longest") {
 
 TEST_CASE("batches of finished translations have no more numbers than a run may") {
   constexpr std::size_t kMost = std::size_t{1} << 24;
-  const auto sources = of_lengths({1, 1, 1, 4});
-  const auto targets = of_lengths({4, 4, 4, 1});
+  const std::vector<std::size_t> sources{1, 1, 1, 4};
+  const std::vector<std::size_t> targets{4, 4, 4, 1};
   // Two rows of 4 target tokens fit; a source of 4 tokens makes the whole batch four times as large.
   const auto numbers = [](std::size_t source, std::size_t target) { return source * target * kMost / 8; };
   CHECK(batches_of(sources, targets, 8, numbers) == Batches{{0, 1}, {2}, {3}});

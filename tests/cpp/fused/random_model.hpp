@@ -79,8 +79,10 @@ class RandomModel {
                       this->options.heads,
                       this->options.head_dim,
                       this->options.source_vocabulary,
-                      this->options.target_vocabulary};
-    manifest.model.encoder_heads = this->options.heads;
+                      this->options.target_vocabulary,
+                      false,
+                      this->options.heads,
+                      std::nullopt};
     manifest.tokens = {0, 1, 2, 3};
     manifest.dimensions = {{1, 1, 16}, {1, 8, kPositions}, {1, 8, kPositions}};
     manifest.precision = {"float32", this->options.int8 ? "int8" : "float32", {}};

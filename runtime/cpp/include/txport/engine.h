@@ -55,12 +55,13 @@ typedef struct txport_model {
   const char* norm_kind;    /* "layer" or NULL: LayerNorm; "rms": RMSNorm, without biases */
   int64_t encoder_heads;    /* attention heads of the encoder; 0: `heads`, as in the decoder */
   const void* weights_data; /* bytes of the file in memory, at a multiple of 4; NULL: read the file */
+  int64_t feature_size;     /* size of a feature vector, if the model reads vectors; 0: it reads ids */
 } txport_model;
 
 #define TXPORT_MODEL_INIT                                                                                             \
   {                                                                                                                   \
     sizeof(txport_model), sizeof(txport_parameter), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0                                                                                                    \
+        0, 0, 0, 0, 0                                                                                                 \
   }
 
 /* Options for opening an engine. Initialize with TXPORT_ENGINE_OPTIONS_INIT: zero selects the default of each field.
@@ -118,6 +119,11 @@ TXPORT_API int64_t txport_engine_first_target(const txport_engine_handle* engine
 TXPORT_API txport_code txport_engine_encode(const txport_engine_handle* engine, const int64_t* input_ids,
                                             const int64_t* lengths, int64_t batch, int64_t source,
                                             txport_engine_memory** memory) TXPORT_NOEXCEPT;
+
+/* The same on vectors of a model that reads these: `features` [batch, source, feature_size]. */
+TXPORT_API txport_code txport_engine_encode_features(const txport_engine_handle* engine, const float* features,
+                                                     const int64_t* lengths, int64_t batch, int64_t source,
+                                                     txport_engine_memory** memory) TXPORT_NOEXCEPT;
 TXPORT_API void txport_engine_memory_free(txport_engine_memory* memory) TXPORT_NOEXCEPT;
 
 /* Allocate buffers for `rows` sentences of up to `source` tokens with caches of `target` tokens. All rows are finished.

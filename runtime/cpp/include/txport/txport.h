@@ -91,6 +91,13 @@ typedef struct txport_words {
   size_t sequence_count;
 } txport_words;
 
+/* Feature vectors [count, size], row after row: the source of a model that reads vectors, such as frames of speech. */
+typedef struct txport_features {
+  const float* values;
+  size_t count;
+  size_t size;
+} txport_features;
+
 /* Options for every sentence of a call. Initialize with TXPORT_OPTIONS_INIT: zero selects the default of each field.
  * New versions add fields at the end; `struct_size` specifies which fields the application was compiled with. */
 typedef struct txport_options {
@@ -218,6 +225,13 @@ TXPORT_API txport_code txport_translate_ids(const txport_translator* translator,
                                             const size_t* lengths, size_t count, const txport_options* options,
                                             txport_result** result) TXPORT_NOEXCEPT;
 
+/* Translate feature vectors: `features` [count]. For bundles that read vectors; other bundles refuse them, and these
+ * bundles refuse text and ids. Alignments are between vectors and tokens, see txport_result_times. Otherwise like
+ * txport_translate. */
+TXPORT_API txport_code txport_translate_features(const txport_translator* translator, const txport_features* features,
+                                                 size_t count, const txport_options* options,
+                                                 txport_result** result) TXPORT_NOEXCEPT;
+
 /* Translate a text of any length and keep its layout: paragraphs, white space, bullets and headings. The text is split
  * into sentences by rules. The result contains the translation of each sentence; txport_result_document returns the
  * translated document. A sentence that is longer than the model supports is split into parts, with a warning; the
@@ -268,6 +282,9 @@ TXPORT_API const txport_part* txport_result_part(const txport_result* result, si
  * layers. */
 TXPORT_API const int64_t* txport_result_alignment(const txport_result* result, size_t index,
                                                   size_t* length) TXPORT_NOEXCEPT;
+/* For each target id, the time in seconds at which its feature vector begins, -1 for none; NULL if the bundle does not
+ * have the number of vectors per second. */
+TXPORT_API const double* txport_result_times(const txport_result* result, size_t index, size_t* length) TXPORT_NOEXCEPT;
 /* Pairs of aligned words, sorted. Two words are aligned if at least one token of each is aligned. */
 TXPORT_API const txport_word_pair* txport_result_word_pairs(const txport_result* result, size_t index,
                                                             size_t* length) TXPORT_NOEXCEPT;
@@ -310,6 +327,10 @@ TXPORT_API txport_code txport_translate_stream(const txport_translator* translat
  * *stream; it may do so at any time. */
 TXPORT_API txport_code txport_stream_open(const txport_translator* translator, const char* text, size_t length,
                                           const txport_options* options, txport_stream** stream) TXPORT_NOEXCEPT;
+/* Open a stream of the translation of feature vectors; see txport_translate_features. */
+TXPORT_API txport_code txport_stream_open_features(const txport_translator* translator, const txport_features* features,
+                                                   const txport_options* options,
+                                                   txport_stream** stream) TXPORT_NOEXCEPT;
 /* Return the next token, or TXPORT_END after the last one. `text` is valid until the next call with this stream.
  * `text`, `length` and `score` may be NULL. */
 TXPORT_API txport_code txport_stream_next(txport_stream* stream, int64_t* id, const char** text, size_t* length,
@@ -344,6 +365,10 @@ typedef struct txport_request {
 TXPORT_API txport_code txport_submit(const txport_translator* translator, const char* text, size_t length,
                                      const txport_options* options, const txport_request* request,
                                      txport_pending** pending) TXPORT_NOEXCEPT;
+/* Submit feature vectors, which are copied; see txport_translate_features. */
+TXPORT_API txport_code txport_submit_features(const txport_translator* translator, const txport_features* features,
+                                              const txport_options* options, const txport_request* request,
+                                              txport_pending** pending) TXPORT_NOEXCEPT;
 /* Get the result of a request without `done`. Waits up to `seconds` (0: poll; negative: wait without limit), then
  * returns TXPORT_WAITING. Any other code is the outcome of the request and is returned once. With TXPORT_OK, the caller
  * must free *result. In a forked process, returns TXPORT_ENGINE_ERROR for an unfinished request of the parent process.

@@ -162,6 +162,9 @@ struct Alignment {
   std::vector<Span> target_words;
   std::vector<WordPair> words;  // pairs of words with at least one pair of aligned tokens, sorted
   std::string pharaoh;          // these pairs in Pharaoh format: "0-0 1-2", source first
+  // For each target id, the time in seconds at which its feature vector begins; -1: none. Empty if the bundle does not
+  // have the number of vectors per second.
+  std::vector<double> times;
 };
 
 // A matrix in row-major order.
@@ -364,6 +367,7 @@ inline std::optional<Alignment> alignment(const txport_result* result, std::size
   output.words.assign(words, words + length);
   const char* pharaoh = txport_result_pharaoh(result, index, &length);
   output.pharaoh.assign(pharaoh, length);
+  if (const double* times = txport_result_times(result, index, &length)) output.times.assign(times, times + length);
   return output;
 }
 
@@ -411,6 +415,14 @@ inline std::vector<Score> collect_scores(txport_result* handle) {
   std::vector<Score> output;
   for (Translation& each : collect(handle)) output.push_back({std::move(each.ids), std::move(each.scores)});
   return output;
+}
+
+// The array must live as long as the result.
+inline txport_features features_of(const Matrix& array) {
+  if (array.values.size() != array.rows * array.columns) {
+    throw InputError("an array has " + std::to_string(array.values.size()) + " numbers: give rows x columns of them");
+  }
+  return {array.values.data(), array.rows, array.columns};
 }
 
 inline void check_pairs(std::size_t sentences, std::size_t translations) {
@@ -591,6 +603,17 @@ class Translator {
     return detail::collect(detail::Result(result).get());
   }
 
+  // Translate feature vectors: a matrix for each source, with a vector in each row. For bundles that read vectors.
+  std::vector<Translation> translate_features(const std::vector<Matrix>& arrays, const Options& options = {}) const {
+    std::vector<txport_features> features;
+    for (const Matrix& array : arrays) features.push_back(detail::features_of(array));
+    const detail::Words words(options);
+    const txport_options fields = detail::to_c(options, words);
+    txport_result* result = nullptr;
+    detail::check(txport_translate_features(handle_.get(), features.data(), features.size(), &fields, &result));
+    return detail::collect(detail::Result(result).get());
+  }
+
   // Score a given translation of each sentence, for example to rank translations or to filter a corpus. Only the
   // options for languages and `strict` have an effect. Requires a bundle exported with tx-export --with-attention.
   std::vector<Score> score(const std::vector<std::string>& sentences, const std::vector<std::string>& translations,
@@ -653,6 +676,16 @@ class Translator {
     return Stream(handle);
   }
 
+  // Open a stream of the translation of feature vectors.
+  Stream stream_features(const Matrix& array, const Options& options = {}) const {
+    const detail::Words words(options);
+    const txport_options fields = detail::to_c(options, words);
+    const txport_features features = detail::features_of(array);
+    txport_stream* handle = nullptr;
+    detail::check(txport_stream_open_features(handle_.get(), &features, &fields, &handle));
+    return Stream(handle);
+  }
+
   // Submit one sentence to the running batch, which it shares with requests of other threads; returns immediately.
   // `get` of the result throws the errors of `translate`, DeadlineExceeded after `seconds` (0: no limit), or Cancelled.
   // `on_piece` is called with each token as soon as it is generated, on the decoding thread, so it must return quickly.
@@ -660,20 +693,18 @@ class Translator {
   // already waiting.
   Pending submit(const std::string& sentence, const Options& options = {}, double seconds = 0,
                  std::function<bool(const Piece&)> on_piece = nullptr) const {
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
-    auto listener = std::make_unique<detail::Request>();
-    listener->on_piece = std::move(on_piece);
-    txport_request request = TXPORT_REQUEST_INIT;
-    request.seconds = seconds;
-    request.done = detail::Request::done;
-    request.token = listener->on_piece ? detail::Request::token : nullptr;
-    request.user = listener.get();
-    std::future<Translation> answer = listener->answer.get_future();
-    txport_pending* handle = nullptr;
-    detail::check(txport_submit(handle_.get(), sentence.data(), sentence.size(), &fields, &request, &handle));
-    static_cast<void>(listener.release());  // now owned by `done`
-    return Pending(std::move(answer), handle);
+    return submit(options, seconds, std::move(on_piece), [&](const auto* fields, const auto* request, auto** handle) {
+      return txport_submit(handle_.get(), sentence.data(), sentence.size(), fields, request, handle);
+    });
+  }
+
+  // Submit feature vectors, which are copied.
+  Pending submit_features(const Matrix& array, const Options& options = {}, double seconds = 0,
+                          std::function<bool(const Piece&)> on_piece = nullptr) const {
+    const txport_features features = detail::features_of(array);
+    return submit(options, seconds, std::move(on_piece), [&](const auto* fields, const auto* request, auto** handle) {
+      return txport_submit_features(handle_.get(), &features, fields, request, handle);
+    });
   }
 
   // Refuse further requests, and return when all submitted requests are finished.
@@ -719,6 +750,26 @@ class Translator {
     txport_translator* handle = nullptr;
     detail::check(open(&fields, &handle));
     handle_.reset(handle);
+  }
+
+  // `start` passes a request to the library.
+  template <typename Start>
+  Pending submit(const Options& options, double seconds, std::function<bool(const Piece&)> on_piece,
+                 const Start& start) const {
+    const detail::Words words(options);
+    const txport_options fields = detail::to_c(options, words);
+    auto listener = std::make_unique<detail::Request>();
+    listener->on_piece = std::move(on_piece);
+    txport_request request = TXPORT_REQUEST_INIT;
+    request.seconds = seconds;
+    request.done = detail::Request::done;
+    request.token = listener->on_piece ? detail::Request::token : nullptr;
+    request.user = listener.get();
+    std::future<Translation> answer = listener->answer.get_future();
+    txport_pending* handle = nullptr;
+    detail::check(start(&fields, &request, &handle));
+    static_cast<void>(listener.release());  // now owned by `done`
+    return Pending(std::move(answer), handle);
   }
 
   std::unique_ptr<Warning> warning_;  // its address must not change when this object is moved

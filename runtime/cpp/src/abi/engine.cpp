@@ -11,6 +11,7 @@
 
 #include "abi/engine.hpp"
 #include "abi/guard.hpp"
+#include "arguments.hpp"
 #include "errors.hpp"
 
 struct txport_engine_memory {
@@ -48,6 +49,15 @@ txport_engine_state& with_logits(txport_engine_state* state) {
     throw InputError("the state was allocated without logits: allocate it with them");
   }
   return from;
+}
+
+// What an encoder made of sources of these lengths.
+txport_engine_memory* memory_of(const std::shared_ptr<const txport::core::Engine>& engine,
+                                std::shared_ptr<const txport::core::Memory> encoded, const std::int64_t* lengths,
+                                std::int64_t batch) {
+  const std::int64_t longest = *std::max_element(lengths, lengths + batch);
+  return std::make_unique<txport_engine_memory>(txport_engine_memory{engine, std::move(encoded), batch, longest})
+      .release();
 }
 
 }  // namespace
@@ -103,6 +113,7 @@ txport_code txport_engine_encode(const txport_engine_handle* engine, const std::
   return guarded([&] {
     required(memory, "memory") = nullptr;
     const auto& [opened, sizes] = required(engine, "engine");
+    if (sizes.feature_size) throw InputError(txport::core::kReadsFeatures);
     within(batch, 1, opened->limits().batch, "batch");
     within(source, 1, opened->limits().source, "source");
     required(input_ids, "input_ids");
@@ -114,10 +125,25 @@ txport_code txport_engine_encode(const txport_engine_handle* engine, const std::
         within(ids[static_cast<std::size_t>(row * source + i)], 0, sizes.source_vocabulary - 1, "input_ids");
       }
     }
-    auto encoded = opened->encode(ids, Ids(lengths, lengths + batch));
-    const std::int64_t longest = *std::max_element(lengths, lengths + batch);
-    *memory = std::make_unique<txport_engine_memory>(txport_engine_memory{opened, std::move(encoded), batch, longest})
-                  .release();
+    *memory = memory_of(opened, opened->encode(ids, Ids(lengths, lengths + batch)), lengths, batch);
+    return TXPORT_OK;
+  });
+}
+
+txport_code txport_engine_encode_features(const txport_engine_handle* engine, const float* features,
+                                          const std::int64_t* lengths, std::int64_t batch, std::int64_t source,
+                                          txport_engine_memory** memory) noexcept {
+  return guarded([&] {
+    required(memory, "memory") = nullptr;
+    const auto& [opened, sizes] = required(engine, "engine");
+    if (!sizes.feature_size) throw InputError(txport::core::kReadsIds);
+    within(batch, 1, opened->limits().batch, "batch");
+    within(source, 1, opened->limits().source, "source");
+    required(features, "features");
+    required(lengths, "lengths");
+    for (std::int64_t row = 0; row < batch; ++row) within(lengths[row], 1, source, "lengths");
+    const std::vector<float> vectors(features, features + batch * source * *sizes.feature_size);
+    *memory = memory_of(opened, opened->encode_features(vectors, Ids(lengths, lengths + batch)), lengths, batch);
     return TXPORT_OK;
   });
 }

@@ -186,6 +186,14 @@ std::vector<Ids> ids_of(const std::int64_t* const* all, const std::size_t* lengt
   return ids;
 }
 
+// Vectors that an application gives; `name` is the argument's.
+txport::core::FloatMatrix matrix_of(const txport_features& features, const std::string& name) {
+  const std::size_t size = features.count * features.size;
+  if (features.size != 0 && size / features.size != features.count) throw InputError(name + " has too many vectors");
+  if (size > 0) required(features.values, (name + ".values").c_str());
+  return {features.count, features.size, {features.values, features.values + size}};
+}
+
 Sentence sentence_of(Translation translation) {
   Sentence output;
   if (translation.alignment) {
@@ -340,6 +348,20 @@ std::future<Outcome> future_of(Listener& listener) {
   return promise->get_future();
 }
 
+// Submit a request: `start` passes it to the queue, with the listener and the time limit.
+template <typename Start>
+txport_code submit(const txport_request* request, txport_pending** pending, const Start& start) {
+  const auto fields = read_options(request, sizeof(txport_request), "txport_request");
+  if (pending != nullptr) *pending = nullptr;
+  if (fields.done == nullptr) required(pending, "pending");
+  auto output = std::make_unique<txport_pending>();
+  Listener listener = listener_of(fields);
+  if (fields.done == nullptr) output->answer = future_of(listener);
+  output->ticket = start(std::move(listener), fields.seconds == 0 ? std::nullopt : std::optional(fields.seconds));
+  if (pending != nullptr) *pending = output.release();
+  return TXPORT_OK;
+}
+
 // Wait up to `seconds` (negative: without limit), and return whether the future is ready.
 bool wait(const std::future<Outcome>& answer, double seconds) {
   constexpr double kMaxSeconds = 1e9;  // longer times exceed the range of clocks and are unlimited
@@ -437,6 +459,22 @@ txport_code txport_translate_ids(const txport_translator* translator, const std:
   });
 }
 
+txport_code txport_translate_features(const txport_translator* translator, const txport_features* features,
+                                      std::size_t count, const txport_options* options,
+                                      txport_result** result) noexcept {
+  return guarded([&] {
+    required(result, "result") = nullptr;
+    const Translator& opened = required(translator);
+    if (count > 0) required(features, "features");
+    std::vector<txport::core::FloatMatrix> arrays;
+    for (std::size_t i = 0; i < count; ++i) {
+      arrays.push_back(matrix_of(features[i], "features[" + std::to_string(i) + "]"));
+    }
+    return_result(result, opened.translate_features(std::move(arrays), options_of(options)));
+    return TXPORT_OK;
+  });
+}
+
 txport_code txport_score(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
                          const char* const* targets, const std::size_t* target_lengths, std::size_t count,
                          const txport_options* options, txport_result** result) noexcept {
@@ -507,6 +545,11 @@ const std::int64_t* txport_result_alignment(const txport_result* result, std::si
                                             std::size_t* length) noexcept {
   const txport::core::Alignment* found = alignment(result, index);
   return array_of(found == nullptr ? nullptr : &found->tokens, length);
+}
+
+const double* txport_result_times(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
+  const txport::core::Alignment* found = alignment(result, index);
+  return array_of(found == nullptr || found->times.empty() ? nullptr : &found->times, length);
 }
 
 const txport_word_pair* txport_result_word_pairs(const txport_result* result, std::size_t index,
@@ -588,6 +631,17 @@ txport_code txport_stream_open(const txport_translator* translator, const char* 
   });
 }
 
+txport_code txport_stream_open_features(const txport_translator* translator, const txport_features* features,
+                                        const txport_options* options, txport_stream** stream) noexcept {
+  return guarded([&] {
+    required(stream, "stream") = nullptr;
+    const std::shared_ptr<const Translator> shared = required(translator, "translator").translator;
+    txport::core::PieceStream pieces(*shared, matrix_of(required(features, "features"), "features"), options_of(options));
+    *stream = std::make_unique<txport_stream>(txport_stream{shared, std::move(pieces)}).release();
+    return TXPORT_OK;
+  });
+}
+
 txport_code txport_stream_next(txport_stream* stream, std::int64_t* id, const char** text, std::size_t* length,
                                double* score) noexcept {
   return guarded([&] {
@@ -610,18 +664,21 @@ txport_code txport_submit(const txport_translator* translator, const char* text,
                           const txport_options* options, const txport_request* request,
                           txport_pending** pending) noexcept {
   return guarded([&] {
-    const auto fields = read_options(request, sizeof(txport_request), "txport_request");
-    if (pending != nullptr) *pending = nullptr;
-    if (fields.done == nullptr) required(pending, "pending");
-    const Translator& opened = required(translator);
-    const std::string_view view = view_of(&required(text, "text"), length);
-    auto output = std::make_unique<txport_pending>();
-    Listener listener = listener_of(fields);
-    if (fields.done == nullptr) output->answer = future_of(listener);
-    const auto seconds = fields.seconds == 0 ? std::nullopt : std::optional(fields.seconds);
-    output->ticket = opened.submit(view, options_of(options), std::move(listener), seconds);
-    if (pending != nullptr) *pending = output.release();
-    return TXPORT_OK;
+    return submit(request, pending, [&](Listener listener, std::optional<double> seconds) {
+      const std::string_view view = view_of(&required(text, "text"), length);
+      return required(translator).submit(view, options_of(options), std::move(listener), seconds);
+    });
+  });
+}
+
+txport_code txport_submit_features(const txport_translator* translator, const txport_features* features,
+                                   const txport_options* options, const txport_request* request,
+                                   txport_pending** pending) noexcept {
+  return guarded([&] {
+    return submit(request, pending, [&](Listener listener, std::optional<double> seconds) {
+      auto array = matrix_of(required(features, "features"), "features");
+      return required(translator).submit_features(std::move(array), options_of(options), std::move(listener), seconds);
+    });
   });
 }
 

@@ -1,6 +1,7 @@
 // golden.json: sentences and their expected ids, for the self-check on a device.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@ struct Case {
   std::string source;
   Ids source_ids;
   Ids target_ids;
+  std::shared_ptr<const FloatMatrix> vectors = nullptr;  // instead of source ids, of a model that reads vectors
 };
 
 // Decode the bytes of a golden.json; `file` is its name in messages. Throws BundleError.

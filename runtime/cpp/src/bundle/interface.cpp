@@ -46,7 +46,11 @@ Interface interface_of(const std::string& role, const ModelSizes& sizes, const s
   const Shape bias_shape{"batch", std::int64_t{1}, std::int64_t{1}, "source"};
   Interface result;
   if (role == kEncoder || role == kEncoderAttention) {
-    add(result.inputs, {"input_ids"}, "int64", {"batch", "source"});
+    if (sizes.feature_size) {
+      add(result.inputs, {kFeatures}, "float32", {"batch", "source", *sizes.feature_size});
+    } else {
+      add(result.inputs, {kInputIds}, "int64", {"batch", "source"});
+    }
     add(result.inputs, {"source_lengths"}, "int64", {"batch"});
     if (role == kEncoderAttention) {
       add(result.outputs, {"memory"}, "float32", {"batch", "source", sizes.d_model});

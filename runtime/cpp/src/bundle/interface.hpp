@@ -25,6 +25,9 @@ inline constexpr const char* kDecoder = "decoder";
 inline constexpr const char* kEncoderAttention = "encoder_attention";
 // One step of beam search, whose hypotheses share the encoder output and cache of their sentence.
 inline constexpr const char* kBeams = "decoder_beams";
+// The source of an encoder: ids or, of a model that reads them, feature vectors.
+inline constexpr const char* kInputIds = "input_ids";
+inline constexpr const char* kFeatures = "features";
 inline constexpr const char* kCrossBias = "cross_bias";
 inline constexpr const char* kCrossIds = "cross_ids";  // source ids, for models that copy
 // Inputs that only some graphs have.

@@ -25,7 +25,8 @@ MadeBy decode_made_by(const Value& value) {
 ModelSizes decode_model(const Value& value) {
   value.fields(
       {"encoder_layers", "decoder_layers", "d_model", "heads", "head_dim", "source_vocabulary", "target_vocabulary"},
-      {"copies", "encoder_heads"});
+      {"copies", "encoder_heads", "feature_size"});
+  const bool reads_features = value.has("feature_size") && !value["feature_size"].is_null();
   return {value["encoder_layers"].integer(),
           value["decoder_layers"].integer(),
           value["d_model"].integer(),
@@ -34,7 +35,8 @@ ModelSizes decode_model(const Value& value) {
           value["source_vocabulary"].integer(),
           value["target_vocabulary"].integer(),
           value.has("copies") && value["copies"].boolean(),
-          value[value.has("encoder_heads") ? "encoder_heads" : "heads"].integer()};
+          value[value.has("encoder_heads") ? "encoder_heads" : "heads"].integer(),
+          reads_features ? std::optional(value["feature_size"].integer()) : std::nullopt};
 }
 
 SpecialTokens decode_tokens(const Value& value) {
@@ -296,7 +298,7 @@ Parameters decode_parameters(const Value& value) {
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
                 "generation", "files", "verification", "sha256"},
-               {"alignment_heads", "parameters", "shortlist"});
+               {"alignment_heads", "parameters", "shortlist", "frame_rate"});
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);
@@ -317,6 +319,7 @@ Manifest decode(const Value& value) {
     manifest.parameters = decode_parameters(value["parameters"]);
   }
   if (value.has("shortlist") && !value["shortlist"].is_null()) manifest.shortlist = value["shortlist"].text();
+  if (value.has("frame_rate") && !value["frame_rate"].is_null()) manifest.frame_rate = value["frame_rate"].number();
   manifest.sha256 = value["sha256"].text();
   return manifest;
 }

@@ -201,6 +201,7 @@ struct Manifest {
   std::vector<std::pair<std::int64_t, std::int64_t>> alignment_heads;
   std::optional<Parameters> parameters;  // missing in bundles of older versions
   std::optional<std::string> shortlist;  // file name of the shortlist
+  std::optional<double> frame_rate;      // feature vectors per second
   std::string sha256;
   std::string text;  // contents of the file
 

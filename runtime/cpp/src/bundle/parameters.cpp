@@ -91,22 +91,23 @@ class Table {
     }
     check_embeddings(!relative && !rotary);
     const bool final_norms = parameters_.architecture.norm != "post";
-    if (relative) check_relative(true);
+    if (relative && !sizes_.reads_states()) check_relative(true);
     const std::int64_t encoder_inner = inner_of_encoder();
     const std::int64_t inner = sizes_.heads * sizes_.head_dim;  // each below 2^31
-    if (rotary) check_rotation("encoder", encoder_inner / sizes_.encoder_heads, model_.limits.source);
+    if (rotary && !sizes_.reads_states())
+      check_rotation("encoder", encoder_inner / sizes_.encoder_heads, model_.limits.source);
     for (std::int64_t i = 0; i < sizes_.encoder_layers; ++i) {
       const std::string layer = "encoder." + std::to_string(i) + ".";
       check_attention(layer + "attention", encoder_inner);
       check_feed_forward(layer + "feed_forward");
     }
-    if (final_norms) check_norm("encoder_norm");
+    if (final_norms && !sizes_.reads_states()) check_norm("encoder_norm");
     if (relative) check_relative(false);
     if (rotary) check_rotation("decoder", sizes_.head_dim, model_.limits.target);
     for (std::int64_t i = 0; i < sizes_.decoder_layers; ++i) {
       const std::string layer = "decoder." + std::to_string(i) + ".";
       check_attention(layer + "self_attention", inner);
-      check_attention(layer + "cross_attention", inner);
+      check_attention(layer + "cross_attention", inner, sizes_.reads_states() ? *sizes_.feature_size : width());
       check_feed_forward(layer + "feed_forward");
     }
     if (final_norms) check_norm("decoder_norm");
@@ -152,8 +153,13 @@ class Table {
       normed = normed || has(name);
     }
     for (const bool source : {true, false}) {
+      if (source && sizes_.reads_states()) continue;
       const std::string name = source ? "source_embedding" : "target_embedding";
-      check({name + kTokens, {source ? sizes_.source_vocabulary : sizes_.target_vocabulary, width()}, true, source});
+      if (source && sizes_.feature_size) {
+        check_linear(name + ".projection", width(), *sizes_.feature_size);
+      } else {
+        check({name + kTokens, {source ? sizes_.source_vocabulary : sizes_.target_vocabulary, width()}, true, source});
+      }
       const std::int64_t length = source ? model_.limits.source : model_.limits.target;
       if (positions) check({name + ".positions", {"positions", width()}, false, false, length});
       if (normed) check_norm(name + ".norm");
@@ -195,8 +201,13 @@ class Table {
     check({name + ".bias", {outputs}, false, true});
   }
 
-  void check_attention(const std::string& name, std::int64_t inner) {
-    for (const char* part : {".query", ".key", ".value"}) check_linear(name + part, inner, width());
+  void check_attention(const std::string& name, std::int64_t inner) { check_attention(name, inner, width()); }
+
+  // `keys`: the width of the states that keys and values are made of.
+  void check_attention(const std::string& name, std::int64_t inner, std::int64_t keys) {
+    check_linear(name + ".query", inner, width());
+    check_linear(name + ".key", inner, keys);
+    check_linear(name + ".value", inner, keys);
     check_linear(name + ".output", width(), inner);
     check_norm(name + "_residual.norm");
   }
@@ -260,23 +271,28 @@ class Table {
   }
 };
 
-// Return a message if a number of a model is not between 1 and kMaxSize.
-std::string range_fault(const std::string& name, std::int64_t size) {
-  if (1 <= size && size <= kMaxSize) return "";
-  return name + " is " + std::to_string(size) + ", which is not between 1 and " + std::to_string(kMaxSize);
+// Return a message if a number of a model is not between `minimum` and kMaxSize.
+std::string range_fault(const std::string& name, std::int64_t size, std::int64_t minimum = 1) {
+  if (minimum <= size && size <= kMaxSize) return "";
+  return name + " is " + std::to_string(size) + ", which is not between " + std::to_string(minimum) + " and " +
+         std::to_string(kMaxSize);
 }
 
 }  // namespace
 
 std::string size_fault(const ModelSizes& sizes) {
-  for (const auto& [name, size] : {std::pair{"encoder_layers", sizes.encoder_layers},
-                                   {"decoder_layers", sizes.decoder_layers},
+  const std::int64_t least_layers = sizes.feature_size ? 0 : 1;
+  if (std::string fault = range_fault("model.encoder_layers", sizes.encoder_layers, least_layers); !fault.empty()) {
+    return fault;
+  }
+  for (const auto& [name, size] : {std::pair{"decoder_layers", sizes.decoder_layers},
                                    {"d_model", sizes.d_model},
                                    {"heads", sizes.heads},
                                    {"head_dim", sizes.head_dim},
                                    {"encoder_heads", sizes.encoder_heads},
                                    {"source_vocabulary", sizes.source_vocabulary},
-                                   {"target_vocabulary", sizes.target_vocabulary}}) {
+                                   {"target_vocabulary", sizes.target_vocabulary},
+                                   {"feature_size", sizes.feature_size.value_or(1)}}) {
     if (std::string fault = range_fault(std::string("model.") + name, size); !fault.empty()) return fault;
   }
   return "";

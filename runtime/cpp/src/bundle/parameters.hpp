@@ -29,6 +29,11 @@ struct ModelSizes {
   std::int64_t target_vocabulary = 0;
   bool copies = false;             // decoder steps also read the source ids
   std::int64_t encoder_heads = 0;  // `heads` and `head_dim` belong to the decoder
+  // Size of a feature vector, for a model that reads vectors instead of source ids. If there are no encoder layers, the
+  // vectors are the states of another encoder.
+  std::optional<std::int64_t> feature_size;
+
+  bool reads_states() const { return encoder_layers == 0; }
 };
 
 // Properties of the model that sizes and tensors do not determine.

@@ -106,6 +106,10 @@ class Rules {
     require(!model.copies || model.source_vocabulary == model.target_vocabulary,
             "model.copies needs one vocabulary, but source and target have " + std::to_string(model.source_vocabulary) +
                 " and " + std::to_string(model.target_vocabulary) + " ids");
+    require(!model.copies || !model.feature_size, "model.copies needs source ids, but model.feature_size is set");
+    const auto& rate = manifest_.frame_rate;
+    require(!rate || (model.feature_size && *rate > 0),
+            "frame_rate must be greater than 0, and needs model.feature_size");
     require(!model.copies || !manifest_.parameters,
             "parameters are for the fused engine, which has no copy mechanism, but model.copies is true");
   }
@@ -125,6 +129,7 @@ class Rules {
   void check_tokenizer() const {
     require_none(tokenizer_fault(manifest_));
     const auto& shortlist = manifest_.shortlist;
+    require(!shortlist || !manifest_.model.feature_size, "shortlist needs source ids, but model.feature_size is set");
     require(!shortlist || manifest_.files.count(*shortlist) == 1,
             "shortlist names the file " + quote(shortlist.value_or("")) + ", which is not listed under files");
   }

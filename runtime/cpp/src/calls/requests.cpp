@@ -85,7 +85,7 @@ std::optional<Sentence> Call::sentence(std::string_view text, const std::string&
   const std::size_t skipped = text.size() - rest.size();  // language marker
   for (Span& span : result.spans) span = stripped({span.start + skipped, span.end + skipped}, text);
   result.forced = affixes.target_prefix.size();
-  result.request = request(affixes.wrap(ids), affixes.target_prefix, number);
+  result.request = request({affixes.wrap(ids), nullptr}, affixes.target_prefix, number);
   return result;
 }
 
@@ -122,12 +122,19 @@ Sentence Call::needed(std::string_view text, const std::string& what) const {
 Sentence Call::of_ids(Ids source, std::size_t number) const {
   Sentence result;
   result.forced = target_prefix_.size();
-  result.request = request(std::move(source), target_prefix_, number);
+  result.request = request({std::move(source), nullptr}, target_prefix_, number);
+  return result;
+}
+
+Sentence Call::of_vectors(std::shared_ptr<const FloatMatrix> vectors, std::size_t number) const {
+  Sentence result;
+  result.forced = target_prefix_.size();
+  result.request = request({{}, std::move(vectors)}, target_prefix_, number);
   return result;
 }
 
 // Return the request of a sentence. Its target prefix depends on its target language, which the text may select.
-Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) const {
+Request Call::request(EncoderInput source, const Ids& target_prefix, std::size_t number) const {
   Ids prefix = target_prefix;
   append(prefix, prefix_);
   std::optional<std::int64_t> limit = options_.max_length;
@@ -141,9 +148,9 @@ Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) 
     Ids more = prefix;  // rules may generate these ids
     append(more, search_.rules.end_ids);
     if (search_.rules.forced_end) more.push_back(*search_.rules.forced_end);
-    words = shortlist_->words(source, more);
+    words = shortlist_->words(source.ids, more);
   }
-  return {std::move(source),
+  return {std::move(source.ids),
           limit,
           options_.min_length,
           std::move(prefix),
@@ -151,7 +158,8 @@ Request Call::request(Ids source, const Ids& target_prefix, std::size_t number) 
           target_prefix.size(),
           static_cast<std::uint64_t>(number),
           search_,
-          std::move(words)};
+          std::move(words),
+          std::move(source.vectors)};
 }
 
 }  // namespace txport::core

@@ -83,6 +83,8 @@ class Call {
 
   // Return the sentence of complete source ids, which must have been checked.
   Sentence of_ids(Ids source, std::size_t number = 1) const;
+  // Return the sentence of checked vectors.
+  Sentence of_vectors(std::shared_ptr<const FloatMatrix> vectors, std::size_t number) const;
 
  private:
   const Manifest& manifest_;
@@ -96,7 +98,7 @@ class Call {
   Search search_;
   const Shortlist* shortlist_;
 
-  Request request(Ids source, const Ids& target_prefix, std::size_t number) const;
+  Request request(EncoderInput source, const Ids& target_prefix, std::size_t number) const;
 };
 
 }  // namespace txport::core

@@ -30,6 +30,7 @@ constexpr std::array kEngines{"auto", kFused, kOrt, kTrt};
 constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
 constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
 constexpr const char* kNoEngines = "the bundle has no TensorRT engines";
+constexpr const char* kNoFeatures = "engines for a GPU do not read feature vectors yet";
 constexpr const char* kNoFloat32 = "lowering ort has no float32 kernels on a GPU";
 
 // Return the choice of ONNX Runtime, with the lowerings in the order of their speed on this device.
@@ -158,6 +159,7 @@ Choice fastest(const Bundle& bundle, const Manifest& manifest, const EngineReque
     return on_cpu(manifest, request, "auto is the CPU: " + reason, machine);
   };
   if (manifest.precision.weights == "int8") return cpu("int8 weights are for it");
+  if (manifest.model.feature_size) return cpu(kNoFeatures);
   const auto gpu = machine.gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
   const std::string title = std::get<Gpu>(gpu).title();
@@ -230,6 +232,9 @@ bool cuda_provider_is_here() {
 
 Choice choose(const Bundle& bundle, const Manifest& manifest, const EngineRequest& request, const Machine& machine) {
   check_words(request);
+  if (manifest.model.feature_size && (request.device == "cuda" || request.engine == kTrt)) {
+    throw InputError(std::string(kNoFeatures) + ": use the device cpu");
+  }
   if (request.engine == kFused) return requested_fused(manifest, request, machine);
   if (request.engine == kTrt) {
     if (request.device == "cpu") throw InputError("engine trt is for a GPU: leave out the device cpu");

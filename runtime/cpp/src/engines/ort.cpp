@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "bundle/interface.hpp"
 #include "engines/ort_beams.hpp"
@@ -47,6 +49,7 @@ class OrtEngine : public Engine {
   OrtEngine(const Bundle& bundle, const Manifest& manifest, OrtSessions sessions, int threads)
       : limits_(manifest.limits()),
         vocabulary_(manifest.model.target_vocabulary),
+        feature_size_(manifest.model.feature_size.value_or(1)),
         sessions_(std::move(sessions)),
         buffers_(manifest.encoder(), sessions_.step_graph),
         steps_{buffers_, sessions_.step, manifest.tokens},
@@ -69,12 +72,21 @@ class OrtEngine : public Engine {
     return encode_to_host(input_ids, source_lengths);
   }
 
-  std::shared_ptr<const OrtMemory> encode_to_host(const Ids& input_ids, const Ids& source_lengths) const {
+  std::shared_ptr<const Memory> encode_features(const std::vector<float>& features,
+                                                const Ids& source_lengths) const override {
+    return encode_to_host(features, source_lengths);
+  }
+
+  // Encode ids `[batch, source]`, or vectors `[batch, source, feature_size]`.
+  template <typename Number>
+  std::shared_ptr<const OrtMemory> encode_to_host(const std::vector<Number>& sources, const Ids& source_lengths) const {
+    const char* name = std::is_same_v<Number, float> ? kFeatures : kInputIds;
     const auto batch = static_cast<std::int64_t>(source_lengths.size());
-    const std::int64_t source = static_cast<std::int64_t>(input_ids.size()) / batch;
+    const std::int64_t each = std::is_same_v<Number, float> ? feature_size_ : 1;
+    const std::int64_t source = static_cast<std::int64_t>(sources.size()) / batch / each;
     const HostTensors inputs = buffers_.encoder_inputs(batch, source);
     auto memory = std::make_shared<OrtMemory>(buffers_.encoder_outputs(batch, source));
-    std::copy(input_ids.begin(), input_ids.end(), inputs.at("input_ids").as<std::int64_t>());
+    std::copy(sources.begin(), sources.end(), inputs.at(name).as<Number>());
     std::copy(source_lengths.begin(), source_lengths.end(), inputs.at("source_lengths").as<std::int64_t>());
     Ort::IoBinding binding(sessions_.encoder);
     for (const auto& [name, tensor] : inputs) binding.BindInput(name.c_str(), tensor.value());
@@ -96,6 +108,7 @@ class OrtEngine : public Engine {
  private:
   const Limits limits_;
   const std::int64_t vocabulary_;
+  const std::int64_t feature_size_;
   const OrtSessions sessions_;
   const OrtBuffers buffers_;
   const OrtSteps steps_;
@@ -119,9 +132,13 @@ std::unique_ptr<Engine> open_ort(const Bundle& bundle, const Manifest& manifest,
                                      share.threads);
 }
 
-std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths) {
+template <typename Number>
+std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const std::vector<Number>& sources,
+                                                const Ids& source_lengths) {
   const auto* ort_engine = dynamic_cast<const OrtEngine*>(&engine);
-  return ort_engine == nullptr ? nullptr : ort_engine->encode_to_host(input_ids, source_lengths);
+  return ort_engine == nullptr ? nullptr : ort_engine->encode_to_host(sources, source_lengths);
 }
+template std::shared_ptr<const OrtMemory> encode_on_host(const Engine&, const Ids&, const Ids&);
+template std::shared_ptr<const OrtMemory> encode_on_host(const Engine&, const std::vector<float>&, const Ids&);
 
 }  // namespace txport::core

@@ -20,6 +20,8 @@ std::unique_ptr<Engine> open_ort(const Bundle& bundle, const Manifest& manifest,
 
 // Run the encoder as Engine::encode does, and return its output in host memory; null if the engine is not ONNX Runtime
 // on the CPU.
-std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const Ids& input_ids, const Ids& source_lengths);
+template <typename Number>
+std::shared_ptr<const OrtMemory> encode_on_host(const Engine& engine, const std::vector<Number>& sources,
+                                                const Ids& source_lengths);
 
 }  // namespace txport::core

@@ -28,9 +28,11 @@ std::string users_of(const std::string& role) {
 
 #ifdef TXPORT_WITH_ORT
 
-// Ids `[rows, longest]`, and the length of each row.
+// Ids `[rows, longest]` or vectors `[rows, longest, width]`, and the length of each row.
 struct Padded {
   Ids ids;
+  std::vector<float> vectors;
+  std::int64_t width = 0;
   Ids lengths;
   std::size_t longest = 0;
 
@@ -50,10 +52,39 @@ Padded padded(const std::vector<Ids>& all, const std::vector<std::size_t>& rows,
   return result;
 }
 
+Padded padded(const std::vector<EncoderInput>& all, const std::vector<std::size_t>& rows, std::int64_t pad) {
+  if (all[rows.front()].vectors == nullptr) {
+    std::vector<Ids> ids;
+    ids.reserve(all.size());
+    for (const EncoderInput& each : all) ids.push_back(each.ids);
+    return padded(ids, rows, pad);
+  }
+  Padded result;
+  const std::size_t width = all[rows.front()].vectors->columns;
+  result.width = static_cast<std::int64_t>(width);
+  for (const std::size_t row : rows) result.longest = std::max(result.longest, all[row].size());
+  for (const std::size_t row : rows) {
+    const std::vector<float>& values = all[row].vectors->values;
+    result.vectors.insert(result.vectors.end(), values.begin(), values.end());
+    result.vectors.resize((result.lengths.size() + 1) * result.longest * width);
+    result.lengths.push_back(static_cast<std::int64_t>(all[row].size()));
+  }
+  return result;
+}
+
+template <typename Item>
+std::vector<std::size_t> lengths_of(const std::vector<Item>& all) {
+  std::vector<std::size_t> lengths;
+  lengths.reserve(all.size());
+  for (const Item& each : all) lengths.push_back(each.size());
+  return lengths;
+}
+
 // Return a view for ONNX Runtime.
-Ort::Value tensor_of(Ids& numbers, const std::vector<std::int64_t>& shape) {
+template <typename Number>
+Ort::Value tensor_of(std::vector<Number>& numbers, const std::vector<std::int64_t>& shape) {
   const auto host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-  return Ort::Value::CreateTensor<std::int64_t>(host, numbers.data(), numbers.size(), shape.data(), shape.size());
+  return Ort::Value::CreateTensor<Number>(host, numbers.data(), numbers.size(), shape.data(), shape.size());
 }
 
 // Inputs or outputs of a graph, by name.
@@ -64,7 +95,7 @@ class OrtTeacherForcing : public TeacherForcing {
   OrtTeacherForcing(Bundle bundle, Manifest manifest, const Engine& engine, int threads)
       : bundle_(std::move(bundle)), manifest_(std::move(manifest)), engine_(engine), threads_(threads) {}
 
-  void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
+  void read(const std::vector<EncoderInput>& sources, const std::vector<Ids>& targets, bool cross,
             const std::function<void(std::size_t, Reading)>& take) const override {
     environment();  // load ONNX Runtime, which the engine may not use
     const auto numbers = [this](std::size_t source, std::size_t target) {
@@ -75,7 +106,7 @@ class OrtTeacherForcing : public TeacherForcing {
     };
     std::vector<const char*> requested{"log_probabilities"};
     if (cross) requested.push_back("cross_attention");
-    for (const auto& rows : batches_of(sources, targets, manifest_.limits().batch, numbers)) {
+    for (const auto& rows : batches_of(lengths_of(sources), lengths_of(targets), manifest_.limits().batch, numbers)) {
       const Named outputs = decode(sources, targets, rows, requested);
       const auto* scores = outputs.at("log_probabilities").GetTensorData<float>();
       const auto width = static_cast<std::size_t>(sizes_of(outputs.at("log_probabilities"))[1]);
@@ -98,7 +129,7 @@ class OrtTeacherForcing : public TeacherForcing {
     const auto numbers = [&](std::size_t source, std::size_t /*target*/) {
       return source * std::max(width, static_cast<std::size_t>(model.encoder_layers * model.encoder_heads) * source);
     };
-    for (const auto& rows : batches_of(sources, sources, manifest_.limits().batch, numbers)) {
+    for (const auto& rows : batches_of(lengths_of(sources), lengths_of(sources), manifest_.limits().batch, numbers)) {
       Padded source = padded(sources, rows, manifest_.tokens.pad);
       const Named outputs = run(*manifest_.optional_graph(kEncoderAttention), source_tensors(source), {"memory"});
       const auto* memory = outputs.at("memory").GetTensorData<float>();
@@ -124,7 +155,11 @@ class OrtTeacherForcing : public TeacherForcing {
 
   static Named source_tensors(Padded& source) {
     Named inputs;
-    inputs.emplace("input_ids", tensor_of(source.ids, source.shape()));
+    if (source.width > 0) {
+      inputs.emplace(kFeatures, tensor_of(source.vectors, {source.shape()[0], source.shape()[1], source.width}));
+    } else {
+      inputs.emplace(kInputIds, tensor_of(source.ids, source.shape()));
+    }
     inputs.emplace("source_lengths", tensor_of(source.lengths, {source.shape()[0]}));
     return inputs;
   }
@@ -148,12 +183,13 @@ class OrtTeacherForcing : public TeacherForcing {
     return cross;
   }
 
-  Named decode(const std::vector<Ids>& sources, const std::vector<Ids>& targets, const std::vector<std::size_t>& rows,
-               const std::vector<const char*>& requested) const {
+  Named decode(const std::vector<EncoderInput>& sources, const std::vector<Ids>& targets,
+               const std::vector<std::size_t>& rows, const std::vector<const char*>& requested) const {
     Padded source = padded(sources, rows, manifest_.tokens.pad);
     Padded target = padded(targets, rows, manifest_.tokens.pad);
     // ONNX Runtime on the CPU can share its encoder. The outputs of other engines are not in host memory.
-    const auto memory = encode_on_host(engine_, source.ids, source.lengths);
+    const auto memory = source.width > 0 ? encode_on_host(engine_, source.vectors, source.lengths)
+                                         : encode_on_host(engine_, source.ids, source.lengths);
     Named inputs;
     if (memory != nullptr) {
       for (const auto& [name, tensor] : memory->tensors()) inputs.emplace(name, tensor.value());
@@ -228,27 +264,27 @@ std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const
 #endif
 }
 
-std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources, const std::vector<Ids>& targets,
-                                                 std::int64_t max_rows,
+std::vector<std::vector<std::size_t>> batches_of(const std::vector<std::size_t>& sources,
+                                                 const std::vector<std::size_t>& targets, std::int64_t max_rows,
                                                  const std::function<std::size_t(std::size_t, std::size_t)>& numbers) {
   std::vector<std::size_t> order(sources.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::pair(targets[a].size(), sources[a].size()) > std::pair(targets[b].size(), sources[b].size());
+    return std::pair(targets[a], sources[a]) > std::pair(targets[b], sources[b]);
   });
   std::vector<std::vector<std::size_t>> batches;
   std::size_t source = 0;  // longest source of the batch
   for (const std::size_t row : order) {
-    source = std::max(source, sources[row].size());
+    source = std::max(source, sources[row]);
     if (!batches.empty()) {
       const std::size_t rows = batches.back().size();
-      const std::size_t target = targets[batches.back().front()].size();
+      const std::size_t target = targets[batches.back().front()];
       if (rows < static_cast<std::size_t>(max_rows) && (rows + 1) * numbers(source, target) <= kMaxNumbers) {
         batches.back().push_back(row);
         continue;
       }
     }
-    source = sources[row].size();
+    source = sources[row];
     batches.push_back({row});
   }
   return batches;

@@ -31,7 +31,7 @@ class TeacherForcing {
 
   // Run the decoder on sources and their translations (without bos), none of them empty. `take` is called with the
   // index and output of each translation, in the order of computation. `cross`: also return cross-attention.
-  virtual void read(const std::vector<Ids>& sources, const std::vector<Ids>& targets, bool cross,
+  virtual void read(const std::vector<EncoderInput>& sources, const std::vector<Ids>& targets, bool cross,
                     const std::function<void(std::size_t, Reading)>& take) const = 0;
 
   // Compute the encoder output `[source ids, d_model]` of each source, in the same way.
@@ -48,10 +48,11 @@ void check_has(const Bundle& bundle, const Manifest& manifest, const std::string
 std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const Manifest& manifest,
                                                      const Engine& engine, int threads);
 
-// Group rows of similar length in batches, the longest targets first. A batch has up to `max_rows` rows. `numbers`
-// returns how many values a row of given source and target length needs; their total is also limited.
-std::vector<std::vector<std::size_t>> batches_of(const std::vector<Ids>& sources, const std::vector<Ids>& targets,
-                                                 std::int64_t max_rows,
+// Group rows of similar length in batches, the longest targets first, by the lengths of sources and targets. A batch has
+// up to `max_rows` rows. `numbers` returns how many values a row of given source and target length needs; their total
+// is also limited.
+std::vector<std::vector<std::size_t>> batches_of(const std::vector<std::size_t>& sources,
+                                                 const std::vector<std::size_t>& targets, std::int64_t max_rows,
                                                  const std::function<std::size_t(std::size_t, std::size_t)>& numbers);
 
 }  // namespace txport::core

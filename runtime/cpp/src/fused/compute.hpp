@@ -45,7 +45,8 @@ inline CacheShape source_shape(const Model& model, std::size_t positions) {
 
 // A sentence to encode; `cross` gets cross-attention's keys and values, for `length` positions.
 struct Source {
-  const std::int64_t* ids;
+  const std::int64_t* ids;  // null for a model that reads vectors
+  const float* features;    // [length, Model::features]; null for a model that reads ids
   std::size_t length;
   std::byte* cross;
 };

@@ -1,5 +1,7 @@
 // The encoder over some sentences at once, without padding: rows are their tokens.
 
+#include <algorithm>
+
 #include "fused/attention-inl.hpp"
 #include "fused/norm-inl.hpp"
 
@@ -31,14 +33,17 @@ class Encoder {
   }
 
   void Run() {
-    for (std::size_t i = 0; i < rows_; ++i) {
-      const SourceToken& at = own_.tokens[i];
-      const auto id = static_cast<std::size_t>(job_.sources[at.sentence].ids[at.position]);
-      Embed(m_, m_.source, id, at.position, own_.x + i * m_.width);
+    if (m_.features > 0) {
+      ReadFeatures();
+    } else {
+      for (std::size_t i = 0; i < rows_; ++i) {
+        const SourceToken& at = own_.tokens[i];
+        const auto id = static_cast<std::size_t>(job_.sources[at.sentence].ids[at.position]);
+        Embed(m_, m_.source, id, at.position, own_.x + i * m_.width);
+      }
     }
     for (std::size_t l = 0; l < m_.encoder.size(); ++l) Layer(l);
-    const float* delta = m_.encoder.empty() ? nullptr : delta_;
-    Input memory = AddNorm(m_, m_.encoder_norms.back(), rows_, delta, own_, m_.encoder_final).Part(crossed_);
+    Input memory = Memory().Part(crossed_);
     for (std::size_t l = 0; l < m_.decoder.size(); ++l) Cross(l, memory);
   }
 
@@ -58,6 +63,26 @@ class Encoder {
   float* delta_ = nullptr;
   float* hidden_ = nullptr;
   float* gate_ = nullptr;
+
+  // The vectors of this thread's rows, projected into the residual stream unless they are states already.
+  void ReadFeatures() {
+    const std::size_t width = padded(m_.features);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      const SourceToken& at = own_.tokens[i];
+      const float* from = job_.sources[at.sentence].features + at.position * m_.features;
+      float* to = own_.features + i * width;
+      std::fill(std::copy_n(from, m_.features, to), to + width, 0.0F);
+    }
+    if (m_.encoder.empty()) return;
+    Product({own_, own_.features, rows_, width}, m_.feature_projection, Member{}, own_.x);
+    for (std::size_t i = 0; i < rows_; ++i) Place(m_, m_.source, own_.tokens[i].position, own_.x + i * m_.width);
+  }
+
+  // What the keys and values of cross-attention are made of.
+  Input Memory() {
+    if (m_.encoder.empty()) return {own_, own_.features, rows_, padded(m_.features)};
+    return AddNorm(m_, m_.encoder_norms.back(), rows_, delta_, own_, m_.encoder_final);
+  }
 
   // Threads that have tokens of their own wait for each other once a layer, for keys and values, and layers take turns
   // with two caches. Threads with columns of their own do after each product.

@@ -71,18 +71,16 @@ class FusedEngine : public Engine {
   }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
-    const fused::Model& model = shared_->model;
     const std::size_t width = input_ids.size() / source_lengths.size();
-    std::vector<Source> sources;
-    const auto memory = std::make_shared<FusedMemory>();
-    for (const std::int64_t each : source_lengths) {
-      const auto length = static_cast<std::size_t>(each);
-      const auto block = std::make_shared<fused::Block>(fused::cache_shape(model, length).bytes());
-      sources.push_back({input_ids.data() + sources.size() * width, length, block->data()});
-      memory->sentences.push_back({length, std::shared_ptr<std::byte>(block, block->data())});
-    }
-    encode_all(sources);
-    return memory;
+    return encoded(source_lengths,
+                   [&](Source& source, std::size_t row) { source.ids = input_ids.data() + row * width; });
+  }
+
+  std::shared_ptr<const Memory> encode_features(const std::vector<float>& features,
+                                                const Ids& source_lengths) const override {
+    const std::size_t width = features.size() / source_lengths.size();
+    return encoded(source_lengths,
+                   [&](Source& source, std::size_t row) { source.features = features.data() + row * width; });
   }
 
   std::unique_ptr<DecoderState> allocate(std::size_t rows, std::int64_t source, std::int64_t target,
@@ -93,6 +91,22 @@ class FusedEngine : public Engine {
  private:
   const std::shared_ptr<Shared> shared_;
   const std::string name_;
+
+  // `fill` gives the source of a row its ids or vectors.
+  template <class Fill>
+  std::shared_ptr<const Memory> encoded(const Ids& source_lengths, const Fill& fill) const {
+    std::vector<Source> sources;
+    const auto memory = std::make_shared<FusedMemory>();
+    for (const std::int64_t each : source_lengths) {
+      const auto length = static_cast<std::size_t>(each);
+      const auto block = std::make_shared<fused::Block>(fused::cache_shape(shared_->model, length).bytes());
+      sources.push_back({nullptr, nullptr, length, block->data()});
+      fill(sources.back(), sources.size() - 1);
+      memory->sentences.push_back({length, std::shared_ptr<std::byte>(block, block->data())});
+    }
+    encode_all(sources);
+    return memory;
+  }
 
   // Threads take groups of their own if there are enough, or else share the tokens of each.
   void encode_all(const std::vector<Source>& sources) const {

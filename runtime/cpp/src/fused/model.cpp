@@ -182,6 +182,7 @@ Model::Model(const ModelFile& file, Team& team)
       heads{size_of(file.sizes.heads), size_of(file.sizes.head_dim)},
       all(heads.count * heads.width()),
       vocabulary(size_of(file.sizes.target_vocabulary)),
+      features(size_of(file.sizes.feature_size.value_or(0))),
       epsilon(static_cast<float>(file.parameters.architecture.layer_norm_epsilon)),
       embedding_scale(static_cast<float>(file.parameters.architecture.embedding_scale)),
       norm_first(file.parameters.architecture.norm == "pre"),
@@ -192,14 +193,17 @@ Model::Model(const ModelFile& file, Team& team)
   if (file.data == nullptr) mapped.emplace(file.weights, size_of(file.bytes));
   const Tensors tensors(file, mapped ? mapped->data() : file.data.get());
   const std::size_t count = size_of(file.sizes.encoder_heads);
-  encoder_heads = {count, tensors["encoder.0.attention.query.weight"].rows / count};
+  encoder_heads = heads;
+  if (!encoder.empty()) encoder_heads = {count, tensors["encoder.0.attention.query.weight"].rows / count};
   encoder_all = encoder_heads.count * encoder_heads.width();
   int8_caches =
       file.precision == "int8" && std::max({size_of(file.limits.source), size_of(file.limits.target),
                                             size_of(file.sizes.head_dim), encoder_heads.size}) <= kMaxInt8Inputs;
   const std::string target_tokens = "target_embedding.tokens.weight";
   const std::string source_tokens = "source_embedding.tokens.weight";
+  const std::string feature_layer = "source_embedding.projection";
   Plans plans(file, tensors);
+  if (tensors.has(feature_layer + ".weight")) plans.whole(feature_projection, feature_layer);
   for (std::size_t i = 0; i < encoder.size(); ++i) {
     const std::string name = "encoder." + std::to_string(i);
     plans.to_heads(encoder[i].query_key_value, encoder_heads, name + ".attention.", {"query", "key", "value"});
@@ -228,9 +232,14 @@ Model::Model(const ModelFile& file, Team& team)
   matrices_ = plans.pack(team);
   if (tied) target.tokens = projection;
   if (!tensors.has(source_tokens)) source.tokens = target.tokens;
-  gated = encoder.front().gate.panels + decoder.front().gate.panels > 0;
-  for (const EncoderLayer& layer : encoder) ffn = std::max(ffn, layer.inner.outputs());
-  for (const DecoderLayer& layer : decoder) ffn = std::max(ffn, layer.inner.outputs());
+  for (const EncoderLayer& layer : encoder) {
+    ffn = std::max(ffn, layer.inner.outputs());
+    gated = gated || layer.gate.panels > 0;
+  }
+  for (const DecoderLayer& layer : decoder) {
+    ffn = std::max(ffn, layer.inner.outputs());
+    gated = gated || layer.gate.panels > 0;
+  }
   // Packed in this order. A step reads few panels of a float32 projection, and of the rest all but the smaller part
   // that makes cross-attention's keys and values.
   const std::uint8_t* end = projection.panel(projection.int8() ? projection.panels : 0);

@@ -72,6 +72,7 @@ struct Model {
   std::size_t encoder_all = 0;  // heads, padded
   std::size_t all;
   std::size_t vocabulary;       // of the target
+  std::size_t features = 0;     // numbers of a feature vector; 0: the model reads ids
   std::size_t step_bytes;       // weights of the decoder, which a step reads
   std::size_t layer_bytes = 0;  // weights of a layer of the encoder
   float epsilon;                // of the norms
@@ -80,6 +81,7 @@ struct Model {
   bool gated = false;        // feed-forward layers (Shazeer 2020)
   bool int8_caches = false;  // keys and values are int8, else float32
   Activation activation;
+  Matrix feature_projection;  // of vectors; none if they are the states of another encoder
   Embedding source, target;
   PositionBias encoder_bias, decoder_bias;
   Rotation encoder_rotation, decoder_rotation;

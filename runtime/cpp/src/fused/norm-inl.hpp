@@ -48,6 +48,15 @@ HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_
   if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
+// x [width], a projected vector: adds the position, then applies the norm of embeddings.
+HWY_INLINE void Place(const Model& model, const Embedding& embedding, std::size_t position, float* x) {
+  const float* at = embedding.positions.data() + position * embedding.next;
+  for (std::size_t i = 0; i < model.width; i += kLanes) {
+    hn::Store(hn::Add(hn::Load(df, x + i), hn::LoadU(df, at + i)), df, x + i);
+  }
+  if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
+}
+
 // "Add & Norm" (Vaswani et al. 2017, figure 1), between two sublayers: x += delta, a norm. Pre-norm keeps the sum in
 // x, post-norm what is normed. After the last sublayer there may be a second norm.
 HWY_INLINE Input AddNorm(const Model& model, const Norm& norm, std::size_t rows, const float* delta,

@@ -19,6 +19,8 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
   cursor.take(own.x, rows * model.width);
   own.normed = own.x;
   if (model.norm_first) cursor.take(own.normed, rows * model.width);
+  const std::size_t features = padded(model.features);
+  cursor.take(own.features, rows * features);
   const std::size_t heads = std::max(model.encoder_heads.count, model.heads.count);
   const std::size_t all = std::max(model.encoder_all, model.all);
   cursor.take(own.heads, rows * 3 * all);
@@ -29,7 +31,7 @@ void lay_out(OwnBuffers& own, const Model& model, const WorkspaceSize& size, Cur
   cursor.take(own.attention_scale, kQueries * heads);
   cursor.take(own.zeros, most);
   cursor.take(own.ones, most);
-  cursor.take(own.quantised, rows * std::max({model.width, all, model.ffn}));
+  cursor.take(own.quantised, rows * std::max({model.width, all, model.ffn, features}));
   cursor.take(own.scale, rows);
   cursor.take(own.logits, rows * kLogits);
   cursor.take(own.norm, rows);

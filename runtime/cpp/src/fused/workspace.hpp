@@ -69,6 +69,7 @@ struct ActiveRow {
 struct OwnBuffers {
   float* x = nullptr;                // [rows, d] the residual stream
   float* normed = nullptr;           // [rows, d] what LayerNorm makes of it; with post-norm x itself
+  float* features = nullptr;         // [rows, numbers of a vector], of a model that reads vectors
   float* heads = nullptr;            // [rows, 3 * all heads] queries, keys and values
   float* delta = nullptr;            // [rows, d] what attention adds to x, if each thread makes it for itself
   float* scores = nullptr;           // [kQueries, heads, positions]

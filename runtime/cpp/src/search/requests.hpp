@@ -25,13 +25,17 @@ struct Request {
   Search search = {};     // search settings; the same for all requests of one scheduler
   // Allowed target ids, ascending; null if the search has no shortlist.
   std::shared_ptr<const Ids> words = nullptr;
+  std::shared_ptr<const FloatMatrix> vectors = nullptr;  // instead of source ids, of a model that reads vectors
 
   // Check the request. Throws InputError: the source is empty or longer than the engine supports, or a length is not
   // positive.
   void check(const Limits& limits) const;
   // Return the maximum number of target tokens on an engine with these limits, including eos.
   std::int64_t limit(const Limits& limits) const;
-  std::int64_t source_length() const { return static_cast<std::int64_t>(source_ids.size()); }
+  EncoderInput source() const { return {source_ids, vectors}; }
+  std::int64_t source_length() const {
+    return static_cast<std::int64_t>(vectors != nullptr ? vectors->rows : source_ids.size());
+  }
   // Return whether a rule may change tokens after the prefix, so that the host must process each step.
   bool ruled() const { return min_length > 0 || search.rules.change_scores(); }
 };

@@ -154,15 +154,29 @@ class Batch {
     Ids lengths;
     lengths.reserve(group.size());
     for (const Scheduler::Entry& entry : group) lengths.push_back(entry.request.source_length());
+    const auto memory = encoded(group, lengths);
+    for (std::size_t row = 0; row < group.size(); ++row) encoded_.push_back({std::move(group[row]), memory, row});
+    return true;
+  }
+
+  std::shared_ptr<const Memory> encoded(const std::vector<Scheduler::Entry>& group, const Ids& lengths) const {
     const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+    const auto& first = group.front().request.vectors;
+    if (first != nullptr) {
+      std::vector<float> features(group.size() * longest * first->columns);
+      for (std::size_t row = 0; row < group.size(); ++row) {
+        const std::vector<float>& source = group[row].request.vectors->values;
+        const auto at = static_cast<std::ptrdiff_t>(row * longest * first->columns);
+        std::copy(source.begin(), source.end(), features.begin() + at);
+      }
+      return engine_.encode_features(features, lengths);
+    }
     Ids ids(group.size() * longest, engine_.tokens().pad);
     for (std::size_t row = 0; row < group.size(); ++row) {
       const Ids& source = group[row].request.source_ids;
       std::copy(source.begin(), source.end(), ids.begin() + static_cast<std::ptrdiff_t>(row * longest));
     }
-    const auto memory = engine_.encode(ids, lengths);
-    for (std::size_t row = 0; row < group.size(); ++row) encoded_.push_back({std::move(group[row]), memory, row});
-    return true;
+    return engine_.encode(ids, lengths);
   }
 
   // Return a new state. If memory does not suffice, the error contains the largest batch that fits.

@@ -53,6 +53,14 @@ Ids align_tokens(const FloatMatrix& attention, const std::vector<std::size_t>& c
   return tokens;
 }
 
+std::vector<double> times_of(const Ids& tokens, double rate) {
+  std::vector<double> times;
+  for (const std::int64_t token : tokens) {
+    times.push_back(token == kNotAligned ? static_cast<double>(kNotAligned) : static_cast<double>(token) / rate);
+  }
+  return times;
+}
+
 std::vector<Span> words_of(std::string_view text) {
   std::vector<Span> words;
   std::optional<std::size_t> start;

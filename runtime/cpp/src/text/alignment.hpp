@@ -49,6 +49,9 @@ struct Alignment {
   std::vector<Span> target_words;
   std::vector<WordPair> words;  // each pair once, sorted
   std::string pharaoh;          // these pairs in Pharaoh format: "0-0 1-2", source first
+  // For a model that reads vectors at a known rate, the time in seconds at which the vector of each id begins;
+  // kNotAligned for ids without a vector.
+  std::vector<double> times;
 };
 
 // Return the average attention `[targets, sources]` of the given (layer, head) pairs. An empty list selects all heads
@@ -59,6 +62,9 @@ FloatMatrix averaged(const CrossAttention& cross, const std::vector<std::pair<st
 // are not `aligned` get kNotAligned, as do all rows if there are no candidates.
 Ids align_tokens(const FloatMatrix& attention, const std::vector<std::size_t>& candidates,
                  const std::vector<bool>& aligned);
+
+// Return the seconds at which the vectors `tokens` begin, with `rate` vectors per second; kNotAligned for none.
+std::vector<double> times_of(const Ids& tokens, double rate);
 
 // Return the byte ranges of the words of a UTF-8 text.
 std::vector<Span> words_of(std::string_view text);

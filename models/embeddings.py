@@ -1,0 +1,90 @@
+"""Inputs of the encoder and decoder: embedded tokens or projected feature vectors, with their positions.
+
+Shapes: b batch, s source, d d_model, f feature_size.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from txport.models.config import Config
+from txport.models.norms import NoNorm, new_norm
+from txport.models.positions import sinusoids
+
+
+class InputLayer(nn.Module):
+    """Adds the position, unless that is relative or rotary, then applies an optional norm, then dropout.
+
+    Args:
+        config: of the model.
+        length: number of positions of a learned table or, at first, of sinusoids.
+    """
+
+    def __init__(self, config: Config, length: int) -> None:
+        super().__init__()
+        self.norm = new_norm(config) if config.embedding_norm else NoNorm()
+        self.dropout = nn.Dropout(config.dropout)
+        self.positions: Tensor | None
+        size = length, config.d_model
+        if config.positions == "learned":
+            self.positions = nn.Parameter(torch.empty(size))
+        else:
+            table = sinusoids(*size) if config.positions == "sinusoidal" else None
+            self.register_buffer("positions", table, persistent=False)
+
+    def placed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x `[..., d]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
+        if self.positions is not None:
+            x = x + self.positions[positions]
+        return self.dropout(self.norm(x))  # type: ignore[no-any-return]
+
+    def lengthen(self, length: int) -> None:
+        """Extend sinusoids to at least `length` positions; learned positions do not change."""
+        table = self.positions
+        if table is not None and len(table) < length and not isinstance(table, nn.Parameter):
+            self.positions = sinusoids(length, table.shape[1]).to(table)
+
+
+class Embedding(InputLayer):
+    """Token embedding with positions."""
+
+    def __init__(self, config: Config, tokens: nn.Embedding, length: int) -> None:
+        super().__init__(config, length)
+        self.tokens = tokens
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
+        return self.placed(self.tokens(ids) * self.scale, positions)
+
+
+class FeatureProjection(InputLayer):
+    """Linear projection of feature vectors, such as the frames of a spectrogram, with positions."""
+
+    def __init__(self, config: Config, length: int) -> None:
+        super().__init__(config, length)
+        assert config.feature_size is not None
+        self.projection = nn.Linear(config.feature_size, config.d_model)
+
+    def forward(self, features: Tensor, positions: Tensor) -> Tensor:
+        """features `[b, s, f]` at positions int64 `[s]` -> `[b, s, d]`."""
+        return self.placed(self.projection(features), positions)
+
+
+def source_layer(config: Config) -> InputLayer | None:
+    """Return the input layer of the encoder; None for a model without an encoder, which reads encoder states."""
+    if config.reads_states:
+        return None
+    length = config.max_source_positions or config.max_positions
+    if config.source == "features":
+        return FeatureProjection(config, length)
+    return Embedding(config, nn.Embedding(config.source_vocabulary, config.d_model), length)
+
+
+def target_layer(config: Config, source: InputLayer | None) -> Embedding:
+    """Return the input layer of the decoder. It shares the tokens of `source` if `share_embeddings` is set."""
+    if config.share_embeddings and isinstance(source, Embedding):
+        tokens = source.tokens
+    else:
+        tokens = nn.Embedding(config.target_vocabulary, config.d_model)
+    return Embedding(config, tokens, config.max_positions)

@@ -1,0 +1,183 @@
+"""Decoders of Hugging Face models for speech and images: their encoder stays outside, and its states are the input.
+
+TrOCR (Li et al. 2021, arXiv:2109.10282), Donut (Kim et al. 2022, arXiv:2111.15664) and Nougat (Blecher et al. 2023,
+arXiv:2308.13418) are vision encoders before a decoder of BART's family, and Whisper (Radford et al. 2022,
+arXiv:2212.04356) has a pre-norm decoder without key biases. The checkpoint reads the encoder's last hidden states.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from txport.models.config import Config
+from txport.models.importers.huggingface import ACTIVATIONS, HuggingFaceModel
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
+from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers
+from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles
+from txport.runtime.errors import CheckpointError, InputError
+
+_DECODERS = ("trocr", "mbart", "bart")
+_BRIDGE = "enc_to_dec_proj"
+_UNK = 3  # of BART's vocabularies
+# The encoder of Whisper makes 1,500 states of 30 seconds.
+_WHISPER_RATE = 50.0
+
+
+def import_vision(directory: Path, options: ImportOptions) -> Imported:
+    """Understand the decoder of a directory that VisionEncoderDecoderModel wrote.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+    """
+    model = HuggingFaceModel(directory, options.adapter)
+    decoder = model.get("decoder", kind=dict)
+    kind = decoder.get("model_type")
+    if kind not in _DECODERS:
+        raise CheckpointError(
+            f"{model.file}: decoder.model_type {kind!r} is not supported: there are {', '.join(_DECODERS)}"
+        )
+    own = {name: value for name, value in model.fields.items() if name.endswith("_token_id") and value is not None}
+    model.fields = {**decoder, **own}
+    model.refuse({"use_learned_position_embeddings": (True, None)})
+    pre_norm = kind == "mbart"
+    embedding_norm = model.get("layernorm_embedding", True, bool)
+    prefix = "decoder.model.decoder"
+    norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
+    head = {"trocr": "decoder.output_projection.weight"}.get(kind, "decoder.lm_head.weight")
+    positions = model.get("max_position_embeddings", kind=int)
+    ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, unk_id=_UNK, **norms)
+    if embedding_norm:
+        model.plan.affine("target_embedding.norm", f"{prefix}.layernorm_embedding")
+    if pre_norm:
+        model.plan.affine("decoder_norm", f"{prefix}.layer_norm")
+    _fold_bridge(model, ours)
+    forced = model.forced_start(ours.target_vocabulary)
+    return _imported("vision", model, ours, _tokenizer(model, ours, options, forced))
+
+
+def import_whisper(directory: Path, options: ImportOptions) -> Imported:
+    """Understand the decoder of a directory that WhisperForConditionalGeneration wrote.
+
+    Raises:
+        CheckpointError: something is missing, damaged or not supported.
+        InputError: a language that the model does not have.
+    """
+    model = HuggingFaceModel(directory, options.adapter)
+    positions = model.get("max_target_positions", kind=int)
+    sizes = {"max_positions": positions, "max_source_positions": model.get("max_source_positions", kind=int)}
+    ours = _decoder(
+        model,
+        f"{model.prefix}decoder",
+        "proj_out.weight",
+        norm="pre",
+        frame_rate=_WHISPER_RATE,
+        unk_id=model.token("unk_token_id", "eos_token_id"),
+        **sizes,
+    )
+    model.plan.affine("decoder_norm", f"{model.prefix}decoder.layer_norm")
+    return _imported("whisper", model, ours, _tokenizer(model, ours, options, _task(model, options)))
+
+
+def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0, **fields: Any) -> Config:
+    """Map embedding, positions, layers and projection of a decoder, and return our config.
+
+    Args:
+        model: with the fields of the decoder.
+        prefix: of the names of the decoder's tensors.
+        head: name of the projection; it may be missing where it is tied.
+        first: row of the first position in their table.
+        fields: of our config, besides those of all of these models.
+    """
+    plan = model.plan
+    table = f"{prefix}.embed_tokens.weight"
+    vocabulary = model.get("vocab_size", kind=int)
+    model.check_rows(table, plan.stored(table).shape[0], "vocab_size", vocabulary)
+    tied = not plan.has(head) or plan.same(table, head)
+    plan.take("target_embedding.tokens.weight", table)
+    plan.take(
+        "target_embedding.positions", f"{prefix}.embed_positions.weight", first=first, rows=fields["max_positions"]
+    )
+    if not tied:
+        plan.take("projection.weight", head)
+    plan.ignore(*(name for name in plan.theirs if name.startswith(("encoder.", "model.encoder."))))
+    states = f"{_BRIDGE}.weight"
+    if not plan.has(states):
+        states = f"{prefix}.layers.0.encoder_attn.k_proj.weight"
+    config = model.config_of(
+        source="features",
+        feature_size=plan.stored(states).shape[1],
+        encoder_layers=0,
+        decoder_layers=model.get("decoder_layers", kind=int),
+        d_model=plan.stored(table).shape[1],
+        heads=model.get("decoder_attention_heads", kind=int),
+        ffn=model.get("decoder_ffn_dim", kind=int),
+        activation=model.activation("activation_function", ACTIVATIONS),
+        scale_embedding=model.get("scale_embedding", False, bool),
+        positions="learned",
+        tie_projection=tied,
+        target_vocabulary=vocabulary,
+        **fields,
+    )
+    map_layers(plan, config, FAIRSEQ, prefix.removesuffix("decoder"))
+    return config
+
+
+def _fold_bridge(model: HuggingFaceModel, config: Config) -> None:
+    """Fold the projection between encoder and decoder, if there is one, into cross-attention's keys and values."""
+    plan = model.plan
+    if not plan.has(f"{_BRIDGE}.weight"):
+        return
+    weight, bias = (plan.stored(f"{_BRIDGE}.{part}").whole().float() for part in ("weight", "bias"))
+    for layer in range(config.decoder_layers):
+        for part in ("key", "value"):
+            name = f"decoder.{layer}.cross_attention.{part}"
+            before = plan.parts[f"{name}.weight"]
+            matrix = before.read(0, before.shape[0]).float()
+            shift = plan.parts[f"{name}.bias"].read(0, before.shape[0]).float()
+            plan.put(f"{name}.weight", torch.mm(matrix, weight), before.origin)
+            plan.put(f"{name}.bias", torch.mv(matrix, bias) + shift, before.origin)
+
+
+def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
+    """Return the ids that Whisper's answers begin with: language, task and, without timestamps, their token.
+
+    Raises:
+        InputError: the model does not have the language.
+    """
+    if options.source_language is None:
+        forced = model.generation("forced_decoder_ids") or ()
+        return tuple(token for _, token in sorted(forced) if isinstance(token, int))
+    languages = model.generation("lang_to_id") or {}
+    name = f"<|{options.source_language}|>"
+    if name not in languages:
+        known = ", ".join(sorted(each.strip("<|>") for each in languages)) or "none"
+        raise InputError(f"--source-language {options.source_language} is not one of this model: there are {known}")
+    last = model.generation("no_timestamps_token_id")
+    tasks = model.generation("task_to_id") or {}
+    return tuple(each for each in (languages[name], tasks.get("transcribe"), last) if isinstance(each, int))
+
+
+def _tokenizer(
+    model: HuggingFaceModel, ours: Config, options: ImportOptions, prefix: tuple[int, ...]
+) -> TokenizerParts:
+    if not options.tokenizer:
+        return TokenizerParts(TokenizerDescription("none", None, None, (), (), prefix, None))
+    if not any((model.directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        raise CheckpointError(
+            f"{model.directory} has no tokenizer.json: save its tokenizer there, or give --no-tokenizer"
+        )
+    data = byte_level_tokenizer(model.directory, ours.target_vocabulary)
+    names = TokenizerFiles("tokenizer/tokenizer.json", None)
+    description = TokenizerDescription("tokenizers", names, names, (), (ours.eos_id,), prefix, None)
+    return TokenizerParts(description, {"tokenizer.json": data})
+
+
+def _imported(kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts) -> Imported:
+    model.plan.check(ours)
+    model.notes.append(
+        f"the input is the last hidden state of the model's own encoder, [states, {ours.feature_size}]: run that with "
+        "the library of your choice"
+    )
+    generation = model.generation_settings(ours.target_vocabulary, banned=False)
+    return Imported(kind, ours, model.plan, tokenizer, model.notes, generation)

@@ -1,0 +1,78 @@
+"""Files of feature vectors: .npz archives with one array of all vectors, the length of each source, and its text."""
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from txport.runtime.errors import InputError
+from txport.runtime.files import new_file
+
+Vectors = npt.NDArray[np.float32]
+
+LAYOUT = "'features' [vectors, size], 'lengths' [sources] and perhaps 'texts' [sources]"
+
+
+@dataclass(frozen=True)
+class FeatureFile:
+    """Sources of vectors, float32 `[vectors, size]` each, and their texts; no texts if the file has none."""
+
+    arrays: list[Vectors]
+    texts: list[str]
+
+
+def read_features(file: Path, size: int | None = None) -> FeatureFile:
+    """Read an .npz archive of vectors. Nothing is unpickled.
+
+    Args:
+        file: with the arrays of `LAYOUT`; numbers of any real type, texts as an array of strings.
+        size: numbers of a vector; None for any.
+
+    Raises:
+        InputError: it cannot be read, lacks an array, or has arrays that do not fit.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files if name in ("features", "lengths", "texts")}
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file} is not an .npz archive of {LAYOUT} ({error})") from None
+    if fault := _fault(found, size):
+        raise InputError(f"{file} {fault}: give {LAYOUT}")
+    vectors = found["features"].astype(np.float32)
+    ends = np.cumsum(found["lengths"])
+    arrays = [vectors[end - length : end] for end, length in zip(ends.tolist(), found["lengths"].tolist(), strict=True)]
+    return FeatureFile(arrays, [" ".join(str(text).split()) for text in found.get("texts", ())])
+
+
+def write_features(file: Path, arrays: Sequence[Vectors], texts: Sequence[str] = ()) -> None:
+    """Write an archive that `read_features` reads; the file appears when it is complete."""
+    members = {"features": np.concatenate(list(arrays)), "lengths": np.array([len(each) for each in arrays])}
+    if texts:
+        members["texts"] = np.array(list(texts))
+    with new_file(file) as output:
+        np.savez(output, **members)  # type: ignore[arg-type]
+
+
+def _fault(found: dict[str, npt.NDArray[np.generic]], size: int | None) -> str:
+    """Return what is wrong with the arrays of a file; empty if nothing is."""
+    for name in ("features", "lengths"):
+        if name not in found:
+            return f"has no array {name!r}"
+    features, lengths, texts = found["features"], found["lengths"], found.get("texts")
+    if features.ndim != 2 or features.dtype.kind not in "fiu":
+        return f"has 'features' of {features.dtype} and the shape {list(features.shape)}"
+    if size is not None and features.shape[1] != size:
+        return f"has vectors of {features.shape[1]} numbers, but the model reads {size}"
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths) or int(lengths.min()) < 1:
+        return "has 'lengths' that are not a list of positive whole numbers"
+    if int(lengths.sum()) != len(features):
+        return f"has {len(features)} vectors, but lengths of {int(lengths.sum())}"
+    if not np.isfinite(features).all():
+        return "has NaN or infinity among its vectors"
+    if texts is not None and (texts.ndim != 1 or texts.dtype.kind != "U" or len(texts) != len(lengths)):
+        return f"has 'texts' that are not one string for each of {len(lengths)} sources"
+    return ""

@@ -1,0 +1,52 @@
+"""Small models that read feature vectors, and vectors for them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from txport.models.checkpoint import save_checkpoint
+from txport.models.config import preset
+from txport.models.transformer import Transformer
+
+SIZE = 10  # numbers of a vector: no multiple of what processors multiply at once
+STATES = {"encoder_layers": 0, "feature_size": 24}  # states that are narrower than the model
+KINDS: dict[str, dict[str, Any]] = {
+    "post": {"frame_rate": 50.0},
+    "pre": {"norm": "pre", "positions": "learned", "max_source_positions": 50, "embedding_norm": True},
+    "relative": {"norm": "pre", "norm_kind": "rms", "positions": "relative", "attention_bias": False},
+    "rotary": {"norm": "pre", "positions": "rotary"},
+    "states": {**STATES, "norm": "pre", "positions": "learned", "max_source_positions": 50, "frame_rate": 50.0},
+    "wide_states": {"encoder_layers": 0, "feature_size": 80, "norm": "post"},
+    "relative_states": {**STATES, "norm": "pre", "positions": "relative"},
+    "rotary_states": {**STATES, "norm": "pre", "positions": "rotary"},
+}
+
+
+def feature_model(seed: int = 0, **options: Any) -> Transformer:
+    """A model whose every parameter is random, and whose answers are of many tokens."""
+    sizes = {"d_model": 32, "heads": 4, "ffn": 48, "target_vocabulary": 40, "max_positions": 24}
+    settings = {"source": "features", "feature_size": SIZE, "tie_projection": False, **sizes, **options}
+    model = Transformer(preset("tiny", **settings))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = 0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
+            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def feature_checkpoint(directory: Path, **options: Any) -> Transformer:
+    """Save such a model, and return it."""
+    model = feature_model(**options)
+    save_checkpoint(directory, model, None, [], {})
+    return model
+
+
+def vectors(lengths: Sequence[int], size: int, seed: int = 0) -> list[npt.NDArray[np.float32]]:
+    """Random sources of these lengths."""
+    random = np.random.default_rng(seed)
+    return [random.standard_normal((length, size), np.float32) for length in lengths]

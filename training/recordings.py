@@ -1,0 +1,94 @@
+"""Sources of feature vectors in a corpus, and the files that they come from: .npz archives and Parquet."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from txport.runtime.errors import InputError
+from txport.runtime.features import Vectors, read_features
+from txport.runtime.libraries import needs
+
+
+class Recording(str):
+    """Name of a source, with its vectors, float32 `[vectors, size]`: the source of a pair where others have a text."""
+
+    __slots__ = ("vectors",)
+    vectors: Vectors
+
+    def __new__(cls, name: str, vectors: Vectors) -> "Recording":
+        recording = super().__new__(cls, name)
+        recording.vectors = vectors
+        return recording
+
+
+def read_recordings(file: Path, feature_column: str, text_column: str) -> list[tuple[str, str]]:
+    """Read pairs of recordings and texts. Pairs with an empty text are left out.
+
+    Args:
+        file: `.npz` as `txport.runtime.features` has it, or `.parquet`.
+        feature_column: column of Parquet with the vectors, a list of lists of numbers.
+        text_column: column of Parquet with the texts.
+
+    Raises:
+        InputError: it cannot be read, or has no texts, or vectors that do not fit.
+        MissingLibrary: pyarrow is needed and not installed.
+    """
+    if file.suffix == ".parquet":
+        arrays, texts = _parquet(file, feature_column, text_column)
+    else:
+        read = read_features(file)
+        arrays, texts = read.arrays, read.texts
+        if not texts:
+            raise InputError(f"{file} has no array 'texts': give the text of each source")
+    found = enumerate(zip(arrays, texts, strict=True))
+    pairs = [(Recording(f"{file.name}, recording {number}", array), text) for number, (array, text) in found if text]
+    if not pairs:
+        raise InputError(f"{file} holds no source with a text: at least one is needed")
+    return list[tuple[str, str]](pairs)
+
+
+def check_vectors(model: Mapping[str, Any], pairs: Collection[tuple[str, str]]) -> None:
+    """Refuse a corpus with vectors of another size than the `feature_size` of a recipe's model.
+
+    Raises:
+        InputError: the first such recording.
+    """
+    size = model.get("feature_size")
+    for source, _ in pairs if size is not None else ():
+        if isinstance(source, Recording) and source.vectors.shape[1] != size:
+            raise InputError(
+                f"{source} has vectors of {source.vectors.shape[1]} numbers, but model.feature_size is {size}"
+            )
+
+
+def texts_of(pairs: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+    """Return pairs of text only, for a tokenizer: the target stands for a source that is a recording."""
+    if not isinstance(next(iter(pairs), ("", ""))[0], Recording):
+        return pairs
+    return [(target, target) for _, target in pairs]
+
+
+def _parquet(file: Path, feature_column: str, text_column: str) -> tuple[list[Vectors], list[str]]:
+    with needs("corpus"):
+        import pyarrow
+        import pyarrow.parquet
+    try:
+        table = pyarrow.parquet.read_table(file, columns=[feature_column, text_column])
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+    if table.num_columns < 2:
+        raise InputError(f"{file} lacks the column {feature_column!r} or {text_column!r}: name them in the recipe")
+    vectors, texts = (table[name].to_pylist() for name in (feature_column, text_column))
+    arrays = [_vectors(value, f"{file}, row {row}, {feature_column}") for row, value in enumerate(vectors)]
+    return arrays, [" ".join(str(text or "").split()) for text in texts]
+
+
+def _vectors(value: Any, what: str) -> Vectors:
+    try:
+        array = np.array(value, np.float32)
+    except (TypeError, ValueError):
+        array = np.zeros(0, np.float32)
+    if array.ndim != 2 or not array.size or not np.isfinite(array).all():
+        raise InputError(f"{what} is not a list of vectors of one size with finite numbers")
+    return array
