@@ -97,10 +97,11 @@ def _onnxruntime(kind: str, threads: int) -> float:
     import onnxruntime
     from onnx import helper, numpy_helper
 
-    operator, types = "MatMulInteger", (np.uint8, np.int8, np.int32)
+    operator = "MatMulInteger"
+    left, right, product = map(np.dtype, ("uint8", "int8", "int32"))
     if kind == "float32":
-        operator, types = "MatMul", (np.float32, np.float32, np.float32)
-    left, right, product = map(np.dtype, types)
+        operator = "MatMul"
+        left = right = product = np.dtype("float32")
     a = np.ones((SIDE, SIDE), left)
     graph = helper.make_graph(
         [helper.make_node(operator, ["a", "b"], ["c"])],

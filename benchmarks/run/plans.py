@@ -134,7 +134,7 @@ def _torch_peer(kind: Kind, checkpoint: Path, place: Place, python: str | None) 
     else:
         # Where cores are few or shared, one thread is often faster than two that wait for each other.
         fixed = [{"threads": threads} for threads in dict.fromkeys((place.width, "1"))]
-    rows = TEXT_ROWS
+    rows: Sequence[str] = TEXT_ROWS
     if kind == "compile":  # for other sizes, it is compiled again
         rows = TEXT_ROWS[:1]
     settings: Settings = {"fixed": fixed, "text": [{**each, "rows": count} for each in fixed for count in rows]}

@@ -62,8 +62,10 @@ def run_apart(
     name = signal.Signals(number).name if number in set(signal.Signals) else f"exit code {process.exitcode}"
     hints = {"SIGKILL": ", most likely for want of memory: use fewer or smaller buckets, or a smaller --workspace"}
     hints |= dict.fromkeys(_FAULTS, ", in the call that is first in the lines above")
-    kind = BuildCrashed if name in _FAULTS else CheckFailed
-    raise kind(f"the build was ended by {name}{hints.get(name, '')}")
+    message = f"the build was ended by {name}{hints.get(name, '')}"
+    if name in _FAULTS:
+        raise BuildCrashed(message)
+    raise CheckFailed(message)
 
 
 def _listen(

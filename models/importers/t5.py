@@ -91,10 +91,10 @@ def _scaled(model: HuggingFaceModel) -> bool:
 
     Files of transformers 5 have a field for it. In older files it follows from the tie, which version 5 writes for all.
     """
-    tied = model.get("tie_word_embeddings", True, bool)
+    tied: bool = model.get("tie_word_embeddings", True, bool)
     if model.fields.get("model_type") == "mt5":
         return tied and str(model.fields.get("transformers_version", "")).startswith("4.")
-    return model.get("scale_decoder_outputs", tied, bool)
+    return bool(model.get("scale_decoder_outputs", tied, bool))
 
 
 def _layers(plan: ImportPlan, ours: Config) -> None:

@@ -37,7 +37,7 @@ def round_or_not(rng: random.Random, number: int) -> int:
     """Return the number, or a third of the time the number with trailing zeros, as people like to quote them."""
     zeros = rng.randint(0, max(0, len(str(number)) - 1))
     if rng.random() < 0.33:
-        return number // 10**zeros * 10**zeros
+        return int(number // 10**zeros * 10**zeros)
     return number
 
 

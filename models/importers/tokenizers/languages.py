@@ -104,7 +104,7 @@ def default_languages(
 
 def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
     """A language in a field of tokenizer_config.json, perhaps as its token; None if it is none of `languages`."""
-    name = tokenizer_settings(directory).optional(field, str)
+    name: str | None = tokenizer_settings(directory).optional(field, str)
     if name is None or name in languages:
         return name
     known = language_of(name)
