@@ -31,13 +31,13 @@ from txport.training.recipe import (
     TableOptions,
     TokenizerOptions,
 )
-from txport.training.recordings import read_recordings
 from txport.training.spoken import corpus as spoken
 from txport.training.spoken import digits, names
+from txport.training.spoken.recordings import read_recordings
 
 _log = logging.getLogger("txport")
 
-# Source line, or a `txport.training.recordings.Recording`, and target line; neither is empty nor holds a line break.
+# Source line, or a `training.spoken.recordings.Recording`, and target line; neither is empty or has a line break.
 Pair = tuple[str, str]
 # Default number of held-out pairs.
 MAX_HELD_OUT = 1_000

@@ -19,7 +19,7 @@ from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
-from txport.training.recordings import Recording
+from txport.training.spoken.recordings import Recording
 from txport.training.torch_engine import TorchEngine
 
 # Sentences between two reports, of similar lengths: enough to refill a batch some times.

@@ -18,7 +18,7 @@ from txport.runtime.features import Vectors
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import Guide
-from txport.training.recordings import Recording
+from txport.training.spoken.recordings import Recording
 from txport.training.tokenizers import OURS, PAD
 
 Ids = npt.NDArray[np.int32]

@@ -91,7 +91,7 @@ def _order(model: Transformer) -> Tensor | None:
         return torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
     # An imported Marian has its own tables.
     theirs = concatenated_sinusoids(config.max_positions, config.d_model)
-    tables = (model.source_embedding.positions, model.target_embedding.positions)
+    tables = [side.positions for side in (model.source_embedding, model.target_embedding) if side is not None]
     same = all(table is not None and torch.allclose(table, theirs, atol=1e-6) for table in tables)
     if same:
         return torch.arange(config.d_model)
@@ -125,7 +125,8 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
     order = _order(model)
     assert order is not None
     bias = model.projection.bias if config.projection_bias else torch.zeros(config.target_vocabulary)
-    weights = {"model.shared.weight": model.source_embedding.tokens.weight[:, order], "final_logits_bias": bias[None]}
+    shared = model.target_embedding.tokens.weight
+    weights = {"model.shared.weight": shared[:, order], "final_logits_bias": bias[None]}
     tensor: Tensor
     for name, tensor in model.named_parameters():
         *modules, _ = name.split(".")

@@ -1,8 +1,8 @@
 """The generated corpus of spoken digits: log-mel spectrograms, and what was said."""
 
 import numpy as np
-from txport.training.recordings import Recording
 from txport.training.spoken.corpus import Split
+from txport.training.spoken.recordings import Recording
 from txport.training.spoken.speech import WORDS, log_mel, speak
 
 MOST_WORDS = 4

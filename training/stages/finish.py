@@ -10,9 +10,9 @@ import torch
 from txport.models.checkpoint import save_checkpoint
 from txport.runtime.console.words import plural
 from txport.training.evaluation import Scores
-from txport.training.recordings import Recording
 from txport.training.run.decoding import drawn, score_pairs
 from txport.training.run.progress import RunProgress
+from txport.training.spoken.recordings import Recording
 from txport.training.stages.fit import Fitted
 from txport.training.stages.prepare import Run
 from txport.training.torch_engine import TorchEngine

@@ -18,11 +18,11 @@ from txport.training import corpora
 from txport.training.corpora import Corpus
 from txport.training.fitting import fit
 from txport.training.recipe import Recipe, chosen
-from txport.training.recordings import check_vectors, texts_of
 from txport.training.run.directory import RunDirectory
 from txport.training.run.progress import RunProgress
 from txport.training.run.starting import Start, check_fit, freeze
 from txport.training.speed_estimate import SpeedEstimate
+from txport.training.spoken.recordings import check_vectors, texts_of
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
 
 _log = logging.getLogger("txport")

@@ -16,8 +16,8 @@ from txport.training import corpora, evaluation
 from txport.training.examples import Examples
 from txport.training.loop import train
 from txport.training.recipe import FeaturesOptions, from_table, read
-from txport.training.recordings import Recording, read_recordings
 from txport.training.spoken import digits
+from txport.training.spoken.recordings import Recording, read_recordings
 from txport.training.spoken.speech import FRAME_RATE, HOP, MELS, RATE, WINDOW, WORDS, log_mel, speak
 from txport.training.tokenizers import load_tokenizer, train_tokenizer
 from txport.training.torch_engine import TorchEngine

@@ -17,7 +17,7 @@ from txport.runtime.results import Translation
 from txport.runtime.translator import Translator
 
 BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
-BUNDLE = Path(__file__).parents[1] / "data" / "feature_bundle"
+BUNDLE = Path(__file__).parents[2] / "data" / "feature_bundle"
 Vectors = npt.NDArray[np.float32]
 
 pytestmark = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
