@@ -148,7 +148,7 @@ def check_captures(engine: DeviceEngine, bundle: Path, beside: Callable[[], None
         end = time.monotonic() + 20
         while (turns := len(done)) < 4 and time.monotonic() < end:
             while len(done) == turns and other.is_alive():
-                engine._pool._free_idle()
+                engine._pool._free_idle(0)
                 assert wrong_cases(engine, bundle, 1) == []
             assert other.is_alive(), "what is done beside it has failed"
     finally:

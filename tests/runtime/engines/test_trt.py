@@ -260,7 +260,7 @@ def test_the_library_in_memory_keeps_the_rules_of_runs(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="operation not permitted when stream is capturing"):
         device.capture(enqueue)
     enqueue()
-    assert not context.set_optimization_profile_async(0, device.stream) and "profile" in library.messages[-1]
+    assert not context.library.set_optimization_profile_async(0, device.stream) and "profile" in library.messages[-1]
     device.synchronize()
     replay = device.capture(enqueue)
     replay()
@@ -271,7 +271,7 @@ def test_the_library_in_memory_keeps_the_rules_of_runs(tmp_path: Path) -> None:
     replay()
     with pytest.raises(AssertionError, match="captured before the shapes changed"):
         device.synchronize()
-    assert context.set_optimization_profile_async(0, device.stream)
+    assert context.library.set_optimization_profile_async(0, device.stream)
 
 
 def test_engines_that_are_not_what_the_record_says(tmp_path: Path) -> None:
