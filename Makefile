@@ -12,10 +12,9 @@ OLDEST ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10*/bin/python3
 # The tests of the first run export a bundle here; the tests of the runtime without PyTorch use it.
 TEST_BUNDLE := $(CURDIR)/build/test/bundle
 WHEEL = $(wildcard build/dist/txport-*.whl)
-# Tests run side by side, with two workers for each core, because many tests wait for other processes. A worker takes
-# whole files, since fixtures are theirs, in the order of tests/conftest.py.
+# Tests run side by side, one worker a core. Whole files, since fixtures are theirs, in the order of tests/conftest.py.
 WORKERS ?= $(shell nproc)
-SIDE_BY_SIDE = -n $(shell expr 2 '*' $(WORKERS)) --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What is never imported need not be compiled: most of what PyTorch brings along.
 PIP := -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --no-compile

@@ -91,7 +91,7 @@ def test_the_wheel_holds_every_module_and_its_data(built: tuple[list[str], list[
 def test_the_wheel_holds_neither_tests_nor_sources_of_other_languages(built: tuple[list[str], list[str]]) -> None:
     _, wheel = built
     shipped = {Path(name).suffix for name in wheel if name.startswith("txport/")}
-    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".html", ""}
+    assert shipped <= {".py", ".typed", ".toml", ".txt", ".tsv", ".html", ".inc", ""}
     assert [name for name in wheel if not Path(name).suffix and name.startswith("txport/")] == [
         "txport/runtime/cpp/VERSION"
     ]

@@ -39,7 +39,7 @@ def checkpoint_maps(
         if len(made) > config.max_positions:
             raise InputError(
                 f"the translation has {len(made)} tokens, more than the {config.max_positions} that this model "
-                "takes: shorten it"
+                "supports: shorten it"
             )
     lengths = torch.tensor([len(source)]), torch.tensor([len(made)])
     with torch.no_grad():

@@ -167,7 +167,8 @@ Alignment Scorer::alignment(const Sentence& sentence, const Translation& transla
                             const Copies& copies) const {
   Alignment result;
   result.tokens = std::move(tokens);
-  result.source_spans.resize(sentence.request.source_ids.size());
+  if (manifest_.frame_rate) result.times = times_of(result.tokens, *manifest_.frame_rate);
+  result.source_spans.resize(sentence.request.source().size());
   for (std::size_t i = sentence.first; i < sentence.last; ++i) {
     result.source_spans[i] = sentence.spans.at(i - sentence.first);
   }

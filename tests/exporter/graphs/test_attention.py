@@ -19,7 +19,7 @@ from numpy_runner import (
 )
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
-from txport.exporter.graphs.int8 import normalised, to_int8
+from txport.exporter.graphs.int8 import norm_outputs, to_int8
 from txport.models.transformer import Transformer
 from txport.runtime.bundle import interface
 
@@ -155,11 +155,11 @@ def test_int8_scores_as_the_int8_step_does(option: str) -> None:
     model = random_model(**OPTIONS[option])
     encoder, step = graphs_of(model, "ort")
     graphs = attention_graphs_of(model)
-    assert len(normalised(step)) == len(normalised(graphs["decoder"]))
-    assert len(normalised(encoder)) == len(normalised(graphs["encoder_attention"]))
+    assert len(norm_outputs(step)) == len(norm_outputs(graphs["decoder"]))
+    assert len(norm_outputs(encoder)) == len(norm_outputs(graphs["encoder_attention"]))
     for main, other in ((encoder, "encoder_attention"), (step, "decoder")):
         for graph in (main, graphs[other]):
-            to_int8(graph, dict.fromkeys(normalised(graph), 6.0))
+            to_int8(graph, dict.fromkeys(norm_outputs(graph), 6.0))
     for graph in graphs.values():
         assert "DynamicQuantizeLinear" not in {node.op_type for node in graph.graph}
         assert {node.op_type for node in graph.graph} >= {"MatMulIntegerToFloat"}
@@ -187,7 +187,7 @@ def test_they_share_every_weight(option: str, precision: str, tmp_path: Path) ->
             if precision == "float16":
                 to_float16(graph, ending(graph))
             if precision == "int8":
-                to_int8(graph, dict.fromkeys(normalised(graph), 6.0))
+                to_int8(graph, dict.fromkeys(norm_outputs(graph), 6.0))
         write_graphs(tmp_path / name, graphs, "0")
     for file in (tmp_path / "without").iterdir():
         assert file.read_bytes() == (tmp_path / "with" / file.name).read_bytes(), file.name

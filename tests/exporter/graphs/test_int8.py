@@ -76,7 +76,8 @@ def test_graphs_are_near_pytorch(option: str) -> None:
         expected = model(source, lengths, target).numpy()
     found = run(NumpyRunner(model, *in_int8(model)), source.numpy(), lengths.numpy(), target.numpy())
     error = float(np.sqrt(np.square(found - expected).mean()))
-    tails = 2 if model.config.feed_forward == "gated" else 1  # products have some values far above the others
+    # Products, and rows that no norm bounds, have some values far above the others.
+    tails = 2 if model.config.feed_forward == "gated" or model.config.norm_kind == "batch" else 1
     assert 0 < error < 0.1 * tails * float(expected.std()), "127 levels a side leave some percent"
 
 

@@ -87,7 +87,7 @@ def test_each_unknown_token_becomes_the_source_token_with_the_most_attention(tra
     import sentencepiece
 
     directory = translator.manifest.tokenizer
-    bundle = Path(str(translator._files))
+    bundle = Path(str(translator._bundle._files))
     assert directory.source is not None and directory.target is not None
     source, target = (
         sentencepiece.SentencePieceProcessor(model_file=str(bundle / each.model))
@@ -144,7 +144,7 @@ def test_bundles_without_the_graph_or_unknown_tokens_are_refused(translator: Tra
     manifest = Manifest.load(TOY)
     settings = {**vars(manifest.generation), "replace_unknowns": True}
     toy = Translator(TOY, "cpu")
-    toy._model = type(toy._model)(manifest.tokens, 50, type(manifest.generation)(**settings))
+    toy._bundle._model = type(toy._bundle._model)(manifest.tokens, 50, type(manifest.generation)(**settings))
     with pytest.raises(BundleError, match="tx-export --with-attention"):
         toy.translate(["the cat"], generation="model")
     kind = vars(translator.manifest.tokenizer) | {"kind": "bytes", "source": None, "target": None}
