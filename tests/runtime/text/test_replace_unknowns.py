@@ -149,6 +149,6 @@ def test_bundles_without_the_graph_or_unknown_tokens_are_refused(translator: Tra
         toy.translate(["the cat"], generation="model")
     kind = vars(translator.manifest.tokenizer) | {"kind": "bytes", "source": None, "target": None}
     described = type(manifest.tokenizer)(**kind)
-    translator._scorer._manifest = type(manifest)(**{**vars(translator.manifest), "tokenizer": described})
+    translator._bundle.scorer._manifest = type(manifest)(**{**vars(translator.manifest), "tokenizer": described})
     with pytest.raises(InputError, match="the tokenizer of this bundle is of the kind 'bytes'"):
         translator.translate(["the cat"], replace_unknowns=True)
