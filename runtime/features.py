@@ -62,7 +62,9 @@ def _fault(found: dict[str, npt.NDArray[np.generic]], size: int | None) -> str:
     for name in ("features", "lengths"):
         if name not in found:
             return f"has no array {name!r}"
-    features, lengths, texts = found["features"], found["lengths"], found.get("texts")
+    features = found["features"]
+    lengths = found["lengths"]
+    texts = found.get("texts")
     if features.ndim != 2 or features.dtype.kind not in "fiu":
         return f"has 'features' of {features.dtype} and the shape {list(features.shape)}"
     if size is not None and features.shape[1] != size:

@@ -18,8 +18,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import open_text, read_lines
 from txport.training.guidance.pharaoh import Links, by_pair
-from txport.training.recipe import (
-    RECIPES,
+from txport.training.options import (
     BuiltinOptions,
     CorpusOptions,
     DatasetsOptions,
@@ -31,6 +30,7 @@ from txport.training.recipe import (
     TableOptions,
     TokenizerOptions,
 )
+from txport.training.recipe import RECIPES
 from txport.training.spoken import corpus as spoken
 from txport.training.spoken import digits, names
 from txport.training.spoken.recordings import read_recordings

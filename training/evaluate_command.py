@@ -22,8 +22,8 @@ from txport.runtime.text.lines import as_line
 from txport.training.quality.evaluation_sets import EvaluationSet, evaluation_sets
 
 if TYPE_CHECKING:
-    from txport.training.evaluation import Scores
     from txport.training.quality.comparison import Standing
+    from txport.training.quality.evaluation import Scores
     from txport.training.quality.sentence_scores import Scored
 
 
@@ -144,7 +144,7 @@ class _Evaluation:
 
     def _reports(self, model: Path) -> "Iterator[tuple[list[str], Report]]":
         with without_collection(), needs("train"):
-            from txport.training.evaluation import answers, open_model, score
+            from txport.training.quality.evaluation import answers, open_model, score
             from txport.training.quality.sentence_scores import worst
         engine, tokenizer = open_model(model, self.device, self.engine, self.threads)
         for each in self.sets:

@@ -17,7 +17,8 @@ from txport.models.transformer import Transformer
 from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
-from txport.training.recipe import Recipe, TokenizerOptions, TrainingOptions, chosen
+from txport.training.options import TokenizerOptions, TrainingOptions
+from txport.training.recipe import Recipe, chosen
 from txport.training.scheduled_sampling import time_constant
 from txport.training.speed_estimate import Share, SpeedEstimate
 from txport.training.tokenizers import most_pieces

@@ -17,7 +17,8 @@ from txport.runtime.files import new_directory
 from txport.runtime.text.lines import MAX_LINE_BYTES
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training.corpora import Pair
-from txport.training.recipe import TokenizerOptions, chosen
+from txport.training.options import TokenizerOptions
+from txport.training.recipe import chosen
 
 # The ids that models and bundles agree on.
 PAD = 0

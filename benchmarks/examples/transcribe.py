@@ -6,7 +6,10 @@ import wave
 import numpy as np
 from txport.runtime.translator import Translator
 
-RATE, HOP, WINDOW, MELS = 8000, 160, 256, 40
+RATE = 8000
+HOP = 160
+WINDOW = 256
+MELS = 40
 
 
 def read_wav(file):

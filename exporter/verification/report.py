@@ -300,7 +300,7 @@ def judge(
 
     Args:
         report: of the lowering.
-        rounding: the errors that rounding makes in PyTorch.
+        rounding: the errors of rounding in PyTorch.
         averages: returns these errors after an examination of the sentences with the largest errors.
         examine: returns the errors that rounding at their position does not explain.
     """
@@ -368,10 +368,10 @@ def summarise(
     """Return the report of all lowerings, also of those whose engine refuses the bundle, and of the other checks.
 
     Args:
-        lowerings: what was compared.
-        refused: what could not be compared, with the reason as its failure.
+        lowerings: the comparisons of decoder steps with PyTorch.
+        refused: lowerings that could not be compared, each with the reason as its failure.
         sections: `weights`, `beams` and `attention`; None for a part that the bundle does not have.
-        rounding: the errors that rounding makes in PyTorch.
+        rounding: the errors of rounding in PyTorch.
         arithmetic: in words.
         origin: of the sentences.
         coverage: of the sentences.

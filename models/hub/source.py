@@ -25,7 +25,7 @@ MIN_UNPACKED = 64 << 20
 MAX_RATIO = 16
 # Files that importers read; those of bundles are named by their manifest.
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", SMALL100_MARK)
-# Weights in CTranslate2's format, which are no pickle.
+# Weights in CTranslate2's format, which is not a pickle.
 _CTRANSLATE2 = "model.bin"
 
 

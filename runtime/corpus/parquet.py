@@ -187,6 +187,6 @@ class ParquetWriter:
         self._writer.write_table(table)
 
     def close(self) -> None:
-        if self._writer is None:  # the file has its columns even if there was no row
+        if self._writer is None:  # without rows, the file still gets its columns
             self.write(Output(self._nothing, {name: [] for name in self._kinds}))
         self._writer.close()

@@ -102,6 +102,16 @@ def new_spec(heads: tuple[int, int], options: dict[str, Any]) -> Any:
     )
 
 
+def set_attention(side: Any, queries_scale: float | None, residual: bool) -> None:
+    """Set options of all attention of a side; see `write_model`."""
+    layers = [getattr(layer, name, None) for layer in side.layer for name in ("self_attention", "attention")]
+    for attention in filter(None, layers):
+        if queries_scale is not None:
+            attention.queries_scale = np.float32(queries_scale)
+        if residual:
+            attention.layer_norm.layer_norm_use_residual = True
+
+
 def write_model(
     directory: Path,
     *,
@@ -168,12 +178,7 @@ def write_model(
             write.biases(side, count, per_layer=per_layer)
         if scale is not None:
             side.scale_embeddings = scale
-        for layer in side.layer:
-            for name in ("self_attention", "attention"):
-                if hasattr(layer, name) and queries_scale is not None:
-                    getattr(layer, name).queries_scale = np.float32(queries_scale)
-                if hasattr(layer, name) and residual:
-                    getattr(layer, name).layer_norm.layer_norm_use_residual = True
+        set_attention(side, queries_scale, residual)
     for name, value in (decoder or {}).items():
         setattr(spec.decoder, name, value)
     spec.register_source_vocabulary(source)

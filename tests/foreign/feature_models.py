@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from checkpoints import randomised
 from txport.models.checkpoint import save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer
@@ -29,14 +29,7 @@ def feature_model(seed: int = 0, **options: Any) -> Transformer:
     """A model whose every parameter is random, and whose answers are of many tokens."""
     sizes = {"d_model": 32, "heads": 4, "ffn": 48, "target_vocabulary": 40, "max_positions": 24}
     settings = {"source": "features", "feature_size": SIZE, "tie_projection": False, **sizes, **options}
-    model = Transformer(preset("tiny", **settings))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            spread = 0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
-            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
+    return randomised(Transformer(preset("tiny", **settings)), seed)
 
 
 def feature_checkpoint(directory: Path, **options: Any) -> Transformer:

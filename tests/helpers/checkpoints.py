@@ -1,9 +1,21 @@
-"""The weights of checkpoints, compared bit by bit."""
+"""Weights of models and checkpoints: random ones, and a comparison bit by bit."""
 
 from pathlib import Path
 
 import torch
 from txport.models.checkpoint import load_checkpoint
+from txport.models.transformer import Transformer
+
+
+def randomised(model: Transformer, seed: int = 0) -> Transformer:
+    """Make every parameter random, biases and norms included, so that none can be forgotten; return the model."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = 0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
+            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
 
 
 def weights(checkpoint: Path) -> dict[str, torch.Tensor]:

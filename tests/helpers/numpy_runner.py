@@ -48,12 +48,12 @@ FUSED = {
 }
 
 
-def random_model(**overrides: Any) -> Transformer:
+def random_model(seed: int = 0, **overrides: Any) -> Transformer:
     """A tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1.
 
     Running means are of twenty batches, so that they fit what the norms read.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sizes = {"source_vocabulary": 64, "target_vocabulary": 64, "max_positions": 32}
     model = Transformer(preset("tiny", **{**sizes, **overrides})).eval()
     with torch.no_grad():

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import randomised
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
 
@@ -18,14 +19,7 @@ def _make_model(seed: int = 0, **options: Any) -> Transformer:
     """A small model; every parameter is random, biases and LayerNorm gains too, so that none can be forgotten."""
     sizes = {"d_model": 32, "heads": 4, "ffn": 48, "source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY}
     config: Config = preset("tiny", **{**sizes, "max_positions": 24, **options})
-    generator = torch.Generator().manual_seed(seed)
-    model = Transformer(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            spread = 0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
-            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
+    return randomised(Transformer(config), seed)
 
 
 @pytest.fixture(scope="session")

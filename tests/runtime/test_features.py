@@ -154,7 +154,7 @@ def test_bundles_of_text_refuse_vectors(toy: Translator) -> None:
 
 
 def test_engines_refuse_the_other_kind(translator: Translator) -> None:
-    """For those who bring a search of their own: no engine reads memory that is not there."""
+    """An engine that a search calls directly reads no memory outside its input."""
     with pytest.raises(InputError, match=r"vectors must be \[batch, source, 6\], not \[1, 3\]"):
         translator.engine.encode(np.ones((1, 3), np.int64), np.array([3]))
     with pytest.raises(InputError, match=r"vectors must be \[batch, source, 6\], not \[1, 3, 5\]"):

@@ -13,7 +13,8 @@ from txport.runtime.errors import InputError
 from txport.training.corpora import load
 from txport.training.loop import train
 from txport.training.loss import smoothed_cross_entropy
-from txport.training.recipe import NamesOptions, Recipe, from_table, read
+from txport.training.options import NamesOptions
+from txport.training.recipe import Recipe, from_table, read
 from txport.training.scheduled_sampling import mixed_inputs
 from txport.training.spoken import names
 from txport.training.stages.prepare import model_config

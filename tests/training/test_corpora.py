@@ -19,14 +19,8 @@ from txport.training.corpora import (
     read_parallel,
     read_table,
 )
-from txport.training.recipe import (
-    BuiltinOptions,
-    DatasetsOptions,
-    ParallelOptions,
-    TableOptions,
-    TokenizerOptions,
-    read,
-)
+from txport.training.options import BuiltinOptions, DatasetsOptions, ParallelOptions, TableOptions, TokenizerOptions
+from txport.training.recipe import read
 
 Write = Callable[..., Path]
 

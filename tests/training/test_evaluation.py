@@ -12,7 +12,7 @@ from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.settings import Search
 from txport.runtime.text.affixes import Affixes
-from txport.training.evaluation import PlainTranslation, answers, open_model, score, translate
+from txport.training.quality.evaluation import PlainTranslation, answers, open_model, score, translate
 from txport.training.torch_engine import TorchEngine
 
 

@@ -14,7 +14,8 @@ from txport.models.config import preset
 from txport.training import fitting
 from txport.training.fitting import as_before, fit
 from txport.training.loop import train
-from txport.training.recipe import Recipe, TrainingOptions, from_table
+from txport.training.options import TrainingOptions
+from txport.training.recipe import Recipe, from_table
 
 OPEN = {"corpus": {"kind": "parallel"}}
 

@@ -12,7 +12,7 @@ from txport.models.norms import SharedNorm
 from txport.models.transformer import Transformer
 from txport.training.examples import TrainingBatch
 from txport.training.loss import smoothed_cross_entropy
-from txport.training.recipe import TrainingOptions
+from txport.training.options import TrainingOptions
 from txport.training.run.clock import Clock
 from txport.training.run.lightning_module import TranslationModule
 

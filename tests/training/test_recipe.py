@@ -9,7 +9,8 @@ import pytest
 from txport.models.config import preset
 from txport.runtime.errors import InputError
 from txport.training import recipe as recipes
-from txport.training.recipe import RECIPES, BuiltinOptions, from_table, read
+from txport.training.options import BuiltinOptions
+from txport.training.recipe import RECIPES, from_table, read
 
 BASE = '[corpus]\nkind = "builtin"\n[training]\nmax_steps = 5\n'
 TABLE = '[training]\nmax_steps = 5\n[corpus]\nkind = "table"\n'

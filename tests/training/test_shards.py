@@ -22,7 +22,8 @@ from txport.training.corpora import Pair, hold_out, load
 from txport.training.distill_command import main
 from txport.training.examples import Examples
 from txport.training.loop import train
-from txport.training.recipe import ShardsOptions, read
+from txport.training.options import ShardsOptions
+from txport.training.recipe import read
 from txport.training.tokenizers import load_tokenizer, train_tokenizer
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs Arrow, zstd and fsspec: pip install 'txport[corpus]'")

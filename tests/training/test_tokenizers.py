@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 from txport.runtime.errors import InputError
-from txport.training.recipe import TokenizerOptions
+from txport.training.options import TokenizerOptions
 from txport.training.spoken import corpus as spoken
 from txport.training.tokenizers import load_tokenizer, most_pieces, padded_vocabulary, train_tokenizer
 

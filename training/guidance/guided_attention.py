@@ -20,7 +20,7 @@ from txport.models.config import Heads
 from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.training.guidance.pharaoh import Links, piece_links
-from txport.training.recipe import TrainingOptions
+from txport.training.options import TrainingOptions
 
 Matrix = npt.NDArray[np.float32]
 Pair = tuple[str, str]

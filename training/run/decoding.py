@@ -6,7 +6,7 @@ import numpy as np
 from txport.runtime.engine import Engine
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
-from txport.training.evaluation import Scores, answers, score
+from txport.training.quality.evaluation import Scores, answers, score
 
 # Test sentences for each minute of a run, and the fewest.
 PER_MINUTE = 50

@@ -14,11 +14,12 @@ from txport.models.padding import padding_left_out
 from txport.models.transformer import Transformer, recorded_weights
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
-from txport.training.evaluation import Scores, score
 from txport.training.examples import TrainingBatch
 from txport.training.guidance.guided_attention import average_of_heads, cross_attentions, guided_loss
 from txport.training.loss import smoothed_cross_entropy
-from txport.training.recipe import TrainingOptions, chosen
+from txport.training.options import TrainingOptions
+from txport.training.quality.evaluation import Scores, score
+from txport.training.recipe import chosen
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import Watch, decode
 from txport.training.run.schedule import SCHEDULES, cooldown

@@ -20,7 +20,8 @@ from txport.runtime.files import new_directory, write_atomically
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, open_tokenizer
 from txport.training.corpora import Pair
 from txport.training.guidance.guided_attention import default_heads
-from txport.training.recipe import Recipe, TokenizerOptions
+from txport.training.options import TokenizerOptions
+from txport.training.recipe import Recipe
 
 # The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
 MAX_UNKNOWN = 0.05

@@ -1,7 +1,7 @@
 """Synthetic speech: digits in English by a formant synthesizer, and log-mel spectrograms; in NumPy.
 
 The sounds of a word are targets of three formants, between which the synthesizer glides (Klatt 1980, "Software for a
-cascade/parallel formant synthesizer", reduced to harmonics and noise). It is no pleasure to listen to, but has what a
+cascade/parallel formant synthesizer", reduced to harmonics and noise). It does not sound pleasant, but has what a
 recognizer must cope with: speakers of different pitch, vocal tracts and speed, and noise.
 """
 

@@ -9,7 +9,7 @@ import lightning
 import torch
 from txport.models.checkpoint import save_checkpoint
 from txport.runtime.console.words import plural
-from txport.training.evaluation import Scores
+from txport.training.quality.evaluation import Scores
 from txport.training.run.decoding import drawn, score_pairs
 from txport.training.run.progress import RunProgress
 from txport.training.spoken.recordings import Recording

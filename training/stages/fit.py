@@ -17,7 +17,8 @@ from txport.runtime.libraries import silence
 from txport.training.batching import Loader, TokenBatches
 from txport.training.examples import Examples
 from txport.training.guidance.guided_attention import choose_guide
-from txport.training.recipe import TrainingOptions, chosen
+from txport.training.options import TrainingOptions
+from txport.training.recipe import chosen
 from txport.training.run.agreement import Agreement, lost
 from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, Model
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import silence
-from txport.training.recipe import TrainingOptions
+from txport.training.options import TrainingOptions
 from txport.training.run.averaging import LastValidations
 from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import DivergenceCheck

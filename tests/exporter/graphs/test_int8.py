@@ -67,18 +67,24 @@ def run(runner: NumpyRunner, source: np.ndarray, lengths: np.ndarray, target: np
     return np.stack([runner.step(cross, caches, **feed)["logits"] for feed in feeds], axis=1)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_graphs_are_near_pytorch(option: str) -> None:
-    model = random_model(**OPTIONS[option])
+def relative_error(model: Transformer) -> float:
+    """Error of the logits in int8, over their spread."""
     source, lengths = torch.randint(4, 64, (3, 7)), torch.tensor([7, 4, 1])
     target = torch.randint(4, 64, (3, 9))
     with torch.inference_mode():
         expected = model(source, lengths, target).numpy()
     found = run(NumpyRunner(model, *in_int8(model)), source.numpy(), lengths.numpy(), target.numpy())
-    error = float(np.sqrt(np.square(found - expected).mean()))
-    # Products, and rows that no norm bounds, have some values far above the others.
-    tails = 2 if model.config.feed_forward == "gated" or model.config.norm_kind == "batch" else 1
-    assert 0 < error < 0.1 * tails * float(expected.std()), "127 levels a side leave some percent"
+    return float(np.sqrt(np.square(found - expected).mean()) / expected.std())
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_graphs_are_near_pytorch(option: str) -> None:
+    """By the median of several models where no norm bounds a row: errors of single ones are from 4 to 15%."""
+    count = 9 if OPTIONS[option].get("norm_kind") == "batch" else 1
+    models = [random_model(seed, **OPTIONS[option]) for seed in range(count)]
+    error = float(np.median([relative_error(model) for model in models]))
+    tails = 2 if models[0].config.feed_forward == "gated" else 1  # products have some values far above the others
+    assert 0 < error < 0.1 * tails, "127 levels a side leave some percent"
 
 
 @pytest.mark.parametrize("option", OPTIONS)

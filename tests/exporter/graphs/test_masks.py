@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoints import randomised
 from foreign_models import translators
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.float16 import is_masked, to_float16
@@ -22,14 +23,7 @@ EOS = 3
 def make_model(seed: int = 0, **options: Any) -> Transformer:
     """A small model with random weights."""
     sizes = {"d_model": 32, "heads": 4, "ffn": 48, "source_vocabulary": 40, "target_vocabulary": 40}
-    model = Transformer(preset("tiny", **{**sizes, "max_positions": 24, **options}))
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            spread = 0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
-            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=draw))
-    return model.eval()
+    return randomised(Transformer(preset("tiny", **{**sizes, "max_positions": 24, **options})), seed)
 
 
 @pytest.fixture(scope="module", params=["sinusoidal", "relative"])

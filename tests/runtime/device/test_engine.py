@@ -283,7 +283,7 @@ def test_a_step_for_which_memory_runs_out_is_prepared_again_once_there_is_room()
 
 
 def test_few_buffers_are_kept_idle() -> None:
-    """On a GPU that is shared, memory belongs to whoever needs it; the latest sizes stay."""
+    """Other processes need the memory of a shared GPU; the latest sizes stay."""
     device, targets = MemoryDevice(), tuple(range(20, 60))
     engine, _ = engine_on(device, 4, (1,), targets)
     pool = engine._pool

@@ -10,7 +10,7 @@ from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
 from txport.training.corpora import load
 from txport.training.guidance.pharaoh import piece_links, read_links
-from txport.training.recipe import ParallelOptions, TableOptions
+from txport.training.options import ParallelOptions, TableOptions
 
 Write = Callable[..., Path]
 

@@ -259,7 +259,7 @@ def test_languages_of_the_corpus_become_the_defaults(place: Path) -> None:
     assert description.languages is not None and description.languages.target_default == "fra"
     other = 'corpus={kind="parallel", source_language="en", target_language="deu"}'
     parallel = read(str(place / "recipe.toml"), [f"training.from_checkpoint={place}"])
-    from txport.training.recipe import ParallelOptions
+    from txport.training.options import ParallelOptions
 
     parallel = replace(parallel, corpus=ParallelOptions(source_language="en", target_language="deu"))
     start = Start.read(parallel, place / "checkpoint")

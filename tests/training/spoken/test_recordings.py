@@ -12,10 +12,12 @@ from txport.runtime.errors import InputError
 from txport.runtime.features import write_features
 from txport.runtime.text.tokenizer import open_tokenizer
 from txport.runtime.translator import Translator
-from txport.training import corpora, evaluation
+from txport.training import corpora
 from txport.training.examples import Examples
 from txport.training.loop import train
-from txport.training.recipe import FeaturesOptions, from_table, read
+from txport.training.options import FeaturesOptions
+from txport.training.quality import evaluation
+from txport.training.recipe import from_table, read
 from txport.training.spoken import digits
 from txport.training.spoken.recordings import Recording, read_recordings
 from txport.training.spoken.speech import FRAME_RATE, HOP, MELS, RATE, WINDOW, WORDS, log_mel, speak
