@@ -400,7 +400,6 @@ int txport_test_capability() {
   return wanted == nullptr ? 90 : std::atoi(wanted);
 }
 
-
 CUresult cuInit(unsigned) {
   driver().initialized = true;
   return result(kSuccess);
@@ -427,7 +426,8 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   *value = number == 75   ? txport_test_capability() / 10
            : number == 76 ? txport_test_capability() % 10
            : number == 16 ? 132
-                          : number == 11 ? static_cast<int>(driver().most_pitch) : 0;
+           : number == 11 ? static_cast<int>(driver().most_pitch)
+                          : 0;
   return result(kSuccess);
 }
 CUresult cuDeviceGetPCIBusId(char* text, int bytes, CUdevice) {

@@ -4,12 +4,12 @@
 
 #include "arguments.hpp"
 #include "bundle/golden.hpp"
+#include "calls/search_options.hpp"
 #include "cores.hpp"
 #include "engines/choice.hpp"
 #include "errors.hpp"
 #include "search/decoding.hpp"
 #include "text/affixes.hpp"
-#include "calls/search_options.hpp"
 
 namespace txport::core {
 

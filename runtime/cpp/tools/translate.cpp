@@ -21,8 +21,8 @@
 #include "errors.hpp"
 #include "new_file.hpp"
 #include "text/lines.hpp"
-#include "utf8.hpp"
 #include "translator.hpp"
+#include "utf8.hpp"
 
 namespace {
 

@@ -636,7 +636,8 @@ txport_code txport_stream_open_features(const txport_translator* translator, con
   return guarded([&] {
     required(stream, "stream") = nullptr;
     const std::shared_ptr<const Translator> shared = required(translator, "translator").translator;
-    txport::core::PieceStream pieces(*shared, matrix_of(required(features, "features"), "features"), options_of(options));
+    txport::core::PieceStream pieces(*shared, matrix_of(required(features, "features"), "features"),
+                                     options_of(options));
     *stream = std::make_unique<txport_stream>(txport_stream{shared, std::move(pieces)}).release();
     return TXPORT_OK;
   });

@@ -182,7 +182,7 @@ struct Generation {
   std::optional<std::int64_t> min_length;  // minimum number of target tokens
   std::optional<std::int64_t> max_length;  // maximum number of target tokens
   std::optional<bool> replace_unknowns;
-  std::vector<std::string> unsupported;    // settings that txport does not support, as "name = value"
+  std::vector<std::string> unsupported;  // settings that txport does not support, as "name = value"
 };
 
 struct Manifest {

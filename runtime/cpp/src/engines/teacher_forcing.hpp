@@ -48,9 +48,9 @@ void check_has(const Bundle& bundle, const Manifest& manifest, const std::string
 std::unique_ptr<TeacherForcing> make_teacher_forcing(const Bundle& bundle, const Manifest& manifest,
                                                      const Engine& engine, int threads);
 
-// Group rows of similar length in batches, the longest targets first, by the lengths of sources and targets. A batch has
-// up to `max_rows` rows. `numbers` returns how many values a row of given source and target length needs; their total
-// is also limited.
+// Group rows of similar length in batches, the longest targets first, by the lengths of sources and targets. A batch
+// has up to `max_rows` rows. `numbers` returns how many values a row of given source and target length needs; their
+// total is also limited.
 std::vector<std::vector<std::size_t>> batches_of(const std::vector<std::size_t>& sources,
                                                  const std::vector<std::size_t>& targets, std::int64_t max_rows,
                                                  const std::function<std::size_t(std::size_t, std::size_t)>& numbers);

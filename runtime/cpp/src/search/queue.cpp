@@ -83,7 +83,10 @@ struct ProcessQueue::Lane {
   std::map<std::size_t, std::shared_ptr<Ticket>> tickets;  // by their index in the scheduler
 
   Lane(const Engine& engine, const Search& lane_search, const SearchOptions& options)
-      : search(lane_search), policy(policy_of(engine, search)), scheduler(engine, *policy, options), worker(scheduler) {}
+      : search(lane_search),
+        policy(policy_of(engine, search)),
+        scheduler(engine, *policy, options),
+        worker(scheduler) {}
 };
 
 std::exception_ptr Ticket::overdue(Time now) const {
