@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeAlias
 
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.errors import BundleError
 from txport.runtime.files import sha256
 
@@ -330,6 +331,7 @@ def files_of(bundle: Files) -> Files:
         BundleError: it is a file, but no archive of a bundle.
     """
     if isinstance(bundle, Path) and bundle.is_file():
+        check_kind(bundle, "bundle", BundleError)
         return Archive.open(bundle)
     return bundle
 

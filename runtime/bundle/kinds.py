@@ -1,4 +1,4 @@
-"""Kinds of directories: what a path is that was given where another kind is wanted, and which command takes it."""
+"""Kinds of directories and files: what a given path is if another kind is wanted, and which command takes it."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,12 @@ from typing import Any, Literal
 
 from txport.runtime.errors import InputError, TxportError
 
-Kind = Literal["bundle", "checkpoint", "model", "run"]
-# What to do with each kind where another one is wanted.
+Kind = Literal["bundle", "checkpoint", "model", "ctranslate2", "argos", "run"]
+# What to do with each kind where another one is wanted; it may be given where there is no advice.
+_FOREIGN: dict[Kind, str] = {
+    "bundle": "tx-get makes a bundle of it",
+    "checkpoint": "tx-import makes a checkpoint of it",
+}
 _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
     "bundle": (
         "a bundle",
@@ -27,6 +31,8 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
             "checkpoint": "tx-import makes a checkpoint of it",
         },
     ),
+    "ctranslate2": ("a model in CTranslate2's format", _FOREIGN),
+    "argos": ("a package of Argos Translate", _FOREIGN),
     "run": (
         "the directory of a training run",
         {
@@ -39,7 +45,11 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return the kind of a directory, by the names of its files and the fields of its config.json; None for others."""
+    """Return the kind of a path, by its name, the names of its files and the fields of its config.json, or None."""
+    if path.is_file():
+        if path.name.lower().endswith(".argosmodel"):
+            return "argos"
+        return None
     if (path / "manifest.json").is_file():
         return "bundle"
     if (path / "recipe.json").is_file() and path.name.endswith(".run"):
@@ -49,6 +59,10 @@ def kind_of(path: Path) -> Kind | None:
         return "checkpoint"
     if "model_type" in config or "architectures" in config:
         return "model"
+    if (path / "metadata.json").is_file() and (path / "model" / "model.bin").is_file():
+        return "argos"
+    if (path / "model.bin").is_file():
+        return "ctranslate2"
     return None
 
 
@@ -60,9 +74,11 @@ def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) 
     """
     if not path.exists():
         raise error(f"{path} does not exist")
-    if path.is_dir() and (kind := kind_of(path)) not in (None, wanted):
-        assert kind is not None
-        name, ways = _ADVICE[kind]
+    kind = kind_of(path)
+    if kind is None or kind == wanted:
+        return
+    name, ways = _ADVICE[kind]
+    if wanted in ways:
         raise error(f"{path} is {name}: {ways[wanted]}")
 
 

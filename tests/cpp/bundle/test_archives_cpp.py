@@ -72,6 +72,7 @@ OTHERS = {
     "list": ("config.json", "[1]"),
     "damaged": ("config.json", "{"),
     "empty": ("other", ""),
+    "ctranslate2": ("model.bin", ""),
 }
 
 
@@ -89,5 +90,17 @@ def test_directories_of_other_kinds_are_named_alike(name: str, tmp_path: Path) -
         "model": "Hugging Face",
         "architectures": "Hugging Face",
         "mine.run": "a train",
+        "ctranslate2": "CTranslate2's format",
     }
     assert known.get(name, "has no manifest.json") in str(refused.value)
+
+
+def test_packages_of_argos_are_named_alike(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    file = tmp_path / "translate.ArgosModel"
+    for path in (tmp_path / "metadata.json", tmp_path / "model" / "model.bin", file):
+        path.write_bytes(b"{}")
+    for path in (tmp_path, file):
+        with pytest.raises(BundleError, match="is a package of Argos Translate") as refused:
+            Translator(path)
+        assert _error(path) == str(refused.value)

@@ -13,6 +13,7 @@ FILES: dict[Kind, tuple[str, str, object]] = {
     "bundle": ("b", "manifest.json", {"format_version": 1}),
     "checkpoint": ("c", "config.json", {"format_version": 1, "config": {}}),
     "model": ("m", "config.json", {"model_type": "marian"}),
+    "ctranslate2": ("t", "model.bin", {}),
     "run": ("c.run", "recipe.json", {}),
 }
 
@@ -32,6 +33,8 @@ def places(tmp_path: Path) -> dict[Kind, Path]:
         ("bundle", "checkpoint", "is a checkpoint of txport already: tx-export makes a bundle of it"),
         ("bundle", "model", "is a Hugging Face model: tx-import makes a checkpoint of it, and tx-export a bundle"),
         ("bundle", "run", "is the directory of a training run: tx-export makes a bundle of the checkpoint beside it"),
+        ("bundle", "ctranslate2", "is a model in CTranslate2's format: tx-get makes a bundle of it"),
+        ("checkpoint", "ctranslate2", "is a model in CTranslate2's format: tx-import makes a checkpoint of it"),
         ("checkpoint", "bundle", "is a bundle: give the checkpoint it was exported from"),
         ("checkpoint", "model", "is a Hugging Face model: tx-import makes a checkpoint of it"),
         ("checkpoint", "run", "give the checkpoint beside it, or continue with tx-train --resume"),
@@ -46,6 +49,19 @@ def test_another_kind_is_named(places: dict[Kind, Path], wanted: Kind, given: Ki
     if wanted == "bundle":
         with pytest.raises(BundleError, match=words):
             Manifest.load(places[given])
+
+
+def test_a_package_of_argos_is_named(tmp_path: Path) -> None:
+    """Its file and its directory; where a model is wanted, both may be given."""
+    (tmp_path / "model").mkdir()
+    file = tmp_path / "translate.ArgosModel"
+    for path in (tmp_path / "metadata.json", tmp_path / "model" / "model.bin", file):
+        path.write_bytes(b"{}")
+    for path in (tmp_path, file):
+        assert kind_of(path) == "argos"
+        check_kind(path, "model")
+        with pytest.raises(BundleError, match="is a package of Argos Translate: tx-get makes a bundle of it"):
+            Manifest.load(path)
 
 
 def test_the_kind_that_is_wanted_and_what_is_none_of_them_are_left_to_who_reads_them(

@@ -25,6 +25,15 @@ bool is_relative_to(const fs::path& path, const fs::path& directory) {
   return rest == directory.end();
 }
 
+// Return whether the name of a file ends in .argosmodel, in letters of any case.
+bool is_argos_package(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& letter : extension) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return extension == ".argosmodel";
+}
+
 // The identity of a file, to detect that it was replaced.
 struct Identity {
   explicit Identity(const fs::path& path) {
@@ -72,6 +81,7 @@ Bundle::Bundle(const fs::path& path) : name_(path.string()) {
     directory_ = path;
     return;
   }
+  if (is_argos_package(path)) throw BundleError(name_ + kArgosPackage);
   if (fs::file_size(path, fault) == 0) {
     throw BundleError(name_ + " is not a bundle: give a directory of tx-export or a file of tx-pack");
   }

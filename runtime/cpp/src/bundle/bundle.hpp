@@ -17,6 +17,9 @@ struct FileEntry {
   std::string sha256;
 };
 
+// The rest of the message for a package of Argos Translate, after its path.
+inline constexpr char kArgosPackage[] = " is a package of Argos Translate: tx-get makes a bundle of it";
+
 // Copies share open files. Methods throw BundleError: a file is missing or cannot be read.
 class Bundle {
  public:

@@ -373,6 +373,11 @@ std::string description_of(const fs::path& directory) {
   if (config.contains("model_type") || config.contains("architectures")) {
     return " is a Hugging Face model: tx-import makes a checkpoint of it, and tx-export a bundle of that";
   }
+  const bool is_package = fs::is_regular_file(directory / "metadata.json", ignored);
+  if (is_package && fs::is_regular_file(directory / "model" / "model.bin", ignored)) return kArgosPackage;
+  if (fs::is_regular_file(directory / "model.bin", ignored)) {
+    return " is a model in CTranslate2's format: tx-get makes a bundle of it";
+  }
   return " has no manifest.json: it is not a bundle, or an incomplete copy of one";
 }
 
