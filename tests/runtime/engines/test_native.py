@@ -6,7 +6,12 @@ Its arithmetic is compared with PyTorch in tests/exporter/test_fused.py.
 import dataclasses
 import functools
 import logging
+import os
+import platform
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +56,19 @@ def test_it_is_what_the_manifest_says(bundle: Path, engine: NativeEngine) -> Non
     assert engine.name.startswith("fused cpu (") and "float32 weights" in engine.name
     assert (engine.limits, engine.tokens) == (manifest.limits, manifest.tokens)
     assert engine.vocabulary == manifest.model.target_vocabulary and 1 < engine.poll <= MAX_STEPS
+
+
+@needs_library
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AVX2 is an instruction set of x86-64")
+def test_the_instruction_set_can_be_limited(bundle: Path) -> None:
+    """In a process for each value, since the variable is read once."""
+    code = "from txport.runtime.entry import inspect; inspect()"
+    for limit, expected in (("AVX2", r"fused cpu \(AVX2, "), ("AVX", "TXPORT_MAX_ISA is 'AVX': set it to AVX2")):
+        command = [sys.executable, "-c", code, str(bundle), "--check"]
+        environment = {**os.environ, "TXPORT_MAX_ISA": limit}
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert re.search(expected, run.stdout + run.stderr), run
+        assert run.returncode == (0 if limit == "AVX2" else 2)
 
 
 @needs_library

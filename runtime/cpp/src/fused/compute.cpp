@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "errors.hpp"
 #include "fused/decoder-inl.hpp"
 #include "fused/encoder-inl.hpp"
 #include "system/system.hpp"
@@ -86,6 +87,18 @@ __attribute__((constructor)) void ask_for_sdot() {
 }
 #endif
 
+// Do without instruction sets newer than AVX2 if the environment variable TXPORT_MAX_ISA is AVX2.
+bool limit_instruction_sets() {
+  const std::string limit = variable("TXPORT_MAX_ISA");
+  if (limit.empty()) return false;
+  if (limit != "AVX2" || HWY_ARCH_X86_64 == 0) {
+    throw InputError("TXPORT_MAX_ISA is '" + limit + "': set it to AVX2, on x86-64, or unset it");
+  }
+  hwy::DisableTargets(HWY_AVX2 - 1);  // better targets have lower bits
+  extensions() = {};
+  return true;
+}
+
 }  // namespace
 
 Extensions& extensions() {
@@ -114,7 +127,10 @@ Member::Range share_tokens(const EncodeJob& job, const Member& member, SourceTok
 }
 
 HWY_EXPORT(Here);
-const InstructionSet& instruction_set() { return HWY_DYNAMIC_DISPATCH(Here)(); }
+const InstructionSet& instruction_set() {
+  [[maybe_unused]] static const bool limited = limit_instruction_sets();
+  return HWY_DYNAMIC_DISPATCH(Here)();
+}
 
 }  // namespace txport::core::fused
 #endif

@@ -119,7 +119,9 @@ struct InstructionSet {
   double (*log_sum_exp)(const float* logits, std::size_t size) = nullptr;
 };
 
-// The best one that this processor has and the engine is compiled for; empty if there is none.
+// The best one that this processor has and the engine is compiled for; empty if there is none. With the environment
+// variable TXPORT_MAX_ISA=AVX2, for tests and measurements, not better than AVX2. Throws InputError: it has another
+// value.
 const InstructionSet& instruction_set();
 
 }  // namespace txport::core::fused

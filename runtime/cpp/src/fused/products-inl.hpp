@@ -18,8 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
-// The register tile, for 32 vector registers (AVX-512, NEON) or 16. Wider than high: panels are streams from memory.
-constexpr std::size_t kMaxRows = kLanes == 16 ? 6 : HWY_TARGET_IS_NEON ? 4 : 2;
+// Maximum panels of a register tile, for 32 vector registers (AVX-512, NEON) or 16.
 constexpr std::size_t kMaxPanels = kLanes == 16 ? 4 : kLanes == 8 ? 2 : 1;
 
 // Rows as a product reads them: 4 bytes are one k step.
@@ -327,20 +326,32 @@ HWY_NOINLINE void Tile(const Matrix& w, const Rows& a, std::size_t m, std::size_
 
 using TileOfSize = void (*)(const Matrix&, const Rows&, std::size_t, std::size_t, float*, std::size_t);
 
+// Maximum sizes of the tile for a matrix's type. Tiles are wider than high, since panels are streams from memory.
+// Floats and 16 registers (AVX2) are the exception: more than two rows have a tile of six rows and one panel, whose
+// weights are loaded once for six rows instead of two. A panel of 512 inputs just fits the first-level cache.
+template <class W>
+struct MaxTile {
+  static constexpr bool kHigh = kLanes == 8 && !W::kExact;
+  static constexpr std::size_t kRows = kLanes == 16 || kHigh ? 6 : HWY_TARGET_IS_NEON ? 4 : 2;
+  static constexpr std::size_t Panels(std::size_t rows) { return kHigh && rows > 2 ? 1 : kMaxPanels; }
+};
+
 // Tiles of kP panels, if there are so large ones, by their rows.
 template <class W, std::size_t kP, std::size_t... kM>
-constexpr std::array<TileOfSize, kMaxRows> TilesOf(std::index_sequence<kM...> /*rows*/) {
-  return {Tile<W, kM + 1, std::min(kP, kMaxPanels)>...};
+constexpr std::array<TileOfSize, sizeof...(kM)> TilesOf(std::index_sequence<kM...> /*rows*/) {
+  return {Tile<W, kM + 1, std::min(kP, MaxTile<W>::Panels(kM + 1))>...};
 }
 
 template <class W>
 void MultiplyBy(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end, const Out& out) {
+  constexpr std::size_t kMaxRows = MaxTile<W>::kRows;
   constexpr std::make_index_sequence<kMaxRows> kSizes;
   static constexpr std::array kTiles{TilesOf<W, 1>(kSizes), TilesOf<W, 2>(kSizes), TilesOf<W, 4>(kSizes)};
   const std::size_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+  const std::size_t max_panels = MaxTile<W>::Panels(rows);
   for (std::size_t p = begin; p < end;) {
     float* to = out.data + (p - begin) * kPanel;
-    std::size_t panels = kMaxPanels;
+    std::size_t panels = max_panels;
     while (p + panels > end) panels /= 2;
     for (std::size_t b = 0, m = 0; b < blocks; ++b) {
       const std::size_t next = rows * (b + 1) / blocks;
