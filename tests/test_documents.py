@@ -39,7 +39,7 @@ def commands_in(document: str) -> list[list[str]]:
 @functools.cache
 def help_of(*command: str) -> str:
     """What a command of ours says to --help, without a Python before it if it is installed as a script."""
-    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, timeout=500).stdout
 
 
 def documented_help(words: list[str]) -> str | None:

@@ -62,7 +62,7 @@ def measured(bundle: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFa
     peers = ("--peer", "pytorch", "--peer", "ctranslate2", "--peer", "optimum", "--checkpoint", checkpoint)
     options = ("--batch", "1,2", "--lines", 5, "--against", bundle, "--max-ratio", 0.01, "--peer-seconds", 0.1)
     words = command(bundle, "-o", output, *SMALL, *options, *peers)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=500)
     assert_refused(done, 1, ["on 1 x 7 -> 6", "more than 0.01 times was not allowed"])
     return output, done.stdout
 
@@ -154,7 +154,7 @@ def test_an_interrupted_run_keeps_what_was_measured(bundle: Path, tmp_path: Path
     while not (output / "bench.json").exists() and time.monotonic() < end:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=500)
     assert process.returncode == 130, error
     assert error.strip() == "tx-bench: interrupted; what was measured is kept"
     assert "INCOMPLETE" in out

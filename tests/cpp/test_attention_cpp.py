@@ -386,7 +386,7 @@ def test_the_tools_write_the_same_alignments(directory: Path, options: list[str]
 
     def run(tool: Path) -> "subprocess.CompletedProcess[bytes]":
         command = [tool, directory, tmp_path / "in", "--device", "cpu", "--alignments", *options]
-        return subprocess.run(command, capture_output=True, timeout=300)
+        return subprocess.run(command, capture_output=True, timeout=500)
 
     expected, found = run(Path(sys.executable).with_name("tx-translate")), run(BUILD / "txport-translate")
     assert found.returncode == expected.returncode == 0 and b"0-0" in found.stdout

@@ -28,7 +28,7 @@ def translate(
     named = {"TXPORT_ONNXRUNTIME": str(library), "LD_LIBRARY_PATH": str(STUBS / folder)}
     command = [Path(os.environ["TXPORT_CPP_BUILD"]) / "txport-translate", bundle, *options]
     return subprocess.run(
-        command, input=LINES, env={**os.environ, **named, **environment}, capture_output=True, text=True, timeout=300
+        command, input=LINES, env={**os.environ, **named, **environment}, capture_output=True, text=True, timeout=500
     )
 
 

@@ -24,7 +24,7 @@ def translate(
     """Run tx-translate where the loader looks for CUDA's libraries in one folder."""
     command = [sys.executable, "-c", TRANSLATE, str(bundle), "--device", device, *options]
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), **environment}
-    return subprocess.run(command, input=LINES, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, input=LINES, env=environment, capture_output=True, text=True, timeout=500)
 
 
 def check_refused(done: subprocess.CompletedProcess[str], reason: str) -> None:
@@ -42,7 +42,7 @@ def check_on_cpu(done: subprocess.CompletedProcess[str], bundle: Path, reason: s
 def test_with_everything_there_it_is_used_and_says_nothing(float16_bundle: Path) -> None:
     program = "import sys; from txport.runtime.translator import Translator; print(Translator(sys.argv[1]).engine.name)"
     command = [sys.executable, "-c", program, str(float16_bundle)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.stdout == f"ONNX Runtime {onnxruntime.__version__} on cuda, lowering ort\n" and not done.stderr
 
 

@@ -26,7 +26,7 @@ def test_golden_cases(plain: Path, engine: str) -> None:
     tool = Path(os.environ["TXPORT_CPP_BUILD"], "txport-translate")
     command = [tool, plain, "--device", WHERE, *([] if REHEARSAL else ["--engine", engine]), "--json"]
     text = "".join(f"{case.source}\n" for case in cases)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line)["ids"] for line in done.stdout.splitlines()]
     expected = [list(case.target_ids) for case in cases]

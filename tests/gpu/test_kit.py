@@ -20,7 +20,7 @@ THIS = "{}.{}".format(*sys.version_info)
 def pack(*arguments: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(ROOT / "tests/gpu/kit.sh"), *map(str, arguments)]
     variables = {**os.environ, "PYTHON": sys.executable, "PYTHONS": "", **environment}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)
 
 
 def unpack(parts: Path) -> Path:
@@ -75,7 +75,7 @@ def test_a_kit_is_rehearsed_in_an_environment_that_holds_nothing_else(tmp_path: 
         for _ in range(2)
     ]
     for process in both:
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=500)
         assert process.returncode == 0, output
     found = findings(scratch / "results")
     assert found["device"]["outcome"] == "passed" and len(found) > 5

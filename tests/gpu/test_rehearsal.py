@@ -137,7 +137,7 @@ def test_what_a_test_found_is_known_when_its_process_is_killed(tmp_path: Path) -
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TXPORT_CPP_"))}
     environment = {**inherited, "PYTHONPATH": plugin, "TXPORT_GPU_FINDINGS": str(file)}
     command = [sys.executable, "-m", "pytest", "-p", "gpu_findings", "-p", "no:cacheprovider", "test_cases.py"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=120)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=500)
     assert done.returncode == -9
     found = {name.partition("::")[2]: each for name, each in findings(tmp_path).items()}
     outcomes = {name: each["outcome"] for name, each in found.items()}
@@ -273,7 +273,7 @@ def run_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProce
     command = [sys.executable, "-m", "pytest", *plugins, *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TXPORT_CPP_"))}
     environment = {**inherited, "CUDA_VISIBLE_DEVICES": "", **environment}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=ROOT)
 
 
 def test_without_a_gpu_tests_are_skipped_unless_there_must_be_one() -> None:

@@ -215,7 +215,7 @@ def _assignments(name: str, value: Any) -> Iterator[str]:
 
 def _run(arguments: Sequence[object]) -> "subprocess.CompletedProcess[bytes]":
     text = "".join(f"{line}\n" for line in TEXTS).encode()
-    return subprocess.run([str(item) for item in arguments], input=text, capture_output=True, timeout=120)
+    return subprocess.run([str(item) for item in arguments], input=text, capture_output=True, timeout=500)
 
 
 class CIds(ctypes.Structure):

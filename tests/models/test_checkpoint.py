@@ -337,7 +337,7 @@ save_checkpoint(Path(sys.argv[1]), model, None, sentences(), {})
 
 def test_a_kill_in_the_middle_leaves_no_checkpoint(tmp_path: Path, make_model: MakeModel) -> None:
     target = tmp_path / "checkpoint"
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(target)], capture_output=True, timeout=120)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(target)], capture_output=True, timeout=500)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not target.exists()
     save_checkpoint(target, make_model(), None, [], {})

@@ -222,7 +222,7 @@ def test_two_devices_make_the_running_means_of_one() -> None:
         return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
     processes = [start(0, 2), start(1, 2), start(0, 1)]
-    first, second, alone = (json.loads(process.communicate(timeout=120)[0]) for process in processes)
+    first, second, alone = (json.loads(process.communicate(timeout=500)[0]) for process in processes)
     for (buffers, gradients), (one, of_one), (two, of_two) in zip(alone, first, second, strict=True):
         assert one == two and buffers.keys() == one.keys()
         for name, value in buffers.items():

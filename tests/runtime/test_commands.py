@@ -38,7 +38,7 @@ def run(command: str, *arguments: object, stdin: bytes = b"") -> subprocess.Comp
 def run_without(libraries: str, command: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """In a process where some libraries are not installed."""
     code = [sys.executable, "-c", WITHOUT.format(libraries) + RUN.format(command), *map(str, arguments)]
-    return subprocess.run(code, input=stdin, capture_output=True, timeout=120, text=True)
+    return subprocess.run(code, input=stdin, capture_output=True, timeout=500, text=True)
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:

@@ -38,7 +38,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         script = f"import sys; sys.argv[0] = 'tx-{name}'; {before}\nfrom txport.training import entry; entry.{name}()"
         line = [sys.executable, "-c", script, *map(str, arguments)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120)
+        return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=500)
 
     return run
 

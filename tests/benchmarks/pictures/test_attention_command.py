@@ -203,7 +203,7 @@ def test_a_bundle_is_drawn_without_pytorch_and_matplotlib(attention_bundle: Path
         "from txport.benchmarks.entry import attention\n"
         f"sys.argv = ['tx-attention', {str(attention_bundle)!r}, {TEXT!r}, '-o', 'maps.html']; attention()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=500)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "layer 2, head 4" in (tmp_path / "maps.html").read_text()
 

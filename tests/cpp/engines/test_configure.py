@@ -18,7 +18,7 @@ def configure(folder: Path, *options: str, source: Path = SOURCE) -> tuple[int, 
     """The exit code of CMake, and all that it says in one line."""
     environment = {name: value for name, value in os.environ.items() if name != "ONNXRUNTIME_ROOT"}
     command = ["cmake", "-S", str(source), "-B", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 

@@ -59,7 +59,7 @@ def test_golden_cases_are_enough_where_there_is_no_pytorch(bundle: Path, tmp_pat
     assert not report.passed and report.batch_identical == report.refill_identical == report.cases - 1
     assert report.differences[0].startswith("case 3, ids in batches of 64")
     command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
-    done = subprocess.run([sys.executable, "-I", "-c", command, wrong], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-I", "-c", command, wrong], capture_output=True, text=True, timeout=500)
     assert done.returncode == 1 and "case 3, ids in batches of 64" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -100,7 +100,7 @@ def test_a_wrong_case_does_not_admit_it(bundle: Path, tmp_path: Path) -> None:
 def test_text_needs_a_checkpoint(bundle: Path) -> None:
     command = "import sys; sys.argv[0] = 'tx-verify'; from txport.exporter.entry import verify; verify()"
     arguments = [sys.executable, "-I", "-c", command, bundle, "--text", "lines.txt"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=500)
     assert done.returncode == 2 and "needs a CHECKPOINT" in done.stderr
 
 

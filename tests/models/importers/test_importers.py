@@ -416,7 +416,7 @@ def run(*arguments: object, code: str = "", **environment: str) -> subprocess.Co
         [sys.executable, "-c", code + RUN, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         env={**os.environ, **environment},
     )
 

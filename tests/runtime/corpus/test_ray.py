@@ -135,7 +135,7 @@ def test_nothing_is_lost_and_nothing_twice_whoever_is_killed(toy: Translator, tm
         try:
             kill_an_actor(again, tmp_path, before + 2)
             assert written(tmp_path) < files
-            said = again.communicate(timeout=200)[0]
+            said = again.communicate(timeout=500)[0]
         finally:
             end(again)
         assert again.returncode == 0, said

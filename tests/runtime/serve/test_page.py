@@ -27,7 +27,7 @@ def test_the_page_translates_in_a_browser(tmp_path: Path, toy: "Translator") -> 
         address = f"http://127.0.0.1:{server.port}/#q=the%20cat%0Aa%20dog"
         command += ["--virtual-time-budget=4000", "--dump-dom", address]
         for _ in range(8):  # its clock may be ahead of the stream, and end before it
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=500)
             shown = re.search(r"<output[^>]*>(.*?)</output>", done.stdout, re.DOTALL)
             assert shown is not None, done.stderr
             if html.unescape(shown[1]) == f"{cat}\n{dog}":

@@ -138,7 +138,7 @@ def test_tritonserver_answers_over_http_and_grpc(repository: Path, tmp_path: Pat
         process = subprocess.Popen([*command, "--allow-metrics", "false"], stdout=log, stderr=log, env=environment)
     try:
         wait_until_ready(http, process, tmp_path / "log")
-        done = subprocess.run([python, "-c", CLIENT, json.dumps(TEXTS), http, grpc], capture_output=True, timeout=120)
+        done = subprocess.run([python, "-c", CLIENT, json.dumps(TEXTS), http, grpc], capture_output=True, timeout=500)
         assert done.returncode == 0, done.stderr
         right = [each.text for each in toy.translate(TEXTS)]
         assert json.loads(done.stdout) == [[right, *right * 20]] * 2

@@ -121,7 +121,7 @@ def test_a_process_says_one_sentence_and_its_exit_code(tmp_path: Path) -> None:
         while "step 2, " not in (said := process.stderr.readline()):
             assert said, "it ended by itself"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=500)
     assert process.returncode == 130
     assert output == "" and "Traceback" not in errors
     assert errors.splitlines()[-1].endswith("is saved: continue with --resume")

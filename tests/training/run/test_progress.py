@@ -51,7 +51,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
             if not part:
                 break
             shown += part
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=500)
     os.close(master)
     text = shown.decode()
     assert process.returncode == 0 and b"mine: 4 steps in" in output
