@@ -90,7 +90,8 @@ class OrtBeams(OrtState):
             working = self._positions[~self._finished.all(axis=1)]
             if working.max(initial=0) >= self._window:
                 self._lengthen()
-            position = np.minimum(self._positions, self._window - 1)[:, None]
+            last = min(self._window, self.target) - 1
+            position = np.minimum(self._positions, last)[:, None]
             buffers["positions"][:], buffers["first_slots"][:] = position, position[:, 0] * self._beams
             self._ancestors[self._sentence, self._beam, position, self._beam] = True
             run(self._steps.session, self.binding)

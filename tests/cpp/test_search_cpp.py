@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numpy_runner import random_model
 from toy import BUNDLE as TOY
+from txport.exporter.export import ExportOptions, export_bundle
+from txport.models.checkpoint import save_checkpoint
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Generation
 from txport.training.spoken import corpus as spoken
 
+PIECES, SIZE = TOY / "tokenizer", 96
 TOOL = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere")) / "txport-translate"
 
 pytestmark = pytest.mark.skipif("TXPORT_CPP_BUILD" not in os.environ, reason="needs the C++ build: make cpp")
@@ -110,6 +114,20 @@ def test_python_and_cpp_find_the_same_by_the_step_of_beam_search(attention_bundl
         for one, other in zip(ours.get("hypotheses", [ours]), theirs.get("hypotheses", [theirs]), strict=True):
             assert one["ids"] == other["ids"]
             assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
+
+
+def test_hypotheses_may_reach_the_last_position(tmp_path: Path) -> None:
+    """The longest text reaches it while two others, which were started later, continue; no text may end before."""
+    model = random_model(positions="learned", max_positions=40, source_vocabulary=SIZE, target_vocabulary=SIZE)
+    save_checkpoint(tmp_path / "checkpoint", model, PIECES, [], {})
+    options = ExportOptions(lowerings=("ort",), beams=True, verify=False)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    text = "\n".join(["the cat sees a bird and a dog and a tree", "the cat", "the dog", "a cat", "a dog"]).encode()
+    words = shlex.split(f"--device cpu --engine ort --workers 1 --batch 3 --json {BEAM} --suppress 3")
+    expected, found = both(tmp_path / "bundle", *words, text=text)
+    assert found.stdout.splitlines() == expected.stdout.splitlines() != []
+    lengths = [len(json.loads(line)["hypotheses"][0]["ids"]) for line in found.stdout.splitlines()]
+    assert lengths[0] == 40 and all(20 < length < 34 for length in lengths[1:]), "the limits of the case"
 
 
 def test_beams_on_a_device_are_those_of_the_cpu(attention_bundle: Path) -> None:

@@ -1,6 +1,7 @@
 """The step of beam search against PyTorch: hypotheses that fork and are refilled, over caches that stay."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, open_session, random_model, run_graph
+from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.decoder import write_beams
 from txport.exporter.graphs.encoder import write_encoder
 from txport.exporter.graphs.tensors import ModelTensors
+from txport.models.checkpoint import save_checkpoint
 from txport.models.transformer import Transformer
+from txport.runtime.bundle.manifest import Manifest
+from txport.runtime.engines.ort import OrtEngine
+from txport.runtime.engines.ort_beams import WINDOW
+from txport.runtime.search.decoding import decode_all
+from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import Search
+from txport.training.torch_engine import TorchEngine
 
 LENGTH = 10
 
@@ -103,3 +113,28 @@ def check(
     scores = output["top_logits"] - output["normaliser"]
     wanted = expected.log_softmax(-1).gather(1, torch.from_numpy(ids))
     np.testing.assert_allclose(scores, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture(scope="module", params=["learned", "sinusoidal", "rotary", "relative"])
+def short_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Transformer]:
+    """A bundle whose positions do not fill the last window of a cache."""
+    directory = tmp_path_factory.mktemp("short")
+    model = random_model(positions=request.param, max_positions=WINDOW + 4)
+    save_checkpoint(directory / "checkpoint", model, None, [], {})
+    options = ExportOptions(lowerings=("ort",), beams=True, verify=False)
+    export_bundle(directory / "checkpoint", directory / "bundle", options)
+    return directory / "bundle", model
+
+
+@pytest.mark.parametrize("beams", [2, 4])
+def test_hypotheses_may_reach_the_last_position(short_bundle: tuple[Path, Transformer], beams: int) -> None:
+    """While other sentences of the batch continue, which were started later."""
+    bundle, model = short_bundle
+    search = Search(beam=beams)
+    limits = [WINDOW + 4, 3, 3, WINDOW + 4, WINDOW + 4]
+    requests = [Request((5 + i, 9, 3), limit, min_length=limit, search=search) for i, limit in enumerate(limits)]
+    engine = OrtEngine(bundle, Manifest.load(bundle), ["ort"], threads=1)
+    found = decode_all(engine, requests, rows=3)
+    expected = [decode_all(TorchEngine(model), [request])[0] for request in requests]
+    assert [result.ids for result in found] == [result.ids for result in expected]
+    assert [len(result.ids) for result in found] == limits

@@ -110,7 +110,7 @@ void OrtBeams::prepare() {
     if (is_active(sentence) && positions()[sentence] >= window_) lengthen();
   }
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
-    const std::int64_t position = std::min(positions()[sentence], window_ - 1);
+    const std::int64_t position = std::min(positions()[sentence], std::min(window_, target()) - 1);
     const auto first = static_cast<std::size_t>(position) * beams();
     tensors().at("first_slots").as<std::int64_t>()[sentence] = static_cast<std::int64_t>(first);
     std::fill_n(tensors().at("positions").as<std::int64_t>() + sentence * beams(), beams(), position);
