@@ -12,7 +12,7 @@ import torch
 from txport.models.config import Config
 from txport.models.importers.huggingface import ACTIVATIONS, HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
-from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers
+from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles
 from txport.runtime.errors import CheckpointError, InputError
@@ -39,7 +39,6 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
         )
     own = {name: value for name, value in model.fields.items() if name.endswith("_token_id") and value is not None}
     model.fields = {**decoder, **own}
-    model.refuse({"use_learned_position_embeddings": (True, None)})
     pre_norm = kind == "mbart"
     embedding_norm = model.get("layernorm_embedding", True, bool)
     prefix = "decoder.model.decoder"
@@ -47,6 +46,9 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     head = {"trocr": "decoder.output_projection.weight"}.get(kind, "decoder.lm_head.weight")
     positions = model.get("max_position_embeddings", kind=int)
     ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, unk_id=_UNK, **norms)
+    if kind == "trocr" and not model.get("use_learned_position_embeddings", True, bool):
+        table = offset_sinusoids(positions, ours.d_model, ours.pad_id + 1)
+        model.plan.put("target_embedding.positions", table)
     if embedding_norm:
         model.plan.affine("target_embedding.norm", f"{prefix}.layernorm_embedding")
     if pre_norm:
@@ -95,9 +97,10 @@ def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0,
     model.check_rows(table, plan.stored(table).shape[0], "vocab_size", vocabulary)
     tied = not plan.has(head) or plan.same(table, head)
     plan.take("target_embedding.tokens.weight", table)
-    plan.take(
-        "target_embedding.positions", f"{prefix}.embed_positions.weight", first=first, rows=fields["max_positions"]
-    )
+    positions = f"{prefix}.embed_positions"
+    plan.ignore(f"{positions}.weights", f"{positions}._float_tensor")  # of sinusoids, which are computed
+    if plan.has(f"{positions}.weight"):
+        plan.take("target_embedding.positions", f"{positions}.weight", first=first, rows=fields["max_positions"])
     if not tied:
         plan.take("projection.weight", head)
     plan.ignore(*(name for name in plan.theirs if name.startswith(("encoder.", "model.encoder."))))
