@@ -21,7 +21,7 @@ SINGLE = ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
 
 # These only move values: their inputs are rounded already.
-MOVES = set(
+_MOVES = set(
     "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
 )
 
@@ -118,18 +118,6 @@ def rounded(model: ir.Model) -> None:
                 _round_output(graph, node, output)
 
 
-def widened(model: ir.Model) -> None:
-    """Make a float16 graph compute in float32, with the weights that it has, in place; inputs and outputs as well."""
-    graph = model.graph
-    _widen_weights(graph)
-    for value in [*graph.inputs, *(output for node in graph for output in node.outputs)]:
-        if value.dtype == HALF:
-            value.dtype = SINGLE
-    for node in graph:
-        if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
-            node.attributes["to"] = ir.AttrInt64("to", SINGLE)
-
-
 def fold_biases(graph: ir.Graph) -> None:
     """Move the bias of each Gemm that only a fused norm reads into the norm, which adds it in the same pass; in place.
 
@@ -162,7 +150,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     name = output.name
     is_output = output.is_graph_output()
     output.dtype = SINGLE
-    if node.op_type in MOVES and not is_output:
+    if node.op_type in _MOVES and not is_output:
         return
     output.name = f"{name}_exact"
     down = _cast(output, HALF, str(name), "round")
@@ -170,7 +158,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     graph.insert_after(node, down)
     if is_output:
         graph.outputs[list(graph.outputs).index(output)] = half
-    if node.op_type in MOVES:
+    if node.op_type in _MOVES:
         return
     up = _cast(half, SINGLE, f"{name}_rounded", "rounded")
     graph.insert_after(down, up)
