@@ -54,12 +54,9 @@ def write_state(w: Writer, lowering: Lowering, config: Config, logits: ir.Value)
         logits: of the token.
     """
     positions = w.inputs["positions"]
-    finished = w.inputs["finished"]
-    token = w.op("Where", finished, config.pad_id, lowering.best(logits, config.target_vocabulary))
+    token = w.op("Where", w.inputs["finished"], config.pad_id, lowering.best(logits, config.target_vocabulary))
     # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
-    ended = w.op("Or", finished, w.op("Equal", token, config.eos_id))
-    following = w.op("Add", positions, 1)
-    ended = w.op("Or", ended, w.op("GreaterOrEqual", following, w.inputs["target_limits"]))
+    following, ended = lowering.advance(token, config.eos_id, config.target_vocabulary)
     return token, w.op("Where", ended, positions, following), ended
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from txport.exporter.graphs.norms import in_norm
+from txport.exporter.graphs.norms import in_norm, module_of
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.runtime.bundle.interface import FEATURES, MASKED, MASKED_HALF
 
@@ -136,6 +136,62 @@ def fold_biases(graph: ir.Graph) -> None:
             product.resize_inputs(2)
             norm.resize_inputs(index + 1)
             norm.replace_input_with(index, bias)
+
+
+def fold_relu_biases(graph: ir.Graph) -> None:
+    """Write relu(W x + c) as max(W x, -c) + c, whose last part the bias of the layer after it includes; in place.
+
+    The inner product then has no bias, which is a kernel of its own on a GPU, see `fold_biases`.
+    """
+    for relu in graph:
+        inner, outer = _layers_around(relu)
+        if inner is None or outer is None:
+            continue
+        inner_bias, weight, outer_bias = (_constant(value) for value in (inner.inputs[2], *outer.inputs[1:3]))
+        shapes = inner_bias.shape, outer_bias.shape
+        negative = ir.LazyTensor(partial(_negative, inner_bias), SINGLE, shapes[0])
+        following = ir.LazyTensor(partial(_bias_after, weight, inner_bias, outer_bias), SINGLE, shapes[1])
+        inner.resize_inputs(2)
+        relu.op_type = "Max"
+        relu.name = relu.outputs[0].name = f"{module_of(relu)}/Max"
+        relu.resize_inputs(2)
+        relu.replace_input_with(1, _added(graph, f"{module_of(inner)}.negative_bias", negative))
+        outer.replace_input_with(2, _added(graph, f"{module_of(outer)}.folded_bias", following))
+    remove_unused_weights(graph)
+
+
+def _layers_around(relu: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
+    """Return the Gemm with a bias before a ReLU and the one that alone reads it, else None."""
+    if relu.op_type != "Relu" or relu.inputs[0] is None:
+        return None, None
+    inner = relu.inputs[0].producer()
+    readers = [user.node for user in relu.outputs[0].uses()]
+    both = [inner, *readers]
+    alone = len(relu.inputs[0].uses()) == 1 and len(readers) == 1
+    if not alone or any(each is None or each.op_type != "Gemm" or len(each.inputs) < 3 for each in both):
+        return None, None
+    return inner, readers[0]
+
+
+def _constant(value: ir.Value | None) -> ir.TensorProtocol:
+    assert value is not None and value.const_value is not None
+    return value.const_value
+
+
+def _added(graph: ir.Graph, name: str, tensor: ir.LazyTensor) -> ir.Value:
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+    graph.initializers[name] = value
+    return value
+
+
+def _negative(bias: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(-bias.numpy())
+
+
+def _bias_after(weight: ir.TensorProtocol, inner: ir.TensorProtocol, outer: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return an outer bias `[outputs]` plus the product of its weight `[outputs, inputs]` with an inner bias."""
+    exact = weight.numpy().astype(np.float64) @ inner.numpy() + outer.numpy()
+    return ir.tensor(exact.astype(np.float32))
 
 
 def _widen_weights(graph: ir.Graph) -> None:
