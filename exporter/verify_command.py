@@ -35,11 +35,6 @@ _TEXTS = ("text", "references", "ids", "reference_ids", "features")
 @ENGINE
 @verification_options
 @click.option("--no-write", is_flag=True, help="Do not change the bundle.")
-@click.option(
-    "--layers",
-    is_flag=True,
-    help="Compare every value of the graphs with float32 instead, for the cases of golden.json.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
     bundle: Path,
@@ -47,7 +42,6 @@ def main(
     device: str | None,
     engine: str,
     no_write: bool,
-    layers: bool,
     as_json: bool,
     **sentences: Any,
 ) -> None:
@@ -56,23 +50,13 @@ def main(
     On the CPU every lowering is compared, and the report is written to verification.json in the bundle. With --device
     cuda one engine is compared on the GPU. Without CHECKPOINT one engine is compared with golden.json of the bundle. If
     the fused engine passes and the bundle was exported without it, the bundle is changed to use it.
-
-    With --layers the command prints where in the graphs accuracy is lost, and exits with 1 if a value is not finite.
     """
-    if bundle.is_file() and (layers or not no_write):
-        raise InputError(f"{bundle} is one file, which is not changed: give --no-write, or unzip it for --layers")
+    if bundle.is_file() and not no_write:
+        raise InputError(f"{bundle} is one file, which is not changed: give --no-write")
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
     device = device or ("cuda" if engine == TRT else "cpu")
     texts = any(sentences[name] is not None for name in _TEXTS)
-    refuse_unused(layers, "with --layers", "sentences", "minutes", "singles", "no_write")
-    if layers:
-        if checkpoint is not None or texts:
-            raise InputError("--layers compares the bundle with itself in float32: leave the checkpoint and texts out")
-        with needs("export"):
-            from txport.exporter.verification.layers import verify_layers
-        verify_layers(bundle, manifest, device, engine, as_json=as_json)
-        return
     if checkpoint is None:
         if texts:
             names = [f"--{name.replace('_', '-')}" for name in _TEXTS if sentences[name] is not None]

@@ -16,7 +16,7 @@ SOURCES = [
 SAYS = re.compile(r"(Error|MissingLibrary|CheckFailed|BadParameter)$")
 LOGS = ("warning", "error")
 # What begins with a capital in the middle of a sentence too.
-NAMES = {"Lightning", "Marian", "Hugging", "Python", "Linux", "Unicode", "Polygraphy", "Pharaoh", "Jetson"}
+NAMES = {"Lightning", "Marian", "Hugging", "Python", "Linux", "Unicode", "Pharaoh", "Jetson"}
 
 
 def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:

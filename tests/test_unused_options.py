@@ -16,8 +16,6 @@ TABLE = (training, "tx-distill", BUNDLE, "--source", "text", "-o", "pairs.tsv")
 CASES = [
     ((exporter, "tx-export", "checkpoint", "-o", "new", "--no-verify"), "--singles=3", "with --no-verify"),
     ((exporter, "tx-export", "checkpoint", "-o", "new", "--no-verify"), "--verify-minutes=3", "with --no-verify"),
-    ((exporter, "tx-verify", BUNDLE, "--layers"), "--sentences=3", "with --layers"),
-    ((exporter, "tx-verify", BUNDLE, "--layers"), "--no-write", "with --layers"),
     ((exporter, "tx-verify", BUNDLE), "--singles=3", "without a CHECKPOINT"),
     ((training, "tx-evaluate", BUNDLE), "--bleu-order=3", "without --show"),
     ((training, "tx-evaluate", BUNDLE), "--data=.", "without --recipe"),

@@ -100,7 +100,7 @@ class EngineBuilder:
         builder = self.tensorrt.new_builder()
         fixed = fixed_sizes(profiles[0], target)
         checked_graph(self.bundle, graph.file)
-        network, parser = make_network(self.tensorrt, builder, self.bundle, graph, self._changes(graph), fixed)
+        network, parser = make_network(self.tensorrt, builder, self.bundle / graph.file, self._changes(graph), fixed)
         known = interface(graph.role, self.manifest.model, precision)
         if known is not None:
             graph = leave_out_unknown(network, graph, {tensor.name for tensor in known.outputs})

@@ -38,8 +38,7 @@ class NetworkChanges:
 def make_network(
     tensorrt: TensorRt,
     builder: Any,
-    bundle: Path,
-    graph: Graph,
+    path: Path,
     changes: NetworkChanges,
     fixed: Mapping[str, int] | None = None,
 ) -> tuple[Any, Any]:
@@ -48,8 +47,7 @@ def make_network(
     Args:
         tensorrt: the library.
         builder: its builder.
-        bundle: the directory of `graph.file`.
-        graph: which graph.
+        path: an ONNX file.
         changes: see `NetworkChanges.of`.
         fixed: sizes of dimensions that become numbers, by name.
 
@@ -57,7 +55,7 @@ def make_network(
         BundleError: the library cannot parse it.
         CheckFailed: a cache is not written by a scatter.
     """
-    network, parser = parse_graph(tensorrt, builder, bundle / graph.file, fixed)
+    network, parser = parse_graph(tensorrt, builder, path, fixed)
     if changes.select_caches:
         write_caches_by_select(tensorrt, network)
     for heads in sorted(changes.heads):

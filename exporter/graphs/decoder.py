@@ -17,6 +17,7 @@ from txport.exporter.graphs.lowerings import Beams, KeyValue, Lowering
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
 from txport.exporter.graphs.writer import Writer
+from txport.models.config import Config
 from txport.models.norms import SharedNorm
 from txport.models.transformer import DecoderLayer, Transformer
 from txport.runtime.bundle import interface
@@ -34,19 +35,29 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
     sizes = model.config.sizes
     w = Writer(interface.decoder_step(sizes, "float32"), lowering.opset, tensors)
     positions = w.inputs["positions"]
-    finished = w.inputs["finished"]
     read = write_embedding(w, model.target_embedding, length, w.inputs["token_ids"], positions)
     layers = Decoder(w, model, lowering(w, sizes), length)
     logits, caches = layers.write(read, positions, layers.key_values("self"))
-    token = w.op("Where", finished, model.config.pad_id, layers.lowering.best(logits, sizes.target_vocabulary))
-    # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
-    ended = w.op("Or", finished, w.op("Equal", token, model.config.eos_id))
-    following = w.op("Add", positions, 1)
-    ended = w.op("Or", ended, w.op("GreaterOrEqual", following, w.inputs["target_limits"]))
-    position = w.op("Where", ended, positions, following)
-    written = w.model([token, position, ended, *(each for cache in caches for each in cache), logits])
+    state = write_state(w, layers.lowering, model.config, logits)
+    written = w.model([*state, *(each for cache in caches for each in cache), logits])
     layers.lowering.finish(written.graph)
     return written
+
+
+def write_state(w: Writer, lowering: Lowering, config: Config, logits: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Logits `[b, v]` -> the chosen token, its position, and whether its row is finished, each `[b]`.
+
+    Args:
+        w: of the graph.
+        lowering: chooses the token.
+        config: of the model.
+        logits: of the token.
+    """
+    positions = w.inputs["positions"]
+    token = w.op("Where", w.inputs["finished"], config.pad_id, lowering.best(logits, config.target_vocabulary))
+    # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
+    following, ended = lowering.advance(token, config.eos_id, config.target_vocabulary)
+    return token, w.op("Where", ended, positions, following), ended
 
 
 def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from txport.exporter.graphs.norms import in_norm
+from txport.exporter.graphs.norms import in_norm, module_of
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.runtime.bundle.interface import FEATURES, MASKED, MASKED_HALF
 
@@ -21,7 +21,7 @@ SINGLE = ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
 
 # These only move values: their inputs are rounded already.
-MOVES = set(
+_MOVES = set(
     "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
 )
 
@@ -118,18 +118,6 @@ def rounded(model: ir.Model) -> None:
                 _round_output(graph, node, output)
 
 
-def widened(model: ir.Model) -> None:
-    """Make a float16 graph compute in float32, with the weights that it has, in place; inputs and outputs as well."""
-    graph = model.graph
-    _widen_weights(graph)
-    for value in [*graph.inputs, *(output for node in graph for output in node.outputs)]:
-        if value.dtype == HALF:
-            value.dtype = SINGLE
-    for node in graph:
-        if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
-            node.attributes["to"] = ir.AttrInt64("to", SINGLE)
-
-
 def fold_biases(graph: ir.Graph) -> None:
     """Move the bias of each Gemm that only a fused norm reads into the norm, which adds it in the same pass; in place.
 
@@ -150,6 +138,62 @@ def fold_biases(graph: ir.Graph) -> None:
             norm.replace_input_with(index, bias)
 
 
+def fold_relu_biases(graph: ir.Graph) -> None:
+    """Write relu(W x + c) as max(W x, -c) + c, whose last part the bias of the layer after it includes; in place.
+
+    The inner product then has no bias, which is a kernel of its own on a GPU, see `fold_biases`.
+    """
+    for relu in graph:
+        inner, outer = _layers_around(relu)
+        if inner is None or outer is None:
+            continue
+        inner_bias, weight, outer_bias = (_constant(value) for value in (inner.inputs[2], *outer.inputs[1:3]))
+        shapes = inner_bias.shape, outer_bias.shape
+        negative = ir.LazyTensor(partial(_negative, inner_bias), SINGLE, shapes[0])
+        following = ir.LazyTensor(partial(_bias_after, weight, inner_bias, outer_bias), SINGLE, shapes[1])
+        inner.resize_inputs(2)
+        relu.op_type = "Max"
+        relu.name = relu.outputs[0].name = f"{module_of(relu)}/Max"
+        relu.resize_inputs(2)
+        relu.replace_input_with(1, _added(graph, f"{module_of(inner)}.negative_bias", negative))
+        outer.replace_input_with(2, _added(graph, f"{module_of(outer)}.folded_bias", following))
+    remove_unused_weights(graph)
+
+
+def _layers_around(relu: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
+    """Return the Gemm with a bias before a ReLU and the one that alone reads it, else None."""
+    if relu.op_type != "Relu" or relu.inputs[0] is None:
+        return None, None
+    inner = relu.inputs[0].producer()
+    readers = [user.node for user in relu.outputs[0].uses()]
+    both = [inner, *readers]
+    alone = len(relu.inputs[0].uses()) == 1 and len(readers) == 1
+    if not alone or any(each is None or each.op_type != "Gemm" or len(each.inputs) < 3 for each in both):
+        return None, None
+    return inner, readers[0]
+
+
+def _constant(value: ir.Value | None) -> ir.TensorProtocol:
+    assert value is not None and value.const_value is not None
+    return value.const_value
+
+
+def _added(graph: ir.Graph, name: str, tensor: ir.LazyTensor) -> ir.Value:
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+    graph.initializers[name] = value
+    return value
+
+
+def _negative(bias: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(-bias.numpy())
+
+
+def _bias_after(weight: ir.TensorProtocol, inner: ir.TensorProtocol, outer: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return an outer bias `[outputs]` plus the product of its weight `[outputs, inputs]` with an inner bias."""
+    exact = weight.numpy().astype(np.float64) @ inner.numpy() + outer.numpy()
+    return ir.tensor(exact.astype(np.float32))
+
+
 def _widen_weights(graph: ir.Graph) -> None:
     for value in list(graph.initializers.values()):
         if value.dtype == HALF:
@@ -162,7 +206,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     name = output.name
     is_output = output.is_graph_output()
     output.dtype = SINGLE
-    if node.op_type in MOVES and not is_output:
+    if node.op_type in _MOVES and not is_output:
         return
     output.name = f"{name}_exact"
     down = _cast(output, HALF, str(name), "round")
@@ -170,7 +214,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
     graph.insert_after(node, down)
     if is_output:
         graph.outputs[list(graph.outputs).index(output)] = half
-    if node.op_type in MOVES:
+    if node.op_type in _MOVES:
         return
     up = _cast(half, SINGLE, f"{name}_rounded", "rounded")
     graph.insert_after(down, up)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import onnx_ir as ir
 from torch import nn
-from txport.exporter.graphs.float16 import fold_biases
+from txport.exporter.graphs.float16 import fold_biases, fold_relu_biases
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.writer import CONTRIB, FLOAT, INT32, Writer
 from txport.models.norms import RMSNorm
@@ -22,6 +22,8 @@ from txport.runtime.bundle.schema import ModelSizes
 KeyValue = tuple[ir.Value, ir.Value]
 # Ids of a block that is searched for the best one: fewer would not pay for the operators around it.
 MIN_BLOCK = 16
+# More than any limit of a translation's length.
+BEYOND = 1 << 62
 
 
 def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -85,6 +87,21 @@ class Lowering(ABC):
     def best(self, logits: ir.Value, vocabulary: int) -> ir.Value:
         """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
         return self._w.op("ArgMax", logits, axis=-1, keepdims=0)
+
+    def advance(self, token: ir.Value, eos: int, vocabulary: int) -> tuple[ir.Value, ir.Value]:
+        """Return the position after a token, and whether its row is finished, each [b].
+
+        The position has a meaning for rows that are not finished only.
+
+        Args:
+            token: int64 [b].
+            eos: the id that ends a sentence.
+            vocabulary: number of ids.
+        """
+        w = self._w
+        following = w.op("Add", w.inputs["positions"], 1)
+        ended = w.op("Or", w.inputs["finished"], w.op("Equal", token, eos))
+        return following, w.op("Or", ended, w.op("GreaterOrEqual", following, w.inputs["target_limits"]))
 
     def finish(self, graph: ir.Graph) -> None:  # noqa: B027
         """Change a written step in place where operators of this lowering allow it."""
@@ -249,14 +266,23 @@ class OrtCuda(Ort):
 
     MultiHeadAttention transposes its one query and its context, which is nothing but a Reshape; and its ArgMax takes no
     longer than the first of two steps. GroupQueryAttention takes no bias there, and has no float32 kernel: only float16
-    is written so.
+    is written so. Norms add the biases of the layers before them, and the layer after a ReLU that of the one before it.
     """
 
     fused_bias = False
     cross_attention = Scatter.cross_attention
     best = Scatter.best
 
+    def advance(self, token: ir.Value, eos: int, vocabulary: int) -> tuple[ir.Value, ir.Value]:
+        """With one look-up for the end of sentences: after `eos` the position is beyond every limit."""
+        w = self._w
+        steps = np.ones(vocabulary, np.int64)
+        steps[eos] = BEYOND
+        following = w.op("Add", w.inputs["positions"], w.op("Gather", steps, token))
+        return following, w.op("Or", w.inputs["finished"], w.op("GreaterOrEqual", following, w.inputs["target_limits"]))
+
     def finish(self, graph: ir.Graph) -> None:
+        fold_relu_biases(graph)
         fold_biases(graph)
 
 

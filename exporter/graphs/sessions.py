@@ -7,22 +7,20 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from txport.runtime.engines.ort_session import CPU, Provider, avoid_overflow
+from txport.runtime.engines.ort_session import CPU, avoid_overflow
 
 Array = npt.NDArray[np.generic]
 Values = Mapping[str, Array]
 
 
-def session(file: Path, providers: Sequence[Provider] = (CPU,), *, fused: bool = True) -> onnxruntime.InferenceSession:
-    """Return a session for a graph file; if not `fused`, each operator is computed as written."""
+def session(file: Path) -> onnxruntime.InferenceSession:
+    """Return a session for a graph file on the CPU."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # No times are measured: spinning threads would only occupy cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     avoid_overflow(options)
-    if not fused:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(file, options, providers=list(providers))
+    return onnxruntime.InferenceSession(file, options, providers=[CPU])
 
 
 def outputs_of(runner: onnxruntime.InferenceSession, feed: Values) -> dict[str, Array]:

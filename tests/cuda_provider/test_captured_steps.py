@@ -106,6 +106,15 @@ def test_the_run_that_is_captured_gives_the_gpu_work_and_does_nothing_else(
     assert set().union(*step.device.graphs) <= {"kernel", "memcpy", "memset"}
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_step_of_ort_has_few_nodes(rows: int, float16_bundle: Path) -> None:
+    """Of two decoder layers: with a bias before each ReLU and two operators for the end of sentences, three more."""
+    step = Step(float16_bundle, "ort")
+    step.device.graphs = []
+    step.prepare(rows, 32, 64)
+    assert step.device.graphs[-1].total() <= (52 if IS_1_23 else 49)
+
+
 @pytest.mark.parametrize("capability", ["75", "87", "120"])
 def test_steps_are_captured_on_every_generation_of_gpus(capability: str, float16_bundle: Path) -> None:
     """Turing, Orin and Blackwell, for which ONNX Runtime chooses other kernels; other tests run as Hopper, 9.0."""

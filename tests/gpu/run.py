@@ -29,11 +29,12 @@ from txport.runtime.files import make_directory, write_atomically
 from txport.runtime.libraries import cuda_provider
 
 ROOT = Path(__file__).resolve().parents[2]
-# Most seconds of each step. Its tests are tests/gpu/test_STEP.py, but for those of the reference model.
+# Maximum seconds of each step. Its tests are tests/gpu/test_STEP.py, except for `model` and `patterns`.
 LIMITS = {
     "environment": 90,
     "device": 60,
     "onnxruntime": 300,
+    "patterns": 300,
     "tensorrt": 540,
     "figures": 300,
     "memory": 120,
@@ -126,6 +127,7 @@ class Run:
             "TXPORT_GPU_FINDINGS": str(self.file),
             "TXPORT_GPU_KEEP": str(results),
             "TXPORT_NEEDS_GPU": "1",
+            **({"TXPORT_GPU_PATTERNS": str(ROOT / "patterns")} if (ROOT / "patterns").is_dir() else {}),
             "TXPORT_CACHE": str(results.resolve().parent / "cache"),
         }
         if driver is not None:
@@ -168,7 +170,8 @@ class Run:
             return
         if name == "model" and find_spec("torch") is None:
             return
-        file = ROOT / ("tests/models/test_gpu.py" if name == "model" else f"tests/gpu/test_{name}.py")
+        places = {"model": "tests/models/test_gpu.py", "patterns": "tests/gpu/patterns/test_patterns.py"}
+        file = ROOT / places.get(name, f"tests/gpu/test_{name}.py")
         options = ["-m", "gpu", "-p", "gpu_findings", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
         yield [sys.executable, "-m", "pytest", *options, str(file)]
 

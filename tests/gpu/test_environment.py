@@ -15,7 +15,7 @@ from txport.runtime.errors import TxportError
 from txport.runtime.libraries import cuda_provider
 
 pytestmark = pytest.mark.gpu
-PACKAGES = ("txport", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "cuda-bindings", "torch", "polygraphy")
+PACKAGES = ("txport", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "cuda-bindings", "torch")
 # What loads of ONNX Runtime's CUDA provider; PyTorch, imported first, loads CUDA's libraries on the way.
 LOAD = """
 import ctypes, sys

@@ -255,7 +255,7 @@ def test_no_weakly_typed_network_broadcasts_over_heads(option: str, tmp_path: Pa
         changes = NetworkChanges.of(eight, graph, manifest.model, select_caches=True)
         plain, *_alive = parsed(tmp_path, manifest, lowering)
         builder = tensorrt.module.Builder(tensorrt.logger)
-        network, _parser = make_network(tensorrt, builder, tmp_path, graph, changes)
+        network, _parser = make_network(tensorrt, builder, tmp_path / graph.file, changes)
         sizes = manifest.model
         heads = sizes.heads if lowering == "scatter" else sizes.encoder_heads or sizes.heads
         assert one_head_meets_all(plain, heads), "else this shows nothing"

@@ -1,6 +1,7 @@
 """Every lowering of every kind of model against PyTorch."""
 
 import collections
+import itertools
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, STEPS, NumpyRunner, graphs_of, open_session, random_model
 from txport.exporter.graphs.capturable import not_capturable
+from txport.exporter.graphs.decoder import write_state
 from txport.exporter.graphs.lowerings import Ort, TensorScatter
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.graphs.writer import Writer
@@ -230,9 +232,66 @@ def test_float16_adds_the_biases_of_products_in_its_norms(model: Transformer) ->
     assert len(biased) == (outer if config.norm_kind in ("layer", "rms") else 0)
     without = [node for node in step.graph if node.op_type == "Gemm" and len(node.inputs) < 3]
     before = [node for node in plain.graph if node.op_type == "Gemm" and len(node.inputs) < 3]
-    assert len(without) == len(before) + len(biased)
+    inner = config.decoder_layers * (config.activation == "relu" and config.feed_forward_bias)
+    assert len(without) == len(before) + len(biased) + inner
     added = [value.name or "" for node in biased if (value := node.inputs[-1]) is not None]
-    assert len(added) == len(biased) and all(name.endswith(("output.bias", "outer.bias")) for name in added)
+    assert len(added) == len(biased) and all(
+        name.endswith(("output.bias", "outer.bias", "folded_bias")) for name in added
+    )
+
+
+def test_float16_adds_the_bias_before_relu_behind_it(model: Transformer) -> None:
+    """As max(W x, -c), with c in the bias of the layer after it; other activations have no such form."""
+    step, plain = graphs_of(model, "ort.float16")[1], graphs_of(model, "ort")[1]
+    relus = [node for node in plain.graph if node.op_type == "Relu" and not (node.name or "").startswith("copying")]
+    biased = relus if model.config.feed_forward_bias else []
+    largest = [node for node in step.graph if (node.name or "").endswith("feed_forward/Max")]
+    assert len(largest) == len(biased)
+    assert len(relus) == model.config.decoder_layers * (model.config.activation == "relu")
+    for node in largest:
+        product, (reader,) = node.inputs[0].producer(), [use.node for use in node.outputs[0].uses()]
+        assert product.op_type == reader.op_type == "Gemm" and len(product.inputs) == 2
+    assert not [name for name in step.graph.initializers if name.endswith("feed_forward.inner.bias")] or not largest
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", "post_final"])
+def test_large_biases_before_relu_change_no_logit(norm: str) -> None:
+    """In float32 both forms are the same function; biases are larger here than what they are added to."""
+    model = random_model(norm=norm)
+    with torch.no_grad():
+        for layer in model.decoder:
+            layer.feed_forward.inner.bias.mul_(30)
+            layer.feed_forward.outer.bias.mul_(30)
+    found = []
+    for lowering in ("ort.float16", "scatter"):
+        runner = NumpyRunner(model, *graphs_of(model, lowering))
+        cross, caches = runner.encode(np.array([[5, 9, 3]]), np.array([3])), runner.empty_caches(1, 4)
+        found.append(runner.step(cross, caches, token_ids=np.array([2]), positions=np.array([0]))["logits"])
+    np.testing.assert_allclose(found[0], found[1], atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("lowering", STEPS)
+def test_rows_end_by_their_limit_or_the_end_of_a_sentence_and_not_by_padding(lowering: str) -> None:
+    """All of token, position and flag, for each case of a row, against the rules of `interface`."""
+    config = preset("tiny", source_vocabulary=64, target_vocabulary=64)
+    sizes = config.sizes
+    names = ("positions", "finished", "target_limits")
+    vocabulary = config.target_vocabulary
+    of_step = {tensor.name: tensor for tensor in interface.decoder_step(sizes, "float32").inputs}
+    logits = Tensor("logits", "float32", ("batch", vocabulary), False)
+    outputs = [Tensor(f"next_{name}", of_step[name].dtype, ("batch",), False) for name in ("token_ids", *names[:2])]
+    w = Writer(
+        interface.Interface((*map(of_step.get, names), logits), tuple(outputs)), STEPS[lowering].opset, ModelTensors()
+    )  # type: ignore[arg-type]
+    model = w.model(list(write_state(w, STEPS[lowering](w, sizes), config, w.inputs["logits"])))
+    cases = np.array(list(itertools.product((config.eos_id, config.pad_id, 9), (0, 5), (False, True), (1, 6, 10**6))))
+    best, positions, finished, limits = cases.T
+    feed = {"positions": positions, "finished": finished.astype(bool), "target_limits": limits}
+    found = open_session(model).run(None, {**feed, "logits": np.eye(vocabulary, dtype=np.float32)[best]})
+    token = np.where(finished, config.pad_id, best)
+    ended = finished.astype(bool) | (token == config.eos_id) | (positions + 1 >= limits)
+    for array, expected in zip(found, (token, positions + ~ended, ended), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize("norm_kind", ["layer", "rms"])
