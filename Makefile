@@ -440,7 +440,7 @@ arm64: arm64-cpp
 
 cpp-clang: $(VENV)/.ready
 	@runtime/cpp/dependencies.sh $(CPP)/onnxruntime $(VENV)/bin/python clang clang-format clang-tidy libclang-rt-dev
-	@find runtime/cpp tests/cpp -name '*.[ch]pp' -o -name '*.[ch]' | xargs clang-format --dry-run --Werror
+	@find runtime/cpp tests/cpp tests/gpu/chain -name '*.[ch]pp' -o -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format --dry-run --Werror
 
 # ONNX Runtime is not instrumented: what ThreadSanitizer sees inside of it says nothing.
 cpp-sanitize-build: cpp-clang
