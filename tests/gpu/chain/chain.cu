@@ -64,7 +64,7 @@ struct Choice {
 };
 
 constexpr int WARPS = 8;
-constexpr float NONE = -__builtin_huge_valf();
+constexpr float NONE = -3.402823466e38f;  // the lowest float: below all scores and logits
 
 DEVICE constexpr int padded(int count) { return (count + 7) / 8 * 8; }
 DEVICE int lane() { return threadIdx.x % 32; }
@@ -208,6 +208,7 @@ struct Multiplier {
   // This warp's part of a tile, to `parts` [ROWS, 8]. Then `weights` are the first of the next tile.
   DEVICE void multiply(int tile, float* parts) {
     const int mine = (chunks + WARPS - 1) / WARPS;
+    warp_barrier();  // mma needs all lanes
     float sums[MAX_ROW_TILES][2][4] = {};
     for (int base = 0; base < mine; base += HELD) {
       if (mine > HELD) read_fragments(base);
@@ -427,7 +428,6 @@ KERNEL void attend(Attention p) {
       scores[i] = key < length ? score : NONE;
       reached = fmaxf(reached, scores[i]);
     }
-    if (reached == NONE) continue;  // no key of this group yet; lanes of a group agree
     const float before = expf(most - reached);
     most = reached;
     total *= before;
@@ -435,7 +435,7 @@ KERNEL void attend(Attention p) {
     for (int j = 0; j < 8; j++) sum.at[j] *= before;
     UNROLL
     for (int i = 0; i < AHEAD; i++) {
-      const float weight = expf(scores[i] - most);
+      const float weight = base + i * groups + group < length ? expf(scores[i] - most) : 0;
       total += weight;
       UNROLL
       for (int j = 0; j < 8; j++) sum.at[j] += weight * values[i].at[j];
@@ -459,12 +459,11 @@ KERNEL void attend(Attention p) {
   float above = 0, below = 0;
   for (int k = 0; k < groups; k++) most = k ? fmaxf(most, maxima[k]) : maxima[0];
   for (int k = 0; k < groups; k++) {
-    if (maxima[k] == NONE) continue;
     const float weight = expf(maxima[k] - most);
     above += weight * sums[k * padded(HEAD_DIM) + i];
     below += weight * totals[k];
   }
-  context[i] = below > 0 ? above / below : 0;
+  context[i] = below == 0 ? 0 : above / below;  // 0 for a row without keys
 }
 
 // The norm of the stream as a stream, for stacks that end in two norms.

@@ -1,18 +1,26 @@
 """The chain of kernels on the CPU: chain.cu compiled by a C++ compiler, with fibers for the threads of a block."""
 
 import ctypes
+import json
+import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chain_plan import Address, Array, Launch
+from chain_plan import Address, Array, Chain, Launch, random_chain_model
 
 SOURCES = Path(__file__).parent
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
+# Sizes that are no multiples of 8 or 32, and an FFN of more chunks than a warp holds.
+SMALL_MODELS: tuple[dict[str, Any], ...] = (
+    {"d_model": 36, "heads": 3, "ffn": 600, "layers": 2, "vocabulary": 75, "norm": "pre", "gated": True},
+    {"d_model": 64, "heads": 2, "ffn": 128, "layers": 1, "vocabulary": 64, "norm": "post_final", "gated": False},
+)
 
 
 def missing() -> str | None:
@@ -40,13 +48,11 @@ class HostMemory:
         self._arrays: dict[Address, Array] = {}
 
     def place(self, array: Array) -> Address:
-        # Kernels read 16 bytes at once.
-        memory = np.empty(array.nbytes + 16, np.uint8)
-        start = -memory.ctypes.data % 16
-        copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        copy[...] = array
-        self._arrays[copy.ctypes.data] = copy
-        return int(copy.ctypes.data)
+        copy = np.array(array, order="C")
+        address = int(copy.ctypes.data)
+        assert address % 16 == 0, "kernels read 16 bytes at once"
+        self._arrays[address] = copy
+        return address
 
     def write(self, address: Address, array: Array) -> None:
         stored = self._arrays[address]
@@ -86,3 +92,45 @@ class Emulator:
             size = ctypes.sizeof(arguments)
             name = launch.kernel.encode()
             self._library.launch(name, launch.blocks, ctypes.byref(arguments), size, times, order)
+
+
+def decode(emulator: Emulator, chain: Chain, steps: int, seed: int = 0) -> list[float]:
+    """Run greedy steps over random sources; returns sums of the logits of each step."""
+    random = np.random.default_rng(seed)
+    shape = (chain.rows, chain.model.heads, chain.source, int(chain.constants["HEAD_DIM"]))
+    cross = [tuple(random.standard_normal((2, *shape))) for _ in range(chain.model.layers)]
+    chain.place_sources(cross, 1 + np.arange(chain.rows) % chain.source)
+    chain.place_rows(np.arange(chain.rows) + 4, np.zeros(chain.rows), np.full(chain.rows, steps))
+    sums = []
+    for step in range(steps):
+        chain.poison()
+        emulator.step(chain.launches, chain.constants, times=2, seed=step)
+        sums.append(float(np.abs(chain.logits()).sum()))
+    return sums
+
+
+def decode_small_models(library: Path, capacity: int | None = None) -> list[list[float]]:
+    """Sums of logits of small models; a larger `capacity` of the caches is a mistake, by which kernels read too far."""
+    emulator = Emulator(library)
+    found = []
+    for number, options in enumerate(SMALL_MODELS):
+        for rows in (3, 18):
+            model = random_chain_model(seed=number, cache=6, **options)
+            chain = Chain(model, HostMemory(), rows=rows, cache=6, source=5, blocks=3, half_caches=rows > 8)
+            chain.constants["CACHE"] = capacity or 6
+            found.append(decode(emulator, chain, steps=3))
+    return found
+
+
+def sanitized(library: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this file in a process with the sanitizers' libraries."""
+    names = ("libasan.so", "libubsan.so")
+    paths = [subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip() for name in names]
+    environment = {**os.environ, "LD_PRELOAD": ":".join(paths), "ASAN_OPTIONS": "detect_leaks=0"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, __file__, str(library), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+if __name__ == "__main__":
+    print(json.dumps(decode_small_models(Path(sys.argv[1]), *map(int, sys.argv[2:]))))

@@ -102,6 +102,39 @@ class ChainModel:
         }
 
 
+def random_chain_model(
+    seed: int, *, d_model: int, heads: int, ffn: int, layers: int, vocabulary: int, cache: int, norm: str, gated: bool
+) -> ChainModel:
+    """Return a decoder with random weights, tied embeddings, LayerNorm and ReLU, without PyTorch."""
+    random = np.random.default_rng(seed)
+    parameters: dict[str, Array] = {}
+
+    def linear(name: str, outputs: int, inputs: int) -> None:
+        values = random.standard_normal((outputs, inputs), np.float32)
+        parameters[f"{name}.weight"] = values / np.float32(inputs**0.5)
+        parameters[f"{name}.bias"] = random.standard_normal(outputs, np.float32) * np.float32(0.1)
+
+    def new_norm(name: str) -> None:
+        parameters[f"{name}.weight"] = 1 + random.standard_normal(d_model, np.float32) * np.float32(0.1)
+        parameters[f"{name}.bias"] = random.standard_normal(d_model, np.float32) * np.float32(0.1)
+
+    table = random.standard_normal((vocabulary, d_model), np.float32) / np.float32(d_model**0.5)
+    parameters["target_embedding.tokens.weight"] = table
+    parameters["target_embedding.positions"] = random.standard_normal((cache, d_model), np.float32)
+    for layer in range(layers):
+        for attention in ("self_attention", "cross_attention"):
+            for part in ("query", "key", "value", "output"):
+                linear(f"decoder.{layer}.{attention}.{part}", d_model, d_model)
+            new_norm(f"decoder.{layer}.{attention}_residual.norm")
+        name = f"decoder.{layer}.feed_forward"
+        for part in ("gate", "inner") if gated else ("inner",):
+            linear(f"{name}.{part}", ffn, d_model)
+        linear(f"{name}.outer", d_model, ffn)
+        new_norm(f"{name}_residual.norm")
+    new_norm("decoder_norm")
+    return ChainModel(parameters, heads, norm, "layer", "relu", d_model**0.5, 1e-5, 0, 3)
+
+
 def padded(values: Array, multiple: int, axis: int = -1) -> Array:
     """Zeros at the end of an axis, up to a multiple."""
     widths = [(0, 0)] * values.ndim

@@ -146,6 +146,7 @@ class Fibers {
   Body body_ = nullptr;
   const void* arguments_ = nullptr;
   void* scheduler_ = nullptr;
+  void* ended_ = nullptr;
   std::vector<char> stacks_;
   void* stack_pointers_[BLOCK];
   bool done_[BLOCK];
@@ -159,8 +160,7 @@ static Fibers fibers;
 void Fibers::enter() {
   fibers.body_(fibers.arguments_);
   fibers.done_[threadIdx.x] = true;
-  void* unused;
-  switch_fiber(&unused, fibers.scheduler_);
+  switch_fiber(&fibers.ended_, fibers.scheduler_);  // for the last time
 }
 
 // Shared memory of the running block: each part is an allocation, so that AddressSanitizer sees the ends of each.
@@ -225,6 +225,7 @@ DEVICE void write_cache(void* to, long long index, float value) {
 DEVICE void begin_dependents() {}
 DEVICE void wait_for_inputs() {}
 DEVICE void block_barrier() { fibers.block(); }
+DEVICE void warp_barrier() {}
 
 // Inputs and results of the lanes of each warp.
 static float lane_values[BLOCK];

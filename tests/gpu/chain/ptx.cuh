@@ -11,12 +11,13 @@ struct alignas(8) f2 {
 };
 
 #define DEVICE __device__ __forceinline__
-#define KERNEL extern "C" __global__ __launch_bounds__(256)
+#define KERNEL extern "C" __global__ __launch_bounds__(256, 1)
 #define UNROLL _Pragma("unroll")
 #define constexpr_size constexpr
 #define MAX_ROW_TILES (ROWS > 16 ? 2 : 1)
-// Chunks of a product's inputs that a warp holds in registers, at most 8.
-#define HELD_CHUNKS(inputs) (((inputs) + 255) / 256 < 8 ? ((inputs) + 255) / 256 : 8)
+// Chunks of a product's inputs that a warp holds in registers. With more of them, 32 rows spill.
+#define MOST_CHUNKS (ROWS > 16 ? 4 : 8)
+#define HELD_CHUNKS(inputs) (((inputs) + 255) / 256 < MOST_CHUNKS ? ((inputs) + 255) / 256 : MOST_CHUNKS)
 #define SHARED_MEMORY(name, bytes)                   \
   __shared__ alignas(16) unsigned char arena[bytes]; \
   Shared name = {arena}
@@ -97,6 +98,7 @@ DEVICE void wait_for_inputs() {
 #endif
 }
 DEVICE void block_barrier() { __syncthreads(); }
+DEVICE void warp_barrier() { __syncwarp(); }
 DEVICE float lanes_sum(float x, int lanes) {
   UNROLL
   for (int mask = 1; mask < 32; mask *= 2)
