@@ -7,20 +7,16 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chain_plan import Address, Array, Chain, Launch, random_chain_model
+from chain_plan import Address, Array, Chain, Launch
+from small_models import decode_small_models
 
 SOURCES = Path(__file__).parent
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
-# Sizes that are no multiples of 8 or 32, and an FFN of more chunks than a warp holds.
-SMALL_MODELS: tuple[dict[str, Any], ...] = (
-    {"d_model": 36, "heads": 3, "ffn": 600, "layers": 2, "vocabulary": 75, "norm": "pre", "gated": True},
-    {"d_model": 64, "heads": 2, "ffn": 128, "layers": 1, "vocabulary": 64, "norm": "post_final", "gated": False},
-)
 
 
 def missing() -> str | None:
@@ -39,6 +35,11 @@ def build_emulator(directory: Path, options: Sequence[str] = ()) -> Path:
     command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", *warnings, *options]
     subprocess.run([*command, str(SOURCES / "emulator.cpp"), "-o", str(library)], check=True)
     return library
+
+
+def sizes_text(constants: Mapping[str, int | float]) -> str:
+    """Return sizes as the library reads them."""
+    return "".join(f"{name}={value}\n" for name, value in constants.items())
 
 
 class HostMemory:
@@ -83,9 +84,7 @@ class Emulator:
         self, launches: Sequence[Launch], constants: dict[str, int | float], times: int = 1, seed: int = 0
     ) -> None:
         """Run all kernels. Each block runs `times` times; a seed other than 0 shuffles blocks and threads."""
-        for name, value in constants.items():
-            kind = ctypes.c_float if name == "EPSILON" else ctypes.c_int
-            kind.in_dll(self._library, name).value = value
+        self._library.set_sizes(sizes_text(constants).encode())
         for number, launch in enumerate(launches):
             arguments = launch.arguments
             order = seed and seed + number
@@ -94,32 +93,14 @@ class Emulator:
             self._library.launch(name, launch.blocks, ctypes.byref(arguments), size, times, order)
 
 
-def decode(emulator: Emulator, chain: Chain, steps: int, seed: int = 0) -> list[float]:
-    """Run greedy steps over random sources; returns sums of the logits of each step."""
-    random = np.random.default_rng(seed)
-    shape = (chain.rows, chain.model.heads, chain.source, int(chain.constants["HEAD_DIM"]))
-    cross = [tuple(random.standard_normal((2, *shape))) for _ in range(chain.model.layers)]
-    chain.place_sources(cross, 1 + np.arange(chain.rows) % chain.source)
-    chain.place_rows(np.arange(chain.rows) + 4, np.zeros(chain.rows), np.full(chain.rows, steps))
-    sums = []
-    for step in range(steps):
-        chain.poison()
-        emulator.step(chain.launches, chain.constants, times=2, seed=step)
-        sums.append(float(np.abs(chain.logits()).sum()))
-    return sums
-
-
-def decode_small_models(library: Path, capacity: int | None = None) -> list[list[float]]:
-    """Sums of logits of small models; a larger `capacity` of the caches is a mistake, by which kernels read too far."""
+def decode_emulated(library: Path, *claimed_cache: int) -> list[list[float]]:
+    """Decode the small models, each block twice and in any order."""
     emulator = Emulator(library)
-    found = []
-    for number, options in enumerate(SMALL_MODELS):
-        for rows in (3, 18):
-            model = random_chain_model(seed=number, cache=6, **options)
-            chain = Chain(model, HostMemory(), rows=rows, cache=6, source=5, blocks=3, half_caches=rows > 8)
-            chain.constants["CACHE"] = capacity or 6
-            found.append(decode(emulator, chain, steps=3))
-    return found
+
+    def run(chain: Chain, step: int) -> None:
+        emulator.step(chain.launches, chain.constants, times=2, seed=step + 1)
+
+    return decode_small_models(run, HostMemory(), *claimed_cache)
 
 
 def sanitized(library: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -133,4 +114,4 @@ def sanitized(library: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 if __name__ == "__main__":
-    print(json.dumps(decode_small_models(Path(sys.argv[1]), *map(int, sys.argv[2:]))))
+    print(json.dumps(decode_emulated(Path(sys.argv[1]), *map(int, sys.argv[2:]))))

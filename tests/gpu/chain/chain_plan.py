@@ -4,7 +4,7 @@ It needs neither a GPU nor PyTorch. `tests/gpu/chain/chain.cu` has the kernels a
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -102,39 +102,6 @@ class ChainModel:
         }
 
 
-def random_chain_model(
-    seed: int, *, d_model: int, heads: int, ffn: int, layers: int, vocabulary: int, cache: int, norm: str, gated: bool
-) -> ChainModel:
-    """Return a decoder with random weights, tied embeddings, LayerNorm and ReLU, without PyTorch."""
-    random = np.random.default_rng(seed)
-    parameters: dict[str, Array] = {}
-
-    def linear(name: str, outputs: int, inputs: int) -> None:
-        values = random.standard_normal((outputs, inputs), np.float32)
-        parameters[f"{name}.weight"] = values / np.float32(inputs**0.5)
-        parameters[f"{name}.bias"] = random.standard_normal(outputs, np.float32) * np.float32(0.1)
-
-    def new_norm(name: str) -> None:
-        parameters[f"{name}.weight"] = 1 + random.standard_normal(d_model, np.float32) * np.float32(0.1)
-        parameters[f"{name}.bias"] = random.standard_normal(d_model, np.float32) * np.float32(0.1)
-
-    table = random.standard_normal((vocabulary, d_model), np.float32) / np.float32(d_model**0.5)
-    parameters["target_embedding.tokens.weight"] = table
-    parameters["target_embedding.positions"] = random.standard_normal((cache, d_model), np.float32)
-    for layer in range(layers):
-        for attention in ("self_attention", "cross_attention"):
-            for part in ("query", "key", "value", "output"):
-                linear(f"decoder.{layer}.{attention}.{part}", d_model, d_model)
-            new_norm(f"decoder.{layer}.{attention}_residual.norm")
-        name = f"decoder.{layer}.feed_forward"
-        for part in ("gate", "inner") if gated else ("inner",):
-            linear(f"{name}.{part}", ffn, d_model)
-        linear(f"{name}.outer", d_model, ffn)
-        new_norm(f"{name}_residual.norm")
-    new_norm("decoder_norm")
-    return ChainModel(parameters, heads, norm, "layer", "relu", d_model**0.5, 1e-5, 0, 3)
-
-
 def padded(values: Array, multiple: int, axis: int = -1) -> Array:
     """Zeros at the end of an axis, up to a multiple."""
     widths = [(0, 0)] * values.ndim
@@ -200,6 +167,8 @@ class Chain:
         cache: positions of the caches.
         source: positions of cross-attention's keys and values.
         blocks: maximum blocks of a product, such as the multiprocessors of a GPU.
+        cross: addresses of cross-attention's keys and values, of each layer `[rows, heads, source, head_dim]`; without
+            them, the chain has buffers for `place_sources`.
         half_caches: keys and values are float16, else float32.
         logits: whether the step writes all logits.
     """
@@ -213,6 +182,7 @@ class Chain:
         cache: int,
         source: int,
         blocks: int,
+        cross: Sequence[tuple[Address, Address]] | None = None,
         half_caches: bool = True,
         logits: bool = True,
     ) -> None:
@@ -227,6 +197,9 @@ class Chain:
         self._heads = model.heads
         self._head_dim = int(self.constants["HEAD_DIM"])
         self._placed: dict[str, Address] = {}
+        self._at: dict[str, Address] = {}
+        for layer, pair in enumerate(cross or ()):
+            self._at |= {f"cross.{layer}.{part}": at for part, at in zip(("keys", "values"), pair, strict=True)}
         self._allocate(logits)
         self.launches = list(self._step())
 
@@ -242,7 +215,7 @@ class Chain:
             "context": width,
             "hidden": constants["FFN"],
         }
-        self._at = {name: self.memory.place(self._empty(rows, int(size))) for name, size in floats.items()}
+        self._at |= {name: self.memory.place(self._empty(rows, int(size))) for name, size in floats.items()}
         integers = [*_NEXT, *_CURRENT, "limits", "source_lengths"]
         self._at |= {name: self.memory.place(np.zeros(rows, np.int32)) for name in integers}
         self._at["error"] = self.memory.place(np.zeros(1, np.int32))
@@ -254,9 +227,10 @@ class Chain:
         self._at["logits"] = self.memory.place(np.full(shape, np.nan, np.float32)) if logits else 0
         for layer in range(self.model.layers):
             for kind, length in (("self", self._cache), ("cross", self.source)):
-                for part in ("keys", "values"):
-                    empty = np.full((rows, self._heads, length, self._head_dim), np.nan, self._cache_type)
-                    self._at[f"{kind}.{layer}.{part}"] = self.memory.place(empty)
+                for name in (f"{kind}.{layer}.keys", f"{kind}.{layer}.values"):
+                    if name not in self._at:
+                        empty = np.full((rows, self._heads, length, self._head_dim), np.nan, self._cache_type)
+                        self._at[name] = self.memory.place(empty)
 
     def _empty(self, rows: int, width: int) -> Array:
         return padded(np.full((rows, width), np.nan, np.float32), 8)
@@ -272,11 +246,15 @@ class Chain:
         self.memory.write(self._at["best"], np.full(parts, np.nan, np.float32))
         self.memory.write(self._at["best_ids"], np.full(parts, -1, np.int32))
 
-    def place_sources(self, cross: list[tuple[Array, Array]], lengths: Array) -> None:
-        """Set cross-attention's keys and values, of each layer `[rows, heads, source, head_dim]`."""
+    def place_sources(self, cross: Sequence[tuple[Array, Array]], lengths: Array) -> None:
+        """Set cross-attention's keys and values, of each layer `[rows, heads, source, head_dim]`, and int `[rows]`."""
         for layer, pair in enumerate(cross):
             for part, values in zip(("keys", "values"), pair, strict=True):
                 self.memory.write(self._at[f"cross.{layer}.{part}"], values.astype(self._cache_type))
+        self.place_lengths(lengths)
+
+    def place_lengths(self, lengths: Array) -> None:
+        """Set the lengths of the sources, `[rows]`."""
         self.memory.write(self._at["source_lengths"], lengths.astype(np.int32))
 
     def place_rows(self, tokens: Array, positions: Array, limits: Array, finished: Array | None = None) -> None:

@@ -30,10 +30,9 @@ struct Dimension {
 #define HELD_CHUNKS(inputs) 2
 #define SHARED_MEMORY(name, bytes) Shared name(bytes)
 
-extern "C" {
-int ROWS, D_MODEL, HEADS, HEAD_DIM, FFN, VOCABULARY, CACHE, PRE_NORM, GATED, ROTARY, HALF_CACHES, NORM, ACTIVATION;
-float EPSILON;
-}
+static int ROWS, D_MODEL, HEADS, HEAD_DIM, FFN, VOCABULARY, CACHE, PRE_NORM, GATED, ROTARY, HALF_CACHES, NORM,
+    ACTIVATION;
+static float EPSILON;
 
 static Dimension threadIdx, blockIdx, gridDim;
 
