@@ -235,8 +235,11 @@ endif
 test-gpu: gpu-bundles
 	@$(VENV)/bin/python tests/gpu/run.py build/gpu --bundles $(GPU_BUNDLES) $(addprefix --programs ,$(GPU_PROGRAMS))
 
+# For which GPUs the chain of kernels is compiled in advance, if nvcc is installed; NVRTC compiles it for others.
+CHAIN_ARCHITECTURES = $(or $(ARCHITECTURES),$(if $(shell command -v nvcc),90))
 gpu-kit: gpu-bundles wheel
-	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" tests/gpu/kit.sh build/gpu-kit $(WHEEL) $(GPU_BUNDLES) $(GPU_PROGRAMS)
+	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" ARCHITECTURES="$(CHAIN_ARCHITECTURES)" \
+	  tests/gpu/kit.sh build/gpu-kit $(WHEEL) $(GPU_BUNDLES) $(GPU_PROGRAMS)
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.

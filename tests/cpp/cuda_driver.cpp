@@ -50,10 +50,18 @@ struct CUDA_MEMCPY2D {
   CUarray dstArray;
   std::size_t dstPitch, WidthInBytes, Height;
 };
+using CUlaunchAttributeID = int;
+struct CUlaunchAttribute {
+  CUlaunchAttributeID id;
+  alignas(8) union {
+    int programmaticStreamSerializationAllowed;
+    char size[64];
+  } value;
+};
 struct CUlaunchConfig {
   unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
   CUstream hStream;
-  void* attrs;
+  CUlaunchAttribute* attrs;
   unsigned numAttrs;
 };
 struct CUDA_MEMCPY3D {
@@ -116,6 +124,7 @@ constexpr unsigned char kPoison = 0xAB;
 constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
 constexpr int kGlobalCapture = 0;
+constexpr int kProgrammatic = 6;                  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 constexpr unsigned long long kFreesOnLaunch = 1;  // CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
 
 using Work = std::function<int()>;
@@ -367,7 +376,7 @@ int release(std::map<CUdeviceptr, std::size_t>& blocks, CUdeviceptr address) {
   return kSuccess;
 }
 
-// Runs a kernel of the emulator, each block twice, in an order that differs from launch to launch.
+// Runs a kernel of the emulator. The order of blocks differs from launch to launch.
 int emulate(const Function& function, const std::vector<char>& arguments, unsigned blocks) {
   static unsigned seed = 0;
   void* const library = function.module.library;
@@ -375,7 +384,7 @@ int emulate(const Function& function, const std::vector<char>& arguments, unsign
   using Launch = void (*)(const char*, int, const void*, std::size_t, int, unsigned);
   reinterpret_cast<SetSizes>(dlsym(library, "set_sizes"))(function.module.sizes.c_str());
   const auto launch = reinterpret_cast<Launch>(dlsym(library, "launch"));
-  launch(function.name.c_str(), static_cast<int>(blocks), arguments.data(), arguments.size(), 2, ++seed);
+  launch(function.name.c_str(), static_cast<int>(blocks), arguments.data(), arguments.size(), 1, ++seed);
   return kSuccess;
 }
 
@@ -682,7 +691,13 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned
     return enqueue(stream, {[&emulated, copied, blocks] { return emulate(emulated, copied, blocks); }, kKernelNode});
   });
 }
+// The only attribute is that a kernel may begin before the one before it has ended.
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const auto& attribute = config->attrs[i];
+    const bool known = static_cast<int>(attribute.id) == kProgrammatic;
+    if (!known || attribute.value.programmaticStreamSerializationAllowed != 1) return result(kInvalidValue);
+  }
   return cuLaunchKernel(function, config->gridDimX, 1, 1, config->blockDimX, 1, 1, 0, config->hStream, arguments,
                         extra);
 }

@@ -1,5 +1,9 @@
-"""chain.cu for GPUs: by nvcc, with its report of registers, or by NVRTC, without a header."""
+"""chain.cu for GPUs: by nvcc, with its report of registers, or by NVRTC, without a header.
 
+`python chain_compilers.py BUNDLES FOLDER ARCHITECTURE...` compiles it in advance, for machines without compilers.
+"""
+
+import hashlib
 import re
 import shutil
 import subprocess
@@ -8,7 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chain_bundle import constants_of
+from small_models import constants_of_small_models
+
 SOURCES = Path(__file__).parent
+CUBINS = SOURCES / "cubins"  # compiled in advance
 # From Turing to Blackwell; 87 and 110 are Jetson Orin and Thor.
 ARCHITECTURES = (75, 80, 86, 87, 89, 90, 100, 110, 120)
 
@@ -82,3 +90,52 @@ def compile_by_nvrtc(constants: Mapping[str, int | float], architecture: int) ->
     nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(program)
     return cubin
+
+
+def cubin_file(constants: Mapping[str, int | float], architecture: int, folder: Path) -> Path:
+    """Return where a program that was compiled in advance is; its name is a hash of all it depends on."""
+    text = "\n".join([source(), str(architecture), *sorted(definitions(constants))])
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.cubin"
+
+
+def cubin_of(constants: Mapping[str, int | float], architecture: int, folder: Path = CUBINS) -> bytes:
+    """Return the program: compiled in advance, or now by NVRTC.
+
+    Raises:
+        RuntimeError: NVRTC is missing, or has failed.
+    """
+    file = cubin_file(constants, architecture, folder)
+    if file.exists():
+        return file.read_bytes()
+    return compile_by_nvrtc(constants, architecture)
+
+
+def compile_in_advance(bundles: Path, architectures: list[int], folder: Path) -> int:
+    """Compile for all bundles of a directory that the chain can compute; returns the number of programs.
+
+    Raises:
+        RuntimeError: there is no nvcc.
+    """
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise RuntimeError("compiling the chain of kernels needs nvcc: pip install nvidia-cuda-nvcc")
+    wanted = list(constants_of_small_models())
+    for manifest in sorted(bundles.glob("*/manifest.json")):
+        try:
+            wanted += constants_of(manifest.parent)
+        except ValueError as reason:
+            print(f"{manifest.parent.name}: {reason}")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = set()
+    for constants in wanted:
+        for architecture in architectures:
+            file = cubin_file(constants, architecture, folder)
+            files.add(file)
+            if not file.exists():
+                compile_by_nvcc(nvcc, constants, architecture, file)
+                file.with_suffix(".cu").unlink()
+    return len(files)
+
+
+if __name__ == "__main__":
+    print(compile_in_advance(Path(sys.argv[1]), [int(each) for each in sys.argv[3:]], Path(sys.argv[2])), "programs")

@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import functools
 import json
 import os
 import statistics
@@ -14,53 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chain_compilers import compile_by_nvrtc
+from chain_compilers import cubin_of
 from chain_emulator import build_emulator, missing, sizes_text
-from chain_plan import Address, Array, Chain, ChainModel, Launch
+from chain_plan import Address, Array, Chain, Launch
 from cuda.bindings import driver as cuda
 from small_models import decode_small_models
-from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.device.cuda import CudaDevice
 from txport.runtime.errors import EngineError
 
 # By rows: the chain is worth building if it is at least 1.6 times as fast as ONNX Runtime, and faster in batches.
 REQUIRED = {1: 1.6, 8: 1.0}
 _PROGRAMMATIC = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-
-
-def model_of_bundle(bundle: Path) -> ChainModel:
-    """Read the decoder of a bundle in float16.
-
-    Raises:
-        ValueError: the chain cannot compute it; the message is the reason.
-    """
-    manifest = Manifest.load(bundle)
-    if manifest.precision.type != "float16" or manifest.parameters is None:
-        raise ValueError("needs a bundle in float16 with a table of parameters")
-    data = np.memmap(bundle / WEIGHTS, np.uint8, "r")
-    parameters = {}
-    for tensor in manifest.parameters.tensors:
-        in_step = tensor.name.startswith(("decoder", "target", "projection"))
-        if not in_step or "cross_attention.key" in tensor.name or "cross_attention.value" in tensor.name:
-            continue
-        if tensor.dtype == "int8":
-            raise ValueError("needs a bundle without int8 weights")
-        kind = np.dtype(tensor.dtype)
-        strides = [stride * kind.itemsize for stride in tensor.strides]
-        view: Array = np.ndarray(tensor.shape, kind, data, tensor.offset, strides)  # type: ignore[call-overload]
-        parameters[tensor.name] = view.astype(np.float32)
-    architecture = manifest.parameters.architecture
-    return ChainModel(
-        parameters=parameters,
-        heads=manifest.model.heads,
-        norm=architecture.norm,
-        norm_kind=architecture.norm_kind,
-        activation=architecture.activation,
-        embedding_scale=architecture.embedding_scale,
-        epsilon=architecture.layer_norm_epsilon,
-        pad_id=manifest.tokens.pad,
-        eos_id=manifest.tokens.eos,
-    )
 
 
 class GpuMemory:
@@ -92,7 +57,7 @@ class Kernels:
         constants: the sizes.
 
     Raises:
-        RuntimeError: NVRTC is missing or has failed, or there is no emulator.
+        RuntimeError: the compilers are missing or have failed, or there is no emulator.
     """
 
     def __init__(self, device: CudaDevice, constants: Mapping[str, int | float]) -> None:
@@ -100,7 +65,7 @@ class Kernels:
         self._functions: dict[str, Any] = {}
         device.activate()
         major, minor = device.gpu.compute_capability.split(".")
-        image = emulated(constants) if is_rehearsal() else compile_by_nvrtc(constants, int(major + minor))
+        image = emulated(constants) if is_rehearsal() else cubin_of(constants, int(major + minor))
         self._module = _first(cuda.cuModuleLoadData(image))
 
     def enqueue(self, launches: Sequence[Launch], *, programmatic: bool = False) -> None:
@@ -137,14 +102,20 @@ def is_rehearsal() -> bool:
 
 
 def emulated(constants: Mapping[str, int | float]) -> bytes:
-    """Return the "module" that the driver in host memory runs: a library and sizes."""
+    """Return the "module" that the driver in host memory runs: a library and sizes.
+
+    Raises:
+        RuntimeError: there is no emulator.
+    """
     if reason := missing():
         raise RuntimeError(reason)
-    library = Path(tempfile.gettempdir(), f"txport-chain-{os.getpid()}", "libchain.so")
-    if not library.exists():
-        library.parent.mkdir(exist_ok=True)
-        build_emulator(library.parent)
-    return f"{library}\n{sizes_text(constants)}".encode() + b"\0"
+    return f"{build_emulator(Path(_folder().name))}\n{sizes_text(constants)}".encode() + b"\0"
+
+
+@functools.cache
+def _folder() -> "tempfile.TemporaryDirectory[str]":
+    """A folder for the emulator, until the process ends."""
+    return tempfile.TemporaryDirectory(prefix="txport-chain-")
 
 
 def microseconds(prepare: Callable[[], object], run: Callable[[], object], steps: int, repeats: int) -> float:

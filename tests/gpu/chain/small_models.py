@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ SMALL_MODELS: tuple[dict[str, Any], ...] = (
     {"d_model": 64, "heads": 2, "ffn": 128, "layers": 1, "vocabulary": 64, "norm": "post_final", "gated": False},
 )
 BATCHES = (3, 18)
+HALF_CACHES = (18,)  # the others have float32 caches
 CACHE = 6
 SOURCE = 5
 STEPS = 3
@@ -91,7 +92,15 @@ def decode_small_models(
     for seed, options in enumerate(SMALL_MODELS):
         model = random_chain_model(seed, **options)
         for rows in BATCHES:
-            chain = Chain(model, memory, rows=rows, cache=CACHE, source=SOURCE, blocks=3, half_caches=rows > 8)
+            half = rows in HALF_CACHES
+            chain = Chain(model, memory, rows=rows, cache=CACHE, source=SOURCE, blocks=3, half_caches=half)
             chain.constants["CACHE"] = claimed_cache
             found.append(decode(chain, run, seed))
     return found
+
+
+def constants_of_small_models() -> Iterator[dict[str, int | float]]:
+    """Yield the sizes that `decode_small_models` needs programs for."""
+    for seed, options in enumerate(SMALL_MODELS):
+        for rows in BATCHES:
+            yield random_chain_model(seed, **options).constants(rows, CACHE, rows in HALF_CACHES)

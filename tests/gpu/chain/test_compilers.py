@@ -7,8 +7,17 @@ import os
 from pathlib import Path
 
 import pytest
-from chain_compilers import ARCHITECTURES, compile_by_nvcc, compile_by_nvrtc, find_nvcc
+from chain_compilers import (
+    ARCHITECTURES,
+    compile_by_nvcc,
+    compile_by_nvrtc,
+    compile_in_advance,
+    cubin_file,
+    cubin_of,
+    find_nvcc,
+)
 from chain_plan import CLASSES
+from small_models import constants_of_small_models
 
 BASE = {"D_MODEL": 512, "HEADS": 8, "HEAD_DIM": 64, "FFN": 2048, "VOCABULARY": 32000, "CACHE": 128}
 LARGE = {**BASE, "D_MODEL": 1024, "HEADS": 16, "FFN": 4096}
@@ -45,3 +54,21 @@ def test_nvrtc_needs_no_header(architecture: int) -> None:
             raise
         pytest.skip("needs NVRTC: pip install nvidia-cuda-nvrtc")
     assert cubin.startswith(b"\x7fELF")
+
+
+def test_programs_are_compiled_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a machine needs no compiler. Another architecture, size or source has another file."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("needs nvcc: pip install nvidia-cuda-nvcc")
+    small = next(constants_of_small_models())
+    monkeypatch.setattr("chain_compilers.constants_of_small_models", lambda: [small])
+    assert compile_in_advance(tmp_path / "no bundles", [90], tmp_path / "cubins") == 1
+    (file,) = (tmp_path / "cubins").iterdir()
+    assert cubin_of(small, 90, tmp_path / "cubins") == file.read_bytes()
+    assert file.read_bytes().startswith(b"\x7fELF")
+    for constants, architecture in ((small, 80), ({**small, "CACHE": 7}, 90)):
+        assert not cubin_file(constants, architecture, tmp_path / "cubins").exists()
+    monkeypatch.setattr("chain_compilers.find_nvcc", lambda: None)
+    with pytest.raises(RuntimeError, match="needs nvcc: pip install nvidia-cuda-nvcc"):
+        compile_in_advance(tmp_path / "no bundles", [90], tmp_path / "cubins")
