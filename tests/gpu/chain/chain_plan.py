@@ -276,6 +276,11 @@ class Chain:
         """Return float32 `[rows, vocabulary]`."""
         return self.memory.read(self._at["logits"], (self.rows, int(self.constants["VOCABULARY"])), np.float32)
 
+    def cache(self, layer: int, part: str) -> Array:
+        """Return "keys" or "values" of self-attention, `[rows, heads, cache, head_dim]`."""
+        shape = (self.rows, self._heads, self._cache, self._head_dim)
+        return self.memory.read(self._at[f"self.{layer}.{part}"], shape, self._cache_type)
+
     def error(self) -> int:
         """Return 0, 1 if a token or position was invalid, or 2 if no logit was a number."""
         return int(self.memory.read(self._at["error"], (1,), np.int32)[0])

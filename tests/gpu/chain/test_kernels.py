@@ -136,6 +136,8 @@ def test_logits_equal_pytorch(emulator: Emulator, kind: str) -> None:
     logits = decoding.forced(emulator, target)
     expected = decoding.expected(target)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
+    layers = model.config.decoder_layers
+    assert len(decoding.chain.launches) == 8 * layers + 3 + (model.config.norm == "post_final")
     # Each block twice, in any order: no kernel reads what another of its blocks, or itself, has written.
     np.testing.assert_array_equal(decoding.forced(emulator, target[:, :2], times=2, seed=7), logits[:, :2])
 
@@ -257,6 +259,20 @@ def test_rows_end_and_are_refilled(emulator: Emulator) -> None:
         tokens, positions, finished = (chain.state(name) for name in ("tokens", "positions", "finished"))
         assert (tokens[before > 0] == config.pad_id).all() and (finished >= before).all()
     assert [found[number] for number in range(7)] == expected
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_finished_rows_write_nothing(emulator: Emulator, half: bool) -> None:
+    """Other rows write one position of each cache."""
+    chain = Decoding(round_weights(random_model()), rows=3, half_caches=half).chain
+    chain.place_rows(np.array([4, 5, 6]), np.array([0, 3, 0]), np.full(3, LENGTH), np.array([0, 1, 0]))
+    emulator.step(chain.launches, chain.constants)
+    for layer in range(chain.model.layers):
+        for part in ("keys", "values"):
+            written = ~np.isnan(chain.cache(layer, part)).all((1, 3))
+            assert np.argwhere(written).tolist() == [[0, 0], [2, 0]]
+    assert chain.state("positions").tolist() == [1, 3, 1] and chain.state("finished").tolist() == [0, 1, 0]
+    assert chain.state("tokens")[1] == chain.model.pad_id and not chain.history()[1].any()
 
 
 @pytest.mark.parametrize("kernel", ["choose", "project_context"])
