@@ -133,11 +133,12 @@ endif
 test-all: test whole-grid cpp-ctest cpp-sanitize cpp-fuzz test-cuda-provider test-onnxruntime demo test-processors arm64
 
 # Tests that take one combination of each kind otherwise: every importer through a bundle, a TensorRT engine of every
-# graph, and a project of its own with all kernels.
+# graph, a project of its own with all kernels, and the chain of kernels for every architecture of GPUs.
 whole-grid: fused cpp-build
 	@$(call stage,whole-grid,PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_WHOLE_GRID=1 TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release \
 	  ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) python -m pytest $(SIDE_BY_SIDE) \
-	  tests/models/importers tests/exporter/engines/test_building.py tests/cpp/test_runtime_cpp.py)
+	  tests/models/importers tests/exporter/engines/test_building.py tests/cpp/test_runtime_cpp.py \
+	  tests/gpu/chain/test_compilers.py)
 
 lint: $(VENV)/.ready
 	@$(call stage,lint,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/python .ci/pages.py \
@@ -234,8 +235,11 @@ endif
 test-gpu: gpu-bundles
 	@$(VENV)/bin/python tests/gpu/run.py build/gpu --bundles $(GPU_BUNDLES) $(addprefix --programs ,$(GPU_PROGRAMS))
 
+# For which GPUs the chain of kernels is compiled in advance, if nvcc is installed; NVRTC compiles it for others.
+CHAIN_ARCHITECTURES = $(or $(ARCHITECTURES),$(if $(shell command -v nvcc),90))
 gpu-kit: gpu-bundles wheel
-	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" tests/gpu/kit.sh build/gpu-kit $(WHEEL) $(GPU_BUNDLES) $(GPU_PROGRAMS)
+	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" ARCHITECTURES="$(CHAIN_ARCHITECTURES)" \
+	  tests/gpu/kit.sh build/gpu-kit $(WHEEL) $(GPU_BUNDLES) $(GPU_PROGRAMS)
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.
@@ -440,7 +444,7 @@ arm64: arm64-cpp
 
 cpp-clang: $(VENV)/.ready
 	@runtime/cpp/dependencies.sh $(CPP)/onnxruntime $(VENV)/bin/python clang clang-format clang-tidy libclang-rt-dev
-	@find runtime/cpp tests/cpp -name '*.[ch]pp' -o -name '*.[ch]' | xargs clang-format --dry-run --Werror
+	@find runtime/cpp tests/cpp tests/gpu/chain -name '*.[ch]pp' -o -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format --dry-run --Werror
 
 # ONNX Runtime is not instrumented: what ThreadSanitizer sees inside of it says nothing.
 cpp-sanitize-build: cpp-clang

@@ -31,6 +31,7 @@ using CUdevice_attribute = int;
 using CUmemorytype = int;
 using CUgraphNodeType = int;
 using CUfunction = struct CUfunc_st*;
+using CUmodule = struct CUmod_st*;
 using CUstreamCaptureStatus = int;
 using CUpointer_attribute = int;
 using CUstreamCaptureMode = int;
@@ -48,6 +49,20 @@ struct CUDA_MEMCPY2D {
   CUdeviceptr dstDevice;
   CUarray dstArray;
   std::size_t dstPitch, WidthInBytes, Height;
+};
+using CUlaunchAttributeID = int;
+struct CUlaunchAttribute {
+  CUlaunchAttributeID id;
+  alignas(8) union {
+    int programmaticStreamSerializationAllowed;
+    char size[64];
+  } value;
+};
+struct CUlaunchConfig {
+  unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+  CUstream hStream;
+  CUlaunchAttribute* attrs;
+  unsigned numAttrs;
 };
 struct CUDA_MEMCPY3D {
   std::size_t srcXInBytes, srcY, srcZ, srcLOD;
@@ -109,6 +124,7 @@ constexpr unsigned char kPoison = 0xAB;
 constexpr int kHostMemory = 1;
 constexpr int kDeviceMemory = 2;
 constexpr int kGlobalCapture = 0;
+constexpr int kProgrammatic = 6;                  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 constexpr unsigned long long kFreesOnLaunch = 1;  // CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
 
 using Work = std::function<int()>;
@@ -149,6 +165,17 @@ struct Event {
   bool captured = false;  // it was recorded in a capture, and is nowhere
 };
 
+// The emulator of tests/gpu/chain with its sizes, and a kernel of it.
+struct Module {
+  void* library;
+  std::string sizes;
+};
+struct Function {
+  Module module;
+  std::string name;
+  std::size_t bytes;  // of its arguments
+};
+
 // One driver for the process: a lock around everything, as slow as it may be.
 struct Driver {
   std::recursive_mutex mutex;
@@ -159,6 +186,7 @@ struct Driver {
   std::set<Stream*> streams, destroyed;
   std::set<void*> events;
   std::set<void*> graphs;
+  std::set<void*> functions;
   unsigned long long calls = 0;  // with a stream: copies, fills, launches and waits
   // After so many of them the GPU is gone, and every call fails.
   const unsigned long long lost = std::getenv("TXPORT_TEST_CUDA_LOST") != nullptr
@@ -345,6 +373,18 @@ int release(std::map<CUdeviceptr, std::size_t>& blocks, CUdeviceptr address) {
   if (spoils_capture()) return kCaptureUnsupported;
   if (blocks.erase(address) == 0) return kInvalidValue;
   std::free(at(address));
+  return kSuccess;
+}
+
+// Runs a kernel of the emulator. The order of blocks differs from launch to launch.
+int emulate(const Function& function, const std::vector<char>& arguments, unsigned blocks) {
+  static unsigned seed = 0;
+  void* const library = function.module.library;
+  using SetSizes = void (*)(const char*);
+  using Launch = void (*)(const char*, int, const void*, std::size_t, int, unsigned);
+  reinterpret_cast<SetSizes>(dlsym(library, "set_sizes"))(function.module.sizes.c_str());
+  const auto launch = reinterpret_cast<Launch>(dlsym(library, "launch"));
+  launch(function.name.c_str(), static_cast<int>(blocks), arguments.data(), arguments.size(), 1, ++seed);
   return kSuccess;
 }
 
@@ -610,10 +650,56 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   });
 }
 
-// Kernels compute nothing.
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        CUstream handle, void**, void**) {
-  return on_stream(handle, [](Stream& stream) { return enqueue(stream, {[] { return int{kSuccess}; }, kKernelNode}); });
+// A module is the emulator of tests/gpu/chain, by the name of its library and lines of "NAME=value" with its sizes.
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  return guarded([&] {
+    const std::string text = static_cast<const char*>(image);
+    const std::size_t end = text.find('\n');
+    void* const library = dlopen(text.substr(0, end).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return int{kInvalidValue};
+    *module = reinterpret_cast<CUmodule>(new Module{library, end == std::string::npos ? "" : text.substr(end + 1)});
+    return int{kSuccess};
+  });
+}
+CUresult cuModuleUnload(CUmodule module) {
+  return guarded([&] {
+    delete reinterpret_cast<Module*>(module);
+    return int{kSuccess};
+  });
+}
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
+  return guarded([&] {
+    const auto& module = *reinterpret_cast<Module*>(handle);
+    using Bytes = std::size_t (*)(const char*);
+    const auto bytes = reinterpret_cast<Bytes>(dlsym(module.library, "argument_bytes"))(name);
+    if (bytes == 0) return int{kNotFound};
+    auto* made = new Function{module, name, bytes};
+    driver().functions.insert(made);
+    *function = reinterpret_cast<CUfunction>(made);
+    return int{kSuccess};
+  });
+}
+
+// Kernels of other libraries compute nothing. Arguments are copied now, as CUDA does.
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        unsigned, CUstream handle, void** arguments, void**) {
+  return on_stream(handle, [&](Stream& stream) {
+    if (driver().functions.count(function) == 0) return enqueue(stream, {[] { return int{kSuccess}; }, kKernelNode});
+    const auto& emulated = *reinterpret_cast<Function*>(function);
+    const char* first = static_cast<const char*>(arguments[0]);
+    const std::vector<char> copied(first, first + emulated.bytes);
+    return enqueue(stream, {[&emulated, copied, blocks] { return emulate(emulated, copied, blocks); }, kKernelNode});
+  });
+}
+// The only attribute is that a kernel may begin before the one before it has ended.
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const auto& attribute = config->attrs[i];
+    const bool known = static_cast<int>(attribute.id) == kProgrammatic;
+    if (!known || attribute.value.programmaticStreamSerializationAllowed != 1) return result(kInvalidValue);
+  }
+  return cuLaunchKernel(function, config->gridDimX, 1, 1, config->blockDimX, 1, 1, 0, config->hStream, arguments,
+                        extra);
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {

@@ -44,3 +44,9 @@ def device() -> object:
     """A GPU and a stream of its own."""
     cuda = pytest.importorskip("txport.runtime.device.cuda", reason="needs cuda-python: pip install 'txport[trt]'")
     return cuda.CudaDevice()
+
+
+@pytest.fixture(scope="session")
+def measured(request: pytest.FixtureRequest) -> Path:
+    """The bundle whose figures count."""
+    return CARRIED[0] if CARRIED else Path(request.getfixturevalue("float16_bundle"))

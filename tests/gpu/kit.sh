@@ -5,6 +5,7 @@
 # needs on each version of CPython, the tests, a directory of bundles, and the C++ tools of PROGRAMS with the libraries
 # that no machine need have. ONNX Runtime and TensorRT are not in it: they belong to the machine's CUDA.
 # PYTHONS: versions of CPython; none if the machine has what txport needs.   PYTHON: runs pip.
+# ARCHITECTURES: compute capabilities such as "90", for which the chain of kernels is compiled in advance, by nvcc.
 set -euo pipefail
 output=${1:?usage: kit.sh OUTPUT WHEEL BUNDLES [PROGRAMS]} wheel=$2 bundles=$3 programs=${4:-}
 root=$(cd "$(dirname "$0")/../.." && pwd) python=${PYTHON:-python3}
@@ -12,6 +13,11 @@ ls "$bundles"/*/manifest.json &> /dev/null || { echo "kit.sh: $bundles holds no 
 kit=$(mktemp -d) && trap 'rm -rf "$kit"' EXIT
 tar -C "$root" -c --exclude=__pycache__ tests pyproject.toml | tar -C "$kit" -x
 mkdir "$kit/bundles" && tar -C "$bundles" -ch --exclude=engines . | tar -C "$kit/bundles" -x
+
+if [ -n "${ARCHITECTURES:-}" ]; then
+  # shellcheck disable=SC2086 # words
+  "$python" "$root/tests/gpu/chain/chain_compilers.py" "$bundles" "$kit/tests/gpu/chain/cubins" $ARCHITECTURES
+fi
 
 "$python" -m zipfile -e "$wheel" "$kit/app"
 # Put behind what the machine has, so that its own NumPy or PyTorch is used; PYTHONPATH would put it before.

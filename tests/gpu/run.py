@@ -40,6 +40,7 @@ LIMITS = {
     "memory": 120,
     "cpp": 120,
     "model": 60,
+    "chain": 600,
 }
 SHORT = 30.0  # seconds before its end in which a step that fails has failed for want of time
 BENCH = "import sys; sys.argv[0] = 'tx-bench'; from txport.benchmarks.entry import bench; bench()"

@@ -70,6 +70,7 @@ def test_every_step_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path, 
     absent |= {"needs the C++ build", "needs PyTorch with CUDA", "no library that it needs is here"}
     absent |= {"needs a bundle in float32 with the lowering ort", "needs onnx to read the graph"}
     absent |= {"needs a bundle with the step of beam search", "needs onnx to compute on the CPU"}
+    absent |= {"needs compute-sanitizer, of the CUDA toolkit"}
     assert {reason for reason in skipped - absent if " does not load " not in reason} == set()
     golden = [name for name in found if "test_onnxruntime.py::test_golden_cases" in name]
     assert len(golden) == 6, "three lowerings, captured and not"

@@ -1,0 +1,500 @@
+// One step of greedy decoding as a chain of kernels. It follows ptx.cuh on a GPU and emulator.hpp on a CPU.
+//
+// A block reads nothing that another block of its kernel writes, so blocks need no order. Row-major arrays have rows
+// of a multiple of 8 floats; the numbers after the last are 0. Sizes are constants on a GPU and variables in the
+// emulator:
+//   ROWS              maximum rows: 8, 16 or 32
+//   D_MODEL, HEADS, HEAD_DIM, FFN, VOCABULARY, CACHE (length of caches)
+//   PRE_NORM, GATED, ROTARY, HALF_CACHES (else float32)
+//   NORM              of enum Norms;  ACTIVATION   of enum Activations
+//   EPSILON           of norms
+// Queries are scaled by their weights.
+
+enum Norms { LAYER_NORM, RMS_NORM, AFFINE };
+enum Activations { RELU, GELU, GELU_TANH, SILU };
+
+// Memory of the state of all rows, each int32 [rows].
+struct State {
+  int *tokens, *positions, *finished;
+};
+
+struct Embedding {
+  State next, current;        // the host writes `next`; `current` is of this step
+  const u4* table;            // packed as the weights of a product, VOCABULARY outputs of D_MODEL inputs
+  const float* positions;     // [CACHE, d_model], or null
+  const float *gamma, *beta;  // of the norm, or null
+  float* stream;
+  int* error;
+  float scale;
+  int rows;
+};
+
+struct Product {
+  const u4* weights;  // float16 [tile of 8 outputs][chunk of 32 inputs][8 outputs][32 inputs]
+  const float* bias;
+  const float* stream;        // the residual stream [rows, d_model]
+  const float *gamma, *beta;  // the norm of the stream, or null
+  const float* input;         // [rows, inputs], unless the input is the stream
+  float* output;
+  void *keys, *values;  // self-attention: [rows, HEADS, CACHE, HEAD_DIM]
+  const float* turns;   // rotary positions: cosines and sines [CACHE, HEAD_DIM / 2, 2]
+  State state;
+  float* best;  // the largest logit of each block and row, [blocks, ROWS]
+  int* best_ids;
+  int rows;
+};
+
+struct Attention {
+  const float* query;
+  const void *keys, *values;  // [rows, HEADS, capacity, HEAD_DIM]
+  const int* lengths;         // [rows], to which `more` is added
+  const float* biases;        // of scores by distance, [HEADS, CACHE], or null
+  float* context;
+  int more, capacity;
+};
+
+struct Choice {
+  const float* best;
+  const int* best_ids;
+  State current, next;
+  const int* limits;
+  int* history;  // tokens by position, [rows, CACHE]
+  int* error;
+  int blocks, rows, pad, eos;
+};
+
+constexpr int WARPS = 8;
+constexpr float NONE = -3.402823466e38f;  // the lowest float: below all scores and logits
+
+DEVICE constexpr int padded(int count) { return (count + 7) / 8 * 8; }
+DEVICE int lane() { return threadIdx.x % 32; }
+DEVICE int warp() { return threadIdx.x / 32; }
+
+struct Eight {
+  float at[8];
+};
+
+DEVICE Eight read_eight(const float* from) {
+  const f4 a = *(const f4*)from, b = *((const f4*)from + 1);
+  return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+}
+
+// The first `count` of 8 numbers of a cache, then zeros.
+DEVICE Eight read_cache(const void* from, long long index, int count) {
+  if (HALF_CACHES && HEAD_DIM % 8 == 0) {
+    if (count <= 0) return {};
+    const u4 v = *((const u4*)from + index / 8);
+    return {{low(v.x), high(v.x), low(v.y), high(v.y), low(v.z), high(v.z), low(v.w), high(v.w)}};
+  }
+  Eight x;
+  UNROLL
+  for (int i = 0; i < 8; i++)
+    x.at[i] = i >= count ? 0 : HALF_CACHES ? half_at(from, index + i) : ((const float*)from)[index + i];
+  return x;
+}
+
+// Mean and scale of a row of D_MODEL numbers, by a warp: y = (x - mean) * scale.
+struct Statistics {
+  float mean, scale;
+};
+
+template <class Read>
+DEVICE Statistics statistics(Read read) {
+  if (NORM == AFFINE) return {0, 1};
+  float mean = 0, squares = 0;
+  if (NORM == LAYER_NORM) {
+    for (int k = lane() * 2; k < D_MODEL; k += 64) mean += read(k) + read(k + 1);
+    mean = warp_sum(mean) / D_MODEL;
+  }
+  for (int k = lane() * 2; k < D_MODEL; k += 64) {
+    const float a = read(k) - mean, b = read(k + 1) - mean;
+    squares += a * a + b * b;
+  }
+  return {mean, 1 / sqrtf(warp_sum(squares) / D_MODEL + EPSILON)};
+}
+
+// The first kernel of a step: embeddings of the tokens, a warp for each row.
+KERNEL void embed(Embedding p) {
+  begin_dependents();
+  wait_for_inputs();
+  const int row = blockIdx.x * WARPS + warp();
+  if (row >= p.rows) return;
+  int token = p.next.tokens[row], position = p.next.positions[row];
+  if (token < 0 || token >= VOCABULARY || position < 0 || position >= CACHE) {
+    *p.error = 1;
+    token = position = 0;
+  }
+  if (lane() == 0) {
+    p.current.tokens[row] = token;
+    p.current.positions[row] = position;
+    p.current.finished[row] = p.next.finished[row];
+  }
+  constexpr_size int chunks = (D_MODEL + 31) / 32;
+  const auto read = [&](int k) {
+    const float x = p.scale * half_at(p.table, ((token / 8LL * chunks + k / 32) * 8 + token % 8) * 32 + k % 32);
+    return p.positions ? x + p.positions[position * padded(D_MODEL) + k] : x;
+  };
+  float* to = p.stream + row * padded(D_MODEL);
+  const Statistics norm = p.gamma ? statistics(read) : Statistics{0, 1};
+  for (int k = lane(); k < padded(D_MODEL); k += 32) {
+    float x = k < D_MODEL ? read(k) : 0;
+    if (p.gamma) x = (x - norm.mean) * norm.scale * p.gamma[k] + p.beta[k];
+    to[k] = x;
+  }
+}
+
+// Part of the first operand of two mma: 32 inputs of 16 rows, or of 8 rows in two float16 numbers each, high + low.
+struct Fragment {
+  u4 a, b;
+};
+
+DEVICE u4 packed(const Eight& x) {
+  return {pack(x.at[0], x.at[1]), pack(x.at[2], x.at[3]), pack(x.at[4], x.at[5]), pack(x.at[6], x.at[7])};
+}
+
+DEVICE Eight remainder(const Eight& x, const u4& of) {
+  return {{x.at[0] - low(of.x), x.at[1] - high(of.x), x.at[2] - low(of.y), x.at[3] - high(of.y), x.at[4] - low(of.z),
+           x.at[5] - high(of.z), x.at[6] - low(of.w), x.at[7] - high(of.w)}};
+}
+
+// A product reads its weights once. Warps share the inputs in chunks of 32, blocks the outputs in tiles of 8.
+template <int HELD, bool NORMED>
+struct Multiplier {
+  const Product& p;
+  const int inputs, chunks, first, last;
+  Statistics* norms;
+  u4 weights[HELD];
+  Fragment fragments[HELD][MAX_ROW_TILES];
+
+  DEVICE Multiplier(const Product& p, int inputs, int outputs)
+      : p(p),
+        inputs(inputs),
+        chunks((inputs + 31) / 32),
+        first((int)((long long)blockIdx.x * ((outputs + 7) / 8) / gridDim.x)),
+        last((int)((blockIdx.x + 1LL) * ((outputs + 7) / 8) / gridDim.x)) {}
+
+  DEVICE int chunk(int index) const { return warp() + index * WARPS; }
+
+  DEVICE u4 fetch(int tile, int index) const {
+    if (tile >= last || chunk(index) >= chunks) return {0, 0, 0, 0};
+    return read_weights(p.weights + ((long long)tile * chunks + chunk(index)) * 32 + lane());
+  }
+
+  // 8 inputs of a row, normalised.
+  DEVICE Eight read_inputs(int row, int k) const {
+    if (row >= p.rows || k >= padded(inputs)) return {};
+    Eight x = read_eight((NORMED ? p.stream : p.input) + row * padded(inputs) + k);
+    if (!NORMED || !p.gamma) return x;
+    const Eight gamma = read_eight(p.gamma + k), beta = read_eight(p.beta + k);
+    UNROLL
+    for (int i = 0; i < 8; i++) x.at[i] = (x.at[i] - norms[row].mean) * norms[row].scale * gamma.at[i] + beta.at[i];
+    return x;
+  }
+
+  DEVICE void read_fragments(int base) {
+    UNROLL
+    for (int i = 0; i < HELD; i++) {
+      const int k = chunk(base + i) * 32 + lane() % 4 * 8, row = lane() / 4;
+      UNROLL
+      for (int tile = 0; tile < MAX_ROW_TILES; tile++) {
+        if (tile * 16 >= ROWS) continue;
+        const Eight x = read_inputs(tile * 16 + row, k);
+        const u4 a = packed(x);
+        fragments[i][tile] = {a, packed(ROWS <= 8 ? remainder(x, a) : read_inputs(tile * 16 + 8 + row, k))};
+      }
+    }
+  }
+
+  // This warp's part of a tile, to `parts` [ROWS, 8]. Then `weights` are the first of the next tile.
+  DEVICE void multiply(int tile, float* parts) {
+    const int mine = (chunks + WARPS - 1) / WARPS;
+    warp_barrier();  // mma needs all lanes
+    float sums[MAX_ROW_TILES][2][4] = {};
+    for (int base = 0; base < mine; base += HELD) {
+      if (mine > HELD) read_fragments(base);
+      const bool more = base + HELD < mine;
+      UNROLL
+      for (int i = 0; i < HELD; i++) {
+        const u4 w = weights[i];
+        weights[i] = fetch(tile + !more, more ? base + HELD + i : i);
+        if (chunk(base + i) >= chunks) continue;
+        UNROLL
+        for (int part = 0; part < MAX_ROW_TILES; part++) {
+          if (part * 16 >= ROWS) continue;
+          const u4 a = fragments[i][part].a, b = fragments[i][part].b;
+          mma(sums[part][0], a.x, b.x, a.y, b.y, w.x, w.y);
+          mma(sums[part][1], a.z, b.z, a.w, b.w, w.z, w.w);
+        }
+      }
+    }
+    UNROLL
+    for (int part = 0; part < MAX_ROW_TILES; part++) {
+      if (part * 16 >= ROWS) continue;
+      float sum[4];
+      UNROLL
+      for (int i = 0; i < 4; i++) sum[i] = sums[part][0][i] + sums[part][1][i];
+      f2* to = (f2*)parts + (part * 16 + lane() / 4) * 4 + lane() % 4;
+      if (ROWS <= 8) {
+        *to = {sum[0] + sum[2], sum[1] + sum[3]};
+      } else {
+        to[0] = {sum[0], sum[1]};
+        to[32] = {sum[2], sum[3]};
+      }
+    }
+  }
+
+  // store(row, output, y[output], y[output + 1]) for each pair of outputs and each row.
+  template <class Store>
+  DEVICE void run(Shared& shared, Store store) {
+    UNROLL
+    for (int i = 0; i < HELD; i++) weights[i] = fetch(first, i);
+    begin_dependents();
+    wait_for_inputs();
+    norms = shared.take<Statistics>(ROWS);
+    float* parts = shared.take<float>(2 * WARPS * ROWS * 8);
+    if (p.gamma && (NORMED || !PRE_NORM)) {
+      for (int row = warp(); row < p.rows; row += WARPS) {
+        const float* x = p.stream + row * padded(D_MODEL);
+        norms[row] = statistics([&](int k) { return x[k]; });
+      }
+    }
+    block_barrier();
+    if (chunks <= HELD * WARPS) read_fragments(0);
+    for (int tile = first; tile < last; tile++) {
+      float* tile_parts = parts + (tile & 1) * WARPS * ROWS * 8;
+      multiply(tile, tile_parts + warp() * ROWS * 8);
+      block_barrier();
+      const int row = threadIdx.x / 4, output = tile * 8 + threadIdx.x % 4 * 2;
+      if (row >= p.rows) continue;
+      float a = p.bias[output], b = p.bias[output + 1];
+      UNROLL
+      for (int part = 0; part < WARPS; part++) {
+        const f2 y = *((const f2*)(tile_parts + (part * ROWS + row) * 8) + threadIdx.x % 4);
+        a += y.x;
+        b += y.y;
+      }
+      store(row, output, a, b);
+    }
+  }
+};
+
+#define PRODUCT_BYTES (8 * ROWS + 4 * 2 * WARPS * ROWS * 8)
+
+// Queries of self-attention, and keys and values in the caches at the positions of the rows.
+KERNEL void project_self(Product p) {
+  SHARED_MEMORY(shared, PRODUCT_BYTES);
+  constexpr_size int width = HEADS * HEAD_DIM;
+  const auto store = [&](int row, int output, float value) {
+    const int section = output / width, n = output % width;
+    if (section == 0) p.output[row * padded(width) + n] = value;
+    if (section == 0 || section > 2 || p.state.finished[row]) return;
+    const long long line = (long long)(row * HEADS + n / HEAD_DIM) * CACHE + p.state.positions[row];
+    write_cache(section == 1 ? p.keys : p.values, line * HEAD_DIM + n % HEAD_DIM, value);
+  };
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, 3 * width).run(shared, [&](int row, int output, float a, float b) {
+    if (ROTARY && output < 2 * width) {
+      const float* turn = p.turns + p.state.positions[row] * HEAD_DIM + output % HEAD_DIM;
+      const float cosine = turn[0], sine = turn[1], x = a;
+      a = x * cosine - b * sine;
+      b = b * cosine + x * sine;
+    }
+    store(row, output, a);
+    store(row, output + 1, b);
+  });
+}
+
+// Queries of cross-attention.
+KERNEL void project_cross(Product p) {
+  SHARED_MEMORY(shared, PRODUCT_BYTES);
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, HEADS * HEAD_DIM)
+      .run(shared, [&](int row, int output, float a, float b) {
+        *(f2*)(p.output + row * padded(HEADS * HEAD_DIM) + output) = {a, b};
+      });
+}
+
+// The end of a sublayer: its result added to the stream, or to the norm of the stream.
+template <int HELD>
+DEVICE void add_to_stream(const Product& p, int inputs, Shared& shared) {
+  Multiplier<HELD, false> product(p, inputs, D_MODEL);
+  product.run(shared, [&](int row, int output, float a, float b) {
+    f2 x = *(const f2*)(p.stream + row * padded(D_MODEL) + output);
+    if (!PRE_NORM && p.gamma) {
+      const Statistics norm = product.norms[row];
+      x.x = (x.x - norm.mean) * norm.scale * p.gamma[output] + p.beta[output];
+      x.y = (x.y - norm.mean) * norm.scale * p.gamma[output + 1] + p.beta[output + 1];
+    }
+    *(f2*)(p.output + row * padded(D_MODEL) + output) = {x.x + a, x.y + b};
+  });
+}
+
+KERNEL void project_context(Product p) {
+  SHARED_MEMORY(shared, PRODUCT_BYTES);
+  add_to_stream<HELD_CHUNKS(HEADS * HEAD_DIM)>(p, HEADS * HEAD_DIM, shared);
+}
+
+KERNEL void project_outer(Product p) {
+  SHARED_MEMORY(shared, PRODUCT_BYTES);
+  add_to_stream<HELD_CHUNKS(FFN)>(p, FFN, shared);
+}
+
+DEVICE float activated(float x) {
+  if (ACTIVATION == RELU) return fmaxf(x, 0);
+  if (ACTIVATION == GELU) return 0.5f * x * (1 + erff(x * 0.70710678f));
+  if (ACTIVATION == GELU_TANH) return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+  return x / (1 + expf(-x));
+}
+
+// The inner layer of the feed-forward network. With GATED, outputs are gates and inner values in turns.
+KERNEL void project_inner(Product p) {
+  SHARED_MEMORY(shared, PRODUCT_BYTES);
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, GATED ? 2 * FFN : FFN)
+      .run(shared, [&](int row, int output, float a, float b) {
+        float* to = p.output + row * padded(FFN);
+        if (GATED) {
+          to[output / 2] = activated(a) * b;
+        } else {
+          *(f2*)(to + output) = {activated(a), activated(b)};
+        }
+      });
+}
+
+struct Best {
+  float value;
+  int id;
+};
+
+// The larger value, of equal ones the smaller id.
+DEVICE Best larger(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a; }
+
+// Logits [rows, VOCABULARY], unless `output` is null, and the largest of each block.
+KERNEL void project_logits(Product p) {
+  SHARED_MEMORY(shared, PRODUCT_BYTES + 8 * 4 * ROWS);
+  Best best = {NONE, VOCABULARY};
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, VOCABULARY)
+      .run(shared, [&](int row, int output, float a, float b) {
+        const auto take = [&](int id, float value) {
+          if (id >= VOCABULARY) return;
+          best = larger(best, {value, id});
+          if (p.output) p.output[(long long)row * VOCABULARY + id] = value;
+        };
+        take(output, a);
+        take(output + 1, b);
+      });
+  Best* all = shared.take<Best>(4 * ROWS);
+  if (threadIdx.x < 4 * ROWS) all[threadIdx.x] = best;
+  block_barrier();
+  const int row = threadIdx.x;
+  if (row >= p.rows) return;
+  for (int i = 0; i < 4; i++) best = i ? larger(best, all[row * 4 + i]) : all[row * 4];
+  p.best[blockIdx.x * ROWS + row] = best.value;
+  p.best_ids[blockIdx.x * ROWS + row] = best.id;
+}
+
+// Attention of one row and head, a block for each. Groups of lanes take keys in turns; then their sums are joined.
+KERNEL void attend(Attention p) {
+  constexpr_size int lanes = HEAD_DIM <= 8 ? 1 : HEAD_DIM <= 16 ? 2 : HEAD_DIM <= 32 ? 4 : HEAD_DIM <= 64 ? 8 : 16;
+  constexpr_size int groups = WARPS * 32 / lanes;
+  constexpr int AHEAD = 4;  // keys that a group reads at once
+  SHARED_MEMORY(shared, 2 * 4 * groups + 4 * groups * padded(HEAD_DIM));
+  begin_dependents();
+  wait_for_inputs();
+  const int row = blockIdx.x / HEADS, head = blockIdx.x % HEADS, group = threadIdx.x / lanes;
+  const int dim = lane() % lanes * 8;
+  const int length = min(p.lengths[row] + p.more, p.capacity);
+  const long long line = (long long)blockIdx.x * p.capacity;
+  Eight query;
+  UNROLL
+  for (int i = 0; i < 8; i++)
+    query.at[i] = dim + i < HEAD_DIM ? p.query[row * padded(HEADS * HEAD_DIM) + head * HEAD_DIM + dim + i] : 0;
+  float most = NONE, total = 0;
+  Eight sum = {};
+  for (int base = 0; base < length; base += groups * AHEAD) {
+    Eight keys[AHEAD], values[AHEAD];
+    float scores[AHEAD], reached = most;
+    UNROLL
+    for (int i = 0; i < AHEAD; i++) {
+      const int key = base + i * groups + group;
+      keys[i] = key < length ? read_cache(p.keys, (line + key) * HEAD_DIM + dim, HEAD_DIM - dim) : Eight{};
+      values[i] = key < length ? read_cache(p.values, (line + key) * HEAD_DIM + dim, HEAD_DIM - dim) : Eight{};
+    }
+    UNROLL
+    for (int i = 0; i < AHEAD; i++) {
+      const int key = base + i * groups + group;
+      float score = 0;
+      UNROLL
+      for (int j = 0; j < 8; j++) score += query.at[j] * keys[i].at[j];
+      score = lanes_sum(score, lanes);
+      if (p.biases && key < length) score += p.biases[head * CACHE + length - 1 - key];
+      scores[i] = key < length ? score : NONE;
+      reached = fmaxf(reached, scores[i]);
+    }
+    const float before = expf(most - reached);
+    most = reached;
+    total *= before;
+    UNROLL
+    for (int j = 0; j < 8; j++) sum.at[j] *= before;
+    UNROLL
+    for (int i = 0; i < AHEAD; i++) {
+      const float weight = base + i * groups + group < length ? expf(scores[i] - most) : 0;
+      total += weight;
+      UNROLL
+      for (int j = 0; j < 8; j++) sum.at[j] += weight * values[i].at[j];
+    }
+  }
+  float* maxima = shared.take<float>(groups);
+  float* totals = shared.take<float>(groups);
+  float* sums = shared.take<float>(groups * padded(HEAD_DIM));
+  if (dim == 0) {
+    maxima[group] = most;
+    totals[group] = total;
+  }
+  UNROLL
+  for (int j = 0; j < 8; j++)
+    if (dim + j < HEAD_DIM) sums[group * padded(HEAD_DIM) + dim + j] = sum.at[j];
+  block_barrier();
+  const int i = threadIdx.x;
+  float* context = p.context + row * padded(HEADS * HEAD_DIM) + head * HEAD_DIM;
+  if (head == HEADS - 1 && i < padded(HEADS * HEAD_DIM) - HEADS * HEAD_DIM) context[HEAD_DIM + i] = 0;
+  if (i >= HEAD_DIM) return;
+  float above = 0, below = 0;
+  for (int k = 0; k < groups; k++) most = k ? fmaxf(most, maxima[k]) : maxima[0];
+  for (int k = 0; k < groups; k++) {
+    const float weight = expf(maxima[k] - most);
+    above += weight * sums[k * padded(HEAD_DIM) + i];
+    below += weight * totals[k];
+  }
+  context[i] = below == 0 ? 0 : above / below;  // 0 for a row without keys
+}
+
+// The norm of the stream as a stream, for stacks that end in two norms.
+KERNEL void normalise(Product p) {
+  begin_dependents();
+  wait_for_inputs();
+  const int row = blockIdx.x * WARPS + warp();
+  if (row >= p.rows) return;
+  const float* x = p.stream + row * padded(D_MODEL);
+  const Statistics norm = statistics([&](int k) { return x[k]; });
+  for (int k = lane(); k < padded(D_MODEL); k += 32)
+    p.output[row * padded(D_MODEL) + k] = (x[k] - norm.mean) * norm.scale * p.gamma[k] + p.beta[k];
+}
+
+// The last kernel of a step, one block: the next token, position and end of each row.
+KERNEL void choose(Choice p) {
+  begin_dependents();
+  wait_for_inputs();
+  for (int row = warp(); row < p.rows; row += WARPS) {
+    Best best = {NONE, VOCABULARY};
+    for (int block = lane(); block < p.blocks; block += 32)
+      best = larger(best, {p.best[block * ROWS + row], p.best_ids[block * ROWS + row]});
+    best = warp_best(best);
+    if (lane()) continue;
+    const bool finished = p.current.finished[row], failed = best.id >= VOCABULARY;
+    const int position = p.current.positions[row], token = finished || failed ? p.pad : best.id;
+    if (failed) *p.error = 2;
+    const bool ended = finished || failed || token == p.eos || position + 1 >= p.limits[row];
+    p.next.tokens[row] = token;
+    p.next.finished[row] = ended;
+    p.next.positions[row] = ended ? position : position + 1;
+    if (!finished) p.history[row * CACHE + position] = token;
+  }
+}
