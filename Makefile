@@ -52,7 +52,7 @@ FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /de
 endif
 
 .PHONY: help venv constraints docs demo bench fused check test test-all test-cuda-provider test-onnxruntime test-gpu gpu-bundles
-.PHONY: gpu-kit lint types fixtures unit unit-runtime whole-grid
+.PHONY: gpu-kit gpu-rehearsal lint types fixtures unit unit-runtime whole-grid
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
@@ -223,11 +223,13 @@ GPU_PROGRAMS = $(if $(wildcard $(CPP)/release/txport-bench),$(CPP)/release)
 gpu-bundles: $(VENV)/.ready
 ifndef BUNDLES
 	@$(test_bundles)
-	@$(base_checkpoint)
-	@test -e build/base/bundle-float16/manifest.json || $(VENV)/bin/tx-export build/base/checkpoint \
-	  -o build/base/bundle-float16 --fp16 --no-verify --sentences 8
+	@test -e build/grown/checkpoint/config.json || $(VENV)/bin/python tests/gpu/grown_weights.py checkpoint build/grown/checkpoint
+	@for kind in float16 float32; do test -e build/grown/$$kind/manifest.json || $(VENV)/bin/tx-export build/grown/checkpoint \
+	  -o build/grown/$$kind $$(test $$kind = float32 || echo --fp16) --no-verify --sentences 8 || exit; done
+	@test -e build/gpu/patterns/cases.json || PYTHONPATH=tests/helpers:tests/gpu/patterns $(VENV)/bin/python \
+	  tests/gpu/patterns/pattern_graphs.py build/gpu/patterns
 	@rm -rf $(GPU_BUNDLES) && mkdir -p $(GPU_BUNDLES)
-	@for pair in base/bundle-float16=base-float16 demo/bundle-fp16=demo-float16 test/bundle=tiny-float32 \
+	@for pair in grown/float16=base-float16 grown/float32=base-float32 demo/bundle-fp16=demo-float16 test/bundle=tiny-float32 \
 	  test/bundle-float16=tiny-float16 test/bundle-islands=tiny-islands; do \
 	  test ! -e build/$${pair%=*} || ln -s $(CURDIR)/build/$${pair%=*} $(GPU_BUNDLES)/$${pair#*=}; done
 endif
@@ -238,8 +240,13 @@ test-gpu: gpu-bundles
 # For which GPUs the chain of kernels is compiled in advance, if nvcc is installed; NVRTC compiles it for others.
 CHAIN_ARCHITECTURES = $(or $(ARCHITECTURES),$(if $(shell command -v nvcc),90))
 gpu-kit: gpu-bundles wheel
-	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" ARCHITECTURES="$(CHAIN_ARCHITECTURES)" \
+	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" PATTERNS=$(wildcard build/gpu/patterns) ADDED="$(ADDED)" \
+	  ARCHITECTURES="$(CHAIN_ARCHITECTURES)" \
 	  tests/gpu/kit.sh build/gpu-kit $(WHEEL) $(GPU_BUNDLES) $(GPU_PROGRAMS)
+
+# The calls of tests/gpu/README.md on this machine, from the kit in build/gpu-kit, over a driver in host memory.
+gpu-rehearsal: $(VENV)/.ready
+	@PYTHONPATH=tests/fakes $(VENV)/bin/python tests/gpu/rehearse.py build/gpu-kit build/gpu-rehearsal
 
 # build/lib is setuptools' own leftover: what was deleted from the repository would still be packed from there. And what
 # was deleted would stay installed, since pip looks for the old version in the first environment.

@@ -41,8 +41,11 @@ LIMITS = {
     "cpp": 120,
     "model": 60,
     "chain": 600,
+    "training": 240,
 }
+REHEARSAL_FACTOR = 3  # of these seconds, since a processor is slower
 SHORT = 30.0  # seconds before its end in which a step that fails has failed for want of time
+COMMAND = "import sys; sys.argv[0] = 'tx-{0}'; from txport.training.entry import {0}; {0}()"
 BENCH = "import sys; sys.argv[0] = 'tx-bench'; from txport.benchmarks.entry import bench; bench()"
 
 
@@ -78,8 +81,43 @@ def surroundings(programs: Path) -> dict[str, str]:
     return found
 
 
-def bench_commands(bundles: list[Path], results: Path, programs: Path | None, rehearsal: bool) -> Iterator[list[str]]:
-    """tx-bench of the first bundle: each lowering, TensorRT, C++ beside them; and of real text where there is some."""
+def training_commands(scratch: Path, rehearsal: bool) -> Iterator[list[str]]:
+    """tx-train of the demo in bf16-mixed, resumed once with a higher limit; in float32; tx-evaluate of the first."""
+    if find_spec("torch") is None or find_spec("lightning") is None:
+        return
+    usable = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if not rehearsal and subprocess.run([sys.executable, "-c", usable]).returncode != 0:
+        return
+    device, small = ("gpu", "cuda"), list[str]()
+    first, longer, short = (["--max-minutes", limit] for limit in ("0.5", "1", "0.4"))
+    if rehearsal:
+        device = "cpu", "cpu"
+        small = [word for split in ("train=3000", "validation=50", "test=50") for word in ("--set", f"corpus.{split}")]
+        first, longer, short = (["--max-steps", limit] for limit in ("20", "40", "10"))
+
+    def train(precision: str, *more: str) -> list[str]:
+        options = ["--recipe", "demo", "-o", str(scratch / precision), "--precision", precision, *small]
+        return [sys.executable, "-c", COMMAND.format("train"), *options, "--accelerator", device[0], *more]
+
+    yield train("bf16-mixed", *first, "--force")
+    yield train("bf16-mixed", *longer, "--resume")
+    yield train("32-true", *short, "--force")
+    options = [str(scratch / "bf16-mixed"), "--recipe", "demo", "--lines", "50", "--device", device[1]]
+    yield [sys.executable, "-c", COMMAND.format("evaluate"), *options]
+
+
+def bench_commands(
+    bundles: list[Path], results: Path, programs: Path | None, rehearsal: bool, only: str | None = None
+) -> Iterator[list[str]]:
+    """tx-bench of the first bundle: each lowering, TensorRT, C++ beside them; and of real text where there is some.
+
+    Args:
+        bundles: in order.
+        results: the directory of reports.
+        programs: the directory of the C++ tools.
+        rehearsal: whether to measure on the CPU, briefly.
+        only: one lowering instead of all.
+    """
     first, device = bundles[0], "cpu" if rehearsal and cuda_provider() is None else "cuda"
     manifests = {bundle: Manifest.load(bundle) for bundle in bundles}
     if find_spec("rich") is None:  # which tx-bench needs
@@ -89,6 +127,7 @@ def bench_commands(bundles: list[Path], results: Path, programs: Path | None, re
     runs = [
         (f"{device}-{lowering}", ["--device", device, "--engine", "ort", "--lowering", lowering])
         for lowering in lowerings
+        if only in (None, lowering)
     ]
     runs += [("trt", ["--engine", "trt"])] if directories(own_engines(manifests[first])) else []
     tools = ["--cpp", str(programs / "txport-bench")] if programs else []
@@ -111,11 +150,19 @@ class Run:
         programs: the directory of the C++ tools; None if they are not here.
         driver: the directory of a libcuda.so.1 in host memory, for a rehearsal; None for a GPU.
         minutes: that all steps together may take.
+        lowering: the one whose figures are measured; None for all.
     """
 
     def __init__(
-        self, results: Path, bundles: Path, programs: Path | None, driver: Path | None, minutes: float
+        self,
+        results: Path,
+        bundles: Path,
+        programs: Path | None,
+        driver: Path | None,
+        minutes: float,
+        lowering: str | None = None,
     ) -> None:
+        self.lowering = lowering
         self.results, self.programs, self.rehearsal = results, programs, driver is not None
         self.bundles, self.end = in_order(bundles), time.time() + 60 * minutes
         self.file = results / f"findings-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.jsonl"
@@ -138,21 +185,23 @@ class Run:
 
     def step(self, name: str) -> None:
         """Run a step and note how it ended, unless no time is left; then it is not run yet."""
-        start, limit = time.time(), min(self.end, time.time() + LIMITS[name])
+        longest = LIMITS[name] * (REHEARSAL_FACTOR if self.rehearsal else 1)
+        start, limit = time.time(), min(self.end, time.time() + longest)
         log = self.results / f"{name}.log"
         log.unlink(missing_ok=True)
         outcome, reason = "skipped", "no library that it needs is here"
         for command in self._commands(name):
-            outcome, reason = "passed", ""
+            if outcome == "skipped":
+                outcome, reason = "passed", ""
             if time.time() >= limit:
                 outcome, reason = "stopped", "no time was left for all of it: run it again with --step"
                 break
             code = self._ended(command, log, limit)
-            if code not in (0, 5):  # 5: pytest has found no test
+            if code not in (0, 5) and outcome == "passed":  # 5: pytest has found no test
                 last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
                 took = f"it took longer than {limit - start:.0f} s"
                 outcome, reason = ("stopped", took) if code is None else ("failed", " ".join(last.split())[:300])
-                reason = reason if name == "figures" or code != 1 else ""  # 1: its tests say why
+                reason = reason if name in ("figures", "training") or code != 1 else ""  # 1: its tests say why
         tests = [each for each in findings(self.results).values() if each.get("at", 0) >= start]
         if outcome == "passed" and tests and all(each["outcome"] == "skipped" for each in tests):
             outcome, reason = "skipped", tests[0]["reason"]
@@ -165,9 +214,12 @@ class Run:
 
     def _commands(self, name: str) -> Iterator[list[str]]:
         if name == "figures":
-            for command in bench_commands(self.bundles, self.results, self.programs, self.rehearsal):
+            for command in bench_commands(self.bundles, self.results, self.programs, self.rehearsal, self.lowering):
                 short = ["--calls", "1", "--batch", "1", "--no-roofline"] if self.rehearsal else ["--seconds", "2.5"]
                 yield [*command, "--quick", "--no-plots", *short]
+            return
+        if name == "training":
+            yield from training_commands(self.results.parent / "training", self.rehearsal)
             return
         if name == "model" and find_spec("torch") is None:
             return
@@ -199,6 +251,7 @@ def main() -> None:
     parser.add_argument("--bundles", type=Path, required=True, help="A directory of bundles to run.")
     parser.add_argument("--programs", type=Path, help="The directory of txport-translate and txport-bench.")
     parser.add_argument("--step", action="append", choices=list(LIMITS), help="Only this; may be repeated.")
+    parser.add_argument("--lowering", help="Figures of this lowering only.")
     parser.add_argument("--minutes", type=float, default=20.0, help="Most minutes of all steps.  [default: 20]")
     parser.add_argument("--driver", type=Path, help="Rehearse: the directory of a libcuda.so.1 in host memory.")
     options = parser.parse_args()
@@ -207,7 +260,7 @@ def main() -> None:
         make_directory(results)
         lock = (options.directory / "lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)  # another run into it ends first: both would write the same logs
-        run = Run(results, options.bundles, options.programs, options.driver, options.minutes)
+        run = Run(results, options.bundles, options.programs, options.driver, options.minutes, options.lowering)
         ended = findings(results)
         left = [name for name in LIMITS if name not in ended]
         left += [name for name in LIMITS if name in ended and ended[name]["outcome"] == "stopped"]

@@ -8,10 +8,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import grown_weights
 import pytest
 import run
 from host_driver import build_driver
 from page import findings
+from txport.runtime.bundle.manifest import WEIGHTS
+from txport.runtime.errors import CheckFailed
 
 ROOT = Path(__file__).parents[2]
 THIS = "{}.{}".format(*sys.version_info)
@@ -130,6 +133,67 @@ def test_a_wheel_of_a_new_glibc_is_installed_for_any_python(tmp_path: Path, bund
         assert {path.name for path in (kit / f"python{version}").iterdir()} >= packages.keys()
         assert (kit / f"python{version}" / "cuda_bindings-12.9.dist-info").exists()
         assert not list((kit / f"python{version}").glob("txport*")), "it is in app/"
+
+
+def call(parts: Path, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A call of the runbook in the folder of the parts."""
+    variables = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, **environment}
+    return subprocess.run(
+        ["bash", "calls.sh", name], cwd=parts, env=variables, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_calls_come_with_the_kit(tmp_path: Path, bundles: Path) -> None:
+    """They unpack it with its patterns, wait for the builds, and name what is missing."""
+    patterns = tmp_path / "patterns"
+    patterns.mkdir()
+    (patterns / "cases.json").write_text("[]")
+    parts = tmp_path / "parts"
+    done = pack(parts, tiny_wheel(tmp_path, "tiny", "1"), bundles, PATTERNS=str(patterns))
+    assert done.returncode == 0, done.stderr
+    done = call(parts, "unpack")
+    assert done.returncode == 0, done.stderr
+    assert (parts / "kit/patterns/cases.json").exists() and (parts / "kit/bundles/tiny/onnx/weights.bin").exists()
+    done = call(parts, "builds")
+    assert done.returncode == 2 and f"there is no TensorRT in {parts.resolve()}/trt: unpack it" in done.stderr
+    for log, code, words in (
+        ("patterns ... passed in 2 s\nended: 0\n", 0, "patterns ... passed"),
+        ("tensorrt ... failed in 2 s: why\nended: 0\n", 1, "failed in 2 s: why"),
+        (done.stderr + "ended: 2\n", 1, "there is no TensorRT"),
+        ("patterns ... passed in 2 s\n", 0, "the builds have not ended: run call c again"),
+    ):
+        (parts / "runs/builds.log").write_text(log)
+        done = call(parts, "c", WAIT="1")
+        assert done.returncode == code and words in done.stdout, (log, done.stdout)
+    done = call(parts, "g")
+    assert done.returncode == 2 and done.stderr.startswith("calls.sh: there is no call g: choose unpack, a,")
+
+
+def test_weights_that_follow_from_names_are_left_out_and_grown(
+    tmp_path: Path, float16_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 and float16, packed, transposed, tied and scaled; those of other checkpoints are carried."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[export]'")
+    from txport.exporter import export as exporter
+
+    monkeypatch.setattr(exporter, "choose_islands", lambda *_: [])
+    grown_weights.write_checkpoint(tmp_path / "checkpoint", "tiny", 600)
+    for half in (False, True):
+        bundle = tmp_path / f"bundle-{half}"
+        options = exporter.ExportOptions(sentences=2, singles=1, float16=half, verify=False)
+        exporter.export_bundle(tmp_path / "checkpoint", bundle, options)
+        before = (bundle / WEIGHTS).read_bytes()
+        assert grown_weights.strip(bundle) and not (bundle / WEIGHTS).exists()
+        assert (bundle / grown_weights.CHANGES).stat().st_size < len(before) / 5, "positions, and float16's biases"
+        assert grown_weights.grow(bundle) and (bundle / WEIGHTS).read_bytes() == before
+        assert not grown_weights.grow(bundle), "a second time"
+    other = Path(shutil.copytree(float16_bundle, tmp_path / "other"))
+    assert not grown_weights.strip(other) and (other / WEIGHTS).exists()
+    assert grown_weights.strip(bundle)
+    right = grown_weights.random_tensor
+    monkeypatch.setattr(grown_weights, "random_tensor", lambda name, shape: right(f"{name}_", shape))
+    with pytest.raises(CheckFailed, match="grew otherwise than on the machine that packed it"):
+        grown_weights.grow(bundle)
 
 
 def test_a_directory_without_bundles_is_refused(tmp_path: Path) -> None:

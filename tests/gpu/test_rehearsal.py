@@ -54,17 +54,18 @@ def bundles(tmp_path_factory: pytest.TempPathFactory, float16_bundle: Path) -> P
 
 
 def test_every_step_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path, driver: Path) -> None:
-    """In two calls, which join: the second one runs what the first has not, and all comes back in one archive."""
+    """In calls that join: the last one runs what the others have not, and all comes back in one archive."""
     options = ("--bundles", bundles, "--driver", driver)
     first = gpu_run(tmp_path / "out", *options, "--step", "environment", "--step", "device")
     assert first.returncode == 0, first.stdout + first.stderr
     assert "**Not run yet: onnxruntime, " in (tmp_path / "out/results/report.md").read_text()
-    second = gpu_run(tmp_path / "out", *options)
+    others = [word for name in list(run.LIMITS)[2:] if name != "training" for word in ("--step", name)]
+    second = gpu_run(tmp_path / "out", *options, *others)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "device ..." not in second.stdout and "onnxruntime ... passed" in second.stdout
     results = tmp_path / "out" / "results"
     found, text = findings(results), (results / "report.md").read_text()
-    assert passed(found) and run.LIMITS.keys() < found.keys()
+    assert passed(found) and run.LIMITS.keys() - {"training"} < found.keys()
     skipped = {each["reason"].partition(":")[0] for each in found.values() if each["outcome"] == "skipped"}
     absent = {"needs ONNX Runtime's CUDA provider", "needs TensorRT, not only TensorRT-RTX", "needs TensorRT"}
     absent |= {"needs the C++ build", "needs PyTorch with CUDA", "no library that it needs is here"}
@@ -78,6 +79,7 @@ def test_every_step_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path, 
     for shown in (
         "A rehearsal",
         "Everything that ran passed. Skipped: ",
+        "**Not run yet: training.**",
         "| device | passed |",
         "## versions",
         "## memory\n",
@@ -89,6 +91,8 @@ def test_every_step_over_a_driver_in_host_memory(tmp_path: Path, bundles: Path, 
         archive.extractall(tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere/results/onnxruntime.log").exists()
     assert page(tmp_path / "elsewhere/results", list(run.LIMITS), rehearsal=True) == text
+    last = gpu_run(tmp_path / "out", *options, "--minutes", "0.001")
+    assert [line for line in last.stdout.splitlines() if " ... " in line and "training ... stopped" not in line] == []
 
 
 def test_a_gpu_that_disappears_is_named_and_nothing_else_is_skipped_for_it(
@@ -119,6 +123,17 @@ def test_a_step_without_time_is_not_over(tmp_path: Path, bundles: Path, driver: 
     assert "**Not passed: environment.**" in text and "**Not run yet: device, " in text
     assert "environment: it took longer than 0 s" in text
     assert "nothing ran" in page(tmp_path, list(run.LIMITS), rehearsal=False), "which is no success"
+
+
+def test_a_step_has_failed_if_any_of_its_commands_has(
+    tmp_path: Path, bundles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = run.Run(tmp_path, bundles, None, None, 1)
+    commands = [[sys.executable, "-c", "raise SystemExit('the first')"], [sys.executable, "-c", ""]]
+    monkeypatch.setattr(started, "_commands", lambda name: iter(commands))
+    started.step("figures")
+    found = findings(tmp_path)["figures"]
+    assert (found["outcome"], found["reason"]) == ("failed", "the first")
 
 
 CASES = """
@@ -189,6 +204,9 @@ def test_figures_are_of_the_largest_bundle_in_float16_without_islands(tmp_path: 
     lowerings = Manifest.load(half).lowerings
     assert [Path(words[3]).name for words in commands] == ["half"] * len(lowerings) + ["text"]
     assert all("--cpp" in words for words in commands[:-1])
+    for only, count in (("ort", "ort" in lowerings), ("none", 0)):
+        commands = list(run.bench_commands(run.in_order(tmp_path), tmp_path, None, rehearsal=True, only=only))
+        assert [Path(words[3]).name for words in commands] == ["half"] * count + ["text"] * count
 
 
 class CountingDevice(MemoryDevice):
