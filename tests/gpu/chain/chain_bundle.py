@@ -19,6 +19,8 @@ def model_of_bundle(bundle: Path) -> ChainModel:
     manifest = Manifest.load(bundle)
     if manifest.precision.type != "float16" or manifest.parameters is None:
         raise ValueError("needs a bundle in float16 with a table of parameters")
+    if manifest.precision.islands:
+        raise ValueError("needs a bundle without float32 islands")
     data = np.memmap(bundle / WEIGHTS, np.uint8, "r")
     parameters = {}
     for tensor in manifest.parameters.tensors:

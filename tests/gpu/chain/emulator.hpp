@@ -1,5 +1,6 @@
 // What chain.cu needs of a GPU, on a CPU: the 256 threads of a block are fibers, and blocks run one after the other.
-// Threads run in an order of the seed's between barriers. Shared memory is allocated part by part, and is NaN at first.
+// Between barriers, warps run one after the other, in an order of the seed's. Shared memory is allocated part by part,
+// and is NaN at first.
 #pragma once
 #include <cmath>
 #include <cstdio>
@@ -27,7 +28,10 @@ struct Dimension {
 #define UNROLL
 #define constexpr_size const
 #define MAX_ROW_TILES 2
-#define HELD_CHUNKS(inputs) 2
+#ifndef EMULATED_CHUNKS
+#define EMULATED_CHUNKS 2
+#endif
+#define HELD_CHUNKS(inputs) EMULATED_CHUNKS
 #define SHARED_MEMORY(name, bytes) Shared name(bytes)
 
 static int ROWS, D_MODEL, HEADS, HEAD_DIM, FFN, VOCABULARY, CACHE, PRE_NORM, GATED, ROTARY, HALF_CACHES, NORM,
@@ -86,19 +90,15 @@ class Fibers {
     all_ = {};
     for (Collective& warp : warps_) warp = {};
     for (int thread = 0; thread < BLOCK; thread++) start(thread);
-    const int stride = 2 * static_cast<int>(seed % 97) + 1, offset = static_cast<int>(seed / 97 % BLOCK);
-    for (int left = BLOCK, moved = 1; left > 0;) {
-      if (!moved) FAIL("threads wait for each other in different places");
-      moved = 0;
-      for (int i = 0; i < BLOCK; i++) {
-        const int thread = (i * stride + offset) % BLOCK;
-        if (done_[thread] || (waits_[thread] && waits_[thread]->generation == generations_[thread])) continue;
-        waits_[thread] = nullptr;
-        moved = 1;
-        threadIdx.x = thread;
-        switch_fiber(&scheduler_, stack_pointers_[thread]);
-        left -= done_[thread];
+    left_ = BLOCK;
+    switches_ = 0;
+    while (left_ > 0) {
+      const int before = switches_;
+      for (int i = 0; i < BLOCK / 32; i++) {
+        const int warp = (i * (2 * static_cast<int>(seed % 4) + 1) + static_cast<int>(seed / 4 % 8)) % (BLOCK / 32);
+        run_warp(warp * 32, static_cast<int>(seed / 32 % 32));
       }
+      if (switches_ == before) FAIL("threads wait for each other in different places");
     }
     if (all_.arrived) FAIL("a thread waits at a barrier that others have left out");
   }
@@ -114,6 +114,22 @@ class Fibers {
 
  private:
   static constexpr size_t STACK = 1 << 16;
+
+  // Runs the threads of a warp until all wait for other warps: a warp is as far ahead of the others as it can be.
+  void run_warp(int first, int offset) {
+    for (int before = -1; before != switches_;) {
+      before = switches_;
+      for (int i = 0; i < 32; i++) {
+        const int thread = first + (i + offset) % 32;
+        if (done_[thread] || (waits_[thread] && waits_[thread]->generation == generations_[thread])) continue;
+        waits_[thread] = nullptr;
+        threadIdx.x = thread;
+        switches_++;
+        switch_fiber(&scheduler_, stack_pointers_[thread]);
+        left_ -= done_[thread];
+      }
+    }
+  }
 
   template <class Last>
   void wait(Collective& collective, int threads, Last last) {
@@ -152,6 +168,7 @@ class Fibers {
   Collective all_, warps_[BLOCK / 32];
   Collective* waits_[BLOCK];
   int generations_[BLOCK];
+  int left_ = 0, switches_ = 0;
 };
 
 static Fibers fibers;

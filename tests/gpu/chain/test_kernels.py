@@ -132,7 +132,7 @@ def test_logits_equal_pytorch(emulator: Emulator, kind: str) -> None:
     """With float32 caches. Up to 8 rows activations are exact."""
     model = round_weights(random_model(**KINDS[kind]))
     decoding = Decoding(model, rows=3)
-    target = random_target(3, 4)
+    target = random_target(3, 2 if kind == "wide" else 4)
     logits = decoding.forced(emulator, target)
     expected = decoding.expected(target)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
@@ -264,7 +264,8 @@ def test_rows_end_and_are_refilled(emulator: Emulator) -> None:
 @pytest.mark.parametrize("half", [False, True])
 def test_finished_rows_write_nothing(emulator: Emulator, half: bool) -> None:
     """Other rows write one position of each cache."""
-    chain = Decoding(round_weights(random_model()), rows=3, half_caches=half).chain
+    model = round_weights(random_model(pad_id=1, unk_id=0))  # the history is 0 at first
+    chain = Decoding(model, rows=3, half_caches=half).chain
     chain.place_rows(np.array([4, 5, 6]), np.array([0, 3, 0]), np.full(3, LENGTH), np.array([0, 1, 0]))
     emulator.step(chain.launches, chain.constants)
     for layer in range(chain.model.layers):
@@ -273,6 +274,19 @@ def test_finished_rows_write_nothing(emulator: Emulator, half: bool) -> None:
             assert np.argwhere(written).tolist() == [[0, 0], [2, 0]]
     assert chain.state("positions").tolist() == [1, 3, 1] and chain.state("finished").tolist() == [0, 1, 0]
     assert chain.state("tokens")[1] == chain.model.pad_id and not chain.history()[1].any()
+
+
+@pytest.mark.parametrize("best", [(6, 7), (5, 14), (20, 40), (3, 63)])
+def test_of_equal_logits_the_smallest_id_is_chosen(emulator: Emulator, best: tuple[int, int]) -> None:
+    """In one pair of outputs, one block, and in two."""
+    model = random_model(tie_projection=False, projection_bias=True)
+    with torch.no_grad():
+        model.projection.weight.zero_()
+        model.projection.bias.fill_(-1.0)[list(best)] = 2.0
+    chain = Decoding(round_weights(model), rows=3).chain
+    chain.place_rows(np.full(3, 4), np.zeros(3), np.full(3, LENGTH))
+    emulator.step(chain.launches, chain.constants, times=2, seed=5)
+    assert chain.state("tokens").tolist() == [best[0]] * 3
 
 
 @pytest.mark.parametrize("kernel", ["choose", "project_context"])

@@ -26,7 +26,9 @@ def test_equally_fast_at_batch_8_is_too_slow() -> None:
     )
 
 
-def test_other_bundles_are_refused(bundle: Path, float16_bundle: Path) -> None:
+def test_other_bundles_are_refused(bundle: Path, float16_bundle: Path, island_bundle: Path) -> None:
     with pytest.raises(ValueError, match="needs a bundle in float16"):
         model_of_bundle(bundle)
+    with pytest.raises(ValueError, match="needs a bundle without float32 islands"):
+        model_of_bundle(island_bundle)
     assert [constants["ROWS"] for constants in constants_of(float16_bundle)] == [8, 16, 32]
