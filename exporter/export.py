@@ -16,6 +16,7 @@ from txport.exporter.graphs.int8 import convertible
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.parameters import parameter_table
 from txport.exporter.graphs.write import ATTENTION, BEAMS, OPTIONAL, write_all
+from txport.exporter.options import check_options
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
 from txport.exporter.precision.islands import (
@@ -245,6 +246,7 @@ class _Export:
 
 
 def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
+    check_options(options.lowerings, float16=options.float16, int8=options.int8, max_batch=options.max_batch)
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
     of_source = config.max_source_positions or config.max_positions
@@ -265,16 +267,6 @@ def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
             most = default
         if not least <= value <= most:
             raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
-    if options.max_batch < 1:
-        raise InputError(f"--max-batch {options.max_batch} is not possible: give 1 or more")
-    if unknown := [name for name in options.lowerings if name not in LOWERINGS]:
-        raise InputError(f"--lowering {', '.join(unknown)} is unknown; there are {', '.join(LOWERINGS)}")
-    if not options.lowerings:
-        raise InputError(f"--lowering is empty; choose from {', '.join(LOWERINGS)}")
-    if options.int8 and options.float16:
-        raise InputError("--int8 and --fp16 exclude each other: int8 is for CPUs, FP16 for GPUs")
-    if options.int8 and options.lowerings != ("ort",):
-        raise InputError("--int8 is for CPUs through ONNX Runtime: leave --lowering out, or give --lowering ort")
     opt = min(8, options.max_batch), min(32, source), min(64, target)
     return Dimensions(Range(1, opt[0], options.max_batch), Range(1, opt[1], source), Range(1, opt[2], target))
 

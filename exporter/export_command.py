@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from txport.exporter.options import check_options, check_sentence_files
 from txport.exporter.verification.options import verification_options
-from txport.runtime.bundle.kinds import check_kind
+from txport.runtime.bundle.kinds import check_checkpoint
 from txport.runtime.bundle.manifest import NAME
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.bundle.strict_json import finite
 from txport.runtime.console.flags import refuse_unused
-from txport.runtime.errors import CheckFailed, InputError
-from txport.runtime.files import check_target
+from txport.runtime.errors import CheckFailed
+from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs, share_cores, without_collection
-from txport.runtime.text.lines import check_file
 
 # The lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, and which runtimes read each, in words.
 READ_BY = {
@@ -72,9 +72,12 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     If the verification fails, no bundle is written and the exit code is 1.
     """
     refuse_unused(no_verify, "with --no-verify", "singles", "minutes")
-    check_kind(checkpoint, "checkpoint")
+    check_checkpoint(checkpoint)
     check_target(output, options["force"], NAME)
-    _check(options)
+    check_writable(output)
+    lowerings = _lowerings(lowering, int8=options["int8"])
+    check_options(lowerings, **{name: options[name] for name in ("float16", "int8", "max_batch")})
+    check_sentence_files(*(options[name] for name in ("text", "references", "ids", "reference_ids", "features")))
     with without_collection(), needs("export"):  # here, so that --help need not wait for PyTorch
         from txport.runtime.console.progress import Stages
 
@@ -83,11 +86,6 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
         from txport.exporter.export import ExportOptions, export_bundle
         from txport.exporter.verification.table import print_report
 
-    if options["int8"]:
-        default = "ort"
-    else:
-        default = ",".join(LOWERINGS)
-    lowerings = tuple(name for name in (default if lowering is None else lowering).split(",") if name)
     chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
     with Stages() as stages:
         report = export_bundle(checkpoint, output, chosen, stages)
@@ -104,10 +102,10 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
         raise CheckFailed(f"{output} was kept because of --force, but {report.failure}")
 
 
-def _check(options: dict[str, Any]) -> None:
-    """Refuse what could only fail after PyTorch was imported."""
-    if options["int8"] and options["float16"]:
-        raise InputError("--int8 and --fp16 exclude each other: int8 is for CPUs, FP16 for GPUs")
-    for file in (options["text"], options["references"]):
-        if file is not None:
-            check_file(file)
+def _lowerings(names: str | None, *, int8: bool) -> tuple[str, ...]:
+    """Return the names of --lowering, or its default."""
+    if names is not None:
+        return tuple(name for name in names.split(",") if name)
+    if int8:
+        return ("ort",)
+    return tuple(LOWERINGS)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from txport.exporter.options import check_sentence_files
 from txport.exporter.reference import Source, sample_sources, sample_vectors
 from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
@@ -101,14 +102,9 @@ def choose_sample(
         return _of_features(checkpoint, count, (max_source, max_target), features)
     if features:
         raise InputError(f"{features} cannot be used: {checkpoint.directory} reads text; give it with --text or --ids")
-    if reference_ids and not ids:
-        raise InputError(f"{reference_ids} needs the sentences that it translates: give them with --ids")
-    if ids and text:
-        raise InputError("--ids and --text exclude each other: give the sentences in one form")
+    check_sentence_files(text, references, ids, reference_ids, features)
     if ids:
         return _of_ids(checkpoint, count, (max_source, max_target), ids, reference_ids)
-    if references and not text:
-        raise InputError(f"{references} needs the sentences that it translates: give them with --text")
     pairs = _pairs(text, references) if text else _paired(checkpoint.sentences, checkpoint.references)
     lines = [line for line, _ in pairs]
     if checkpoint.tokenizer.kind == "none" and text:

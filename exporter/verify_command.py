@@ -10,17 +10,17 @@ from typing import Any
 
 import click
 from txport.exporter.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
+from txport.exporter.options import check_sentence_files
 from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.argument import BUNDLE
-from txport.runtime.bundle.kinds import check_kind
+from txport.runtime.bundle.kinds import check_checkpoint
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.strict_json import finite
 from txport.runtime.console.flags import ENGINE, refuse_unused
 from txport.runtime.console.words import plural
-from txport.runtime.engines.choice import FUSED, TRT, choose, open_engine
+from txport.runtime.engines.choice import FUSED, TRT, Choice, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
-from txport.runtime.text.lines import check_file
 
 _TEXTS = ("text", "references", "ids", "reference_ids", "features")
 
@@ -65,14 +65,15 @@ def main(
         refuse_unused(True, "without a CHECKPOINT", "sentences", "minutes", "singles")
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
-    check_kind(checkpoint, "checkpoint")
-    for file in (sentences["text"], sentences["references"]):
-        if file is not None:
-            check_file(file)
+    check_checkpoint(checkpoint)
+    check_sentence_files(*(sentences[name] for name in _TEXTS))
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
-    write = not no_write and device == "cpu"
-    _verify_checkpoint(bundle, checkpoint, manifest, device, engine, write=write, as_json=as_json, **sentences)
+    choice = None  # all engines of the CPU
+    if device != "cpu":
+        choice = choose(manifest, device, engine, bundle=bundle)
+    write = not no_write and choice is None
+    _verify_checkpoint(bundle, checkpoint, manifest, choice, write=write, as_json=as_json, **sentences)
 
 
 def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *, write: bool, as_json: bool) -> None:
@@ -93,8 +94,7 @@ def _verify_checkpoint(
     bundle: Path,
     checkpoint: Path,
     manifest: Manifest,
-    device: str,
-    engine: str,
+    choice: Choice | None,
     *,
     sentences: int,
     minutes: float,
@@ -125,11 +125,10 @@ def _verify_checkpoint(
     sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
     with Stages() as stages:
         verifier = Verifier(loaded, sample, singles, stages, minutes)
-        if device == "cpu":
+        if choice is None:
             report = verifier.verify_bundle(bundle, manifest)
         else:
-            opened = open_engine(bundle, manifest, choose(manifest, device, engine, bundle=bundle))
-            report = verifier.verify_engine(bundle, manifest, opened)
+            report = verifier.verify_engine(bundle, manifest, open_engine(bundle, manifest, choice))
     if write:
         store_report(bundle, report)
     if as_json:

@@ -144,6 +144,18 @@ def check_target(target: Path, replace: bool, marker: str | None) -> None:
         raise InputError(f"{target} is not replaced, because it holds other files and no {marker}: choose another path")
 
 
+def check_writable(target: Path) -> None:
+    """Check that a file or directory can be made, by an empty directory in the nearest directory above it.
+
+    Raises:
+        InputError: it cannot.
+        ResourceError: the disk is full or fails.
+    """
+    above = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
+    with file_errors(target, ours=True):
+        os.rmdir(tempfile.mkdtemp(prefix=f".{target.name[:64]}{_TEMPORARY}", dir=above))
+
+
 @contextmanager
 def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
     """Turn an error of the file system into a `TxportError` of one sentence.

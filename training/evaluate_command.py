@@ -16,7 +16,7 @@ from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
 from txport.runtime.errors import InputError
-from txport.runtime.files import write_atomically
+from txport.runtime.files import check_writable, write_atomically
 from txport.runtime.libraries import needs, without_collection
 from txport.runtime.text.lines import as_line
 from txport.training.quality.evaluation_sets import EvaluationSet, evaluation_sets
@@ -93,6 +93,8 @@ def main(
         raise InputError("--output takes the translations of one model on one test set: evaluate them one by one")
     for model in models:
         check_model(model)
+    if output is not None:
+        check_writable(output)
     evaluation = _Evaluation(sets, lines, max_length, beam, device, engine, threads, batch, show, bleu_order)
     reports, texts = evaluation.run(models)
     if output is not None:

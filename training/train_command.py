@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 from txport.models.config import PRESETS
-from txport.runtime.bundle.kinds import check_kind
+from txport.runtime.bundle.kinds import check_checkpoint
 from txport.runtime.console.logs import show_log
 from txport.runtime.libraries import keep_memory, needs, share_cores, without_collection
 
@@ -93,7 +93,7 @@ def main(
         elif not os.environ.get("LOCAL_RANK", "0").strip("0"):
             RunPaths(output).check(force)
             if loaded.training.from_checkpoint is not None:
-                check_kind(Path(loaded.training.from_checkpoint), "checkpoint")
+                check_checkpoint(Path(loaded.training.from_checkpoint))
         place = data or Path(os.environ.get("TXPORT_DATA", "."))
         check_files(loaded.corpus, place)
         from txport.training.loop import train

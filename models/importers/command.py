@@ -8,7 +8,7 @@ from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.progress import Stages
 from txport.runtime.errors import InputError
-from txport.runtime.files import check_target
+from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs
 
 KINDS = (
@@ -70,6 +70,8 @@ def main(
         raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
     refuse_unused(no_tokenizer, "with --no-tokenizer", "source_language", "vocabulary")
     check_target(output, force, "config.json")
+    check_writable(output)
+    _check(source, kind, vocabulary, adapter, heads)
     with needs("import"):  # here, so that --help need not wait for PyTorch
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
@@ -85,3 +87,12 @@ def main(
         write_imported(imported, output, source, replace=force, advance=stages.advance)
     click.echo(f"checkpoint: {output} (imported from {imported.kind})")
     click.echo(f"tx-import: next: tx-export {output} -o {output}-bundle", err=True)
+
+
+def _check(source: str, kind: str | None, vocabulary: Path | None, adapter: Path | None, heads: int | None) -> None:
+    """Check paths and options before PyTorch is imported, or a model downloaded."""
+    for option, path in (("--adapter", adapter), ("--vocabulary", vocabulary)):
+        if path is not None and not path.is_dir():
+            raise InputError(f"{option} {path} is not a directory: give one that exists")
+    if heads is not None and kind not in (None, "annotated", "d2l"):
+        raise InputError(f"--heads {heads} is for annotated and d2l: {source}, of {kind}, specifies it itself")

@@ -82,6 +82,21 @@ def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) 
         raise error(f"{path} is {name}: {ways[wanted]}")
 
 
+def check_checkpoint(path: Path) -> None:
+    """Refuse what cannot be a checkpoint; its contents are left to who reads it.
+
+    Raises:
+        InputError: with what it is, and which command takes it.
+    """
+    check_kind(path, "checkpoint")
+    if not path.is_dir():
+        raise InputError(f"{path} is not a checkpoint directory (tx-train and tx-import make one)")
+    if not (path / "config.json").is_file():
+        raise InputError(
+            f"{path / 'config.json'} is missing or cannot be read: give a whole checkpoint of this version of txport"
+        )
+
+
 def check_model(path: Path) -> None:
     """Refuse what is neither a bundle nor a checkpoint, where both are taken.
 

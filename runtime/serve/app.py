@@ -23,7 +23,7 @@ from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of
 from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
-from txport.runtime.serve.observer import Guard, Observer
+from txport.runtime.serve.observer import METRICS, Guard, Observer
 from txport.runtime.serve.requests import Ask, array_of, ask_of, fields_of
 from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import Settings
@@ -54,7 +54,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
         await service.models.close()
 
     observer = Middleware(Observer, metrics=service.metrics, answer=answer_of)
-    guard = Middleware(Guard, hosts=settings.hosts, origins=settings.origins)
+    guard = Middleware(Guard, hosts=settings.hosts, origins=settings.origins, metrics_port=settings.metrics_port)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.origins),
@@ -72,7 +72,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
             Route("/health", routes.health),
             Route("/health/live", routes.live),
             Route("/health/ready", routes.ready),
-            Route("/metrics", routes.metrics),
+            Route(METRICS, routes.metrics),
         ],
         middleware=[cors, observer, guard] if settings.origins else [observer, guard],
         exception_handlers={HTTPException: _of_http},
@@ -125,8 +125,11 @@ class Routes:
         """Return whether requests should come here; while the server drains, it takes no connections."""
         return _health(self._service.models.ready, "no model is loaded yet, or none could be: see the log")
 
-    async def metrics(self, _: Request) -> Response:
-        """Return all metrics."""
+    async def metrics(self, request: Request) -> Response:
+        """Return all metrics, on their own port if they have one."""
+        port = self._service.settings.metrics_port
+        if port is not None and request.scope["server"][1] != port:
+            raise HTTPException(404)
         text = generate_latest(self._service.metrics.registry)
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

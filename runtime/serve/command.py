@@ -72,6 +72,11 @@ _limits = flags(
     help="Port to listen on, 0 for a free one.",
 )
 @click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Port of /metrics, 0 for a free one. It answers nothing else. [default: the port of the API]",
+)
+@click.option(
     "--api-keys",
     type=click.Path(path_type=Path),
     help=f"File of API keys, one a line, of {SHORTEST} characters or more. Keys of {VARIABLE} are valid as well.",
@@ -135,6 +140,7 @@ def main(
     bundles: tuple[str, ...],
     host: str,
     port: int,
+    metrics_port: int | None,
     api_keys: Path | None,
     memory: int | None,
     hosts: tuple[str, ...],
@@ -156,14 +162,16 @@ def main(
     """
     keys = Keys.read(api_keys)
     weights = None if memory is None else memory * MEBIBYTE
-    settings = Settings(memory=weights, hosts=hosts_of(host, hosts), **limits)
+    listeners = [_listen(host, each) for each in (port, metrics_port) if each is not None]
+    if metrics_port is not None:
+        metrics_port = listeners[1].getsockname()[1]
+    settings = Settings(memory=weights, hosts=hosts_of(host, hosts), metrics_port=metrics_port, **limits)
 
     def open_bundle(directory: Path) -> Translator:
         sizes = {"threads": threads, "batch": batch, "batch_tokens": batch_tokens}
         return Translator(directory, device, engine, trust_engines=trust_engines, verify=True, **sizes)  # type: ignore[arg-type]
 
     models = Models([Model.read(each) for each in bundles], settings.memory, open_bundle)
-    listener = _listen(host, port)
     start_logs()
     service = Service(
         settings, models, Metrics(models.models), Admission(settings.max_waiting, settings.max_per_client)
@@ -175,18 +183,19 @@ def main(
     for model in models.models:
         if not (model.sources or model.targets):
             log("bundle without languages", warn=True, model=model.name, advice="name it as in en-de=BUNDLE")
-    sys.exit(_run(service, keys, listener, drain_seconds, forwarded_from))
+    sys.exit(_run(service, keys, listeners, drain_seconds, forwarded_from))
 
 
 def _run(
-    service: Service, keys: Keys, listener: socket.socket, drain_seconds: float, forwarded_from: Sequence[str]
+    service: Service, keys: Keys, listeners: list[socket.socket], drain_seconds: float, forwarded_from: Sequence[str]
 ) -> int:
     """Serve until a signal; the exit code."""
     _raise_file_limit()
     protocol = type("Protocol", (Protocol,), {"slow_seconds": service.settings.slow_seconds})
     app = create_app(service, keys)
-    address, port = listener.getsockname()[:2]
+    address, port = listeners[0].getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
+    metrics = service.settings.metrics_port or port
     names = [model.name for model in service.models.models]
     server = Server(
         uvicorn.Config(
@@ -202,10 +211,10 @@ def _run(
             limit_concurrency=service.settings.max_connections,
             timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type]
         ),
-        lambda: log("listening", address=address, port=port, url=url, models=names),
+        lambda: log("listening", address=address, port=port, url=url, metrics_port=metrics, models=names),
         lambda: _reload(keys),
     )
-    server.run(sockets=[listener])
+    server.run(sockets=listeners)
     log("ended")
     return 0
 

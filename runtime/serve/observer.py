@@ -21,7 +21,8 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # As nginx logs a client that did not wait.
 GONE = 499
 # Routes that are asked for every few seconds, and are not logged.
-QUIET = ("/health", "/health/live", "/health/ready", "/metrics")
+METRICS = "/metrics"
+QUIET = ("/health", "/health/live", "/health/ready", METRICS)
 
 
 class Observer:
@@ -110,10 +111,14 @@ class Guard:
         app: what it is around.
         hosts: of `hosts_of`; none or "*" for any.
         origins: of other web pages that may send; "*" for all.
+        metrics_port: a port on which only /metrics is answered.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str], origins: Sequence[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Sequence[str], origins: Sequence[str], metrics_port: int | None = None
+    ) -> None:
         self._app = app
+        self._metrics_port = metrics_port
         self._hosts = hosts
         self._origins = origins
 
@@ -121,13 +126,16 @@ class Guard:
         """Handle a request.
 
         Raises:
-            Refusal: 400, it is meant for another host; 403, it is of a web page that may not send.
+            Refusal: 400, it is meant for another host; 403, it is of a web page that may not send; 404, the port of
+                metrics has no such page.
         """
         if scope["type"] == "http":
             headers = Request(scope).headers
             host = headers.get("Host", "").lower()
             if self._hosts and ANY not in self._hosts and _name(host) not in self._hosts:
                 raise Refusal(400, "the header Host names another server: name this one by --allow-host")
+            if scope["server"][1] == self._metrics_port and scope["path"] != METRICS:
+                raise Refusal(404, "this port has /metrics only")
             origin = headers.get("Origin")
             foreign = origin is not None and origin.partition("://")[2].lower() != host
             if foreign and scope["method"] == "POST" and not {ANY, origin} & set(self._origins):

@@ -22,6 +22,7 @@ class Settings:
         origins: origins of web pages that may call the API. "*" allows all.
         hosts: host names that requests may use. An empty tuple or "*" allows any.
         max_connections: maximum number of open connections. Requests on further ones are refused.
+        metrics_port: port of /metrics, which then answers nothing else. None is the port of the API.
     """
 
     max_bytes: int = 1 << 20
@@ -38,3 +39,4 @@ class Settings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     max_connections: int = 1024
+    metrics_port: int | None = None

@@ -200,6 +200,7 @@ def test_threads_wait_actively_for_a_moment_only(tmp_path: Path) -> None:
         "sys.argv = ['tx-export', 'empty', '-o', 'bundle']; export()"
     )
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/config.json").write_text("{}")
     environment = {name: value for name, value in os.environ.items() if "OMP_" not in name}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path

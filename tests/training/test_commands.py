@@ -286,7 +286,7 @@ def test_nothing_to_resume_and_a_finished_run_are_said_before_pytorch_is_importe
     ("arguments", "texts"),
     [
         ((".", "--source", "s"), ("--source and --reference belong together",)),
-        ((".",), (". carries no sentences with references: name a test set by --source and --reference",)),
+        ((".",), (". is neither a bundle (manifest.json) nor a checkpoint (config.json)",)),
         ((".", ".", "--recipe", "demo"), ("a model is given twice: name each once",)),
         ((".", "--recipe", "demo", "--recipe", "tiny", "--output", "x"), ("evaluate them one by one",)),
         ((".", "--recipe", "demo", "--recipe", "demo"), ("a test set is given twice",)),

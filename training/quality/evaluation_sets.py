@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from txport.runtime.bundle.kinds import check_model
 from txport.runtime.errors import InputError
 from txport.training.corpora import Pair, load_test, read_parallel
 from txport.training.recipe import read
@@ -48,6 +49,7 @@ def evaluation_sets(
 
 
 def _own(model: Path) -> EvaluationSet:
+    check_model(model)
     sentences = model / "sentences.txt"
     references = model / "references.txt"
     if not (sentences.exists() and references.exists()):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from txport.runtime.errors import InputError, TxportError
-from txport.runtime.files import write_atomically
+from txport.runtime.files import check_writable, write_atomically
 from txport.training.recipe import Recipe, from_table
 
 LIMITS = ("max_steps", "max_epochs", "max_minutes")
@@ -48,6 +48,7 @@ class RunPaths:
                 raise InputError(f"{directory} exists: choose another name, or give {way_out}--force to replace it")
             if not directory.is_dir() or (any(directory.iterdir()) and not (directory / marker).exists()):
                 raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
+        check_writable(self.path)
 
     def check_resume(self, recipe: Recipe, stated: Collection[str] = ()) -> Recipe:
         """Check that a run can be resumed, by `check_begun` and `check_unfinished`.

@@ -1,5 +1,6 @@
 """A real tx-serve and its clients: answers are those of direct calls, all else is refused by one sentence."""
 
+import copy
 import json
 import shutil
 import stat
@@ -194,6 +195,29 @@ def test_metrics_count(server: Served, toy: "Translator") -> None:
     assert 1 <= rows / steps <= server.metric("txport_batch_most_rows") == 8
     assert server.metric("txport_queue_sentences") == 0 and server.metric("txport_model_loaded") == 1
     assert server.metric("process_resident_memory_bytes") > 1 << 20
+
+
+def status_of(served: Served, path: str) -> int:
+    """The status of an answer of any kind, without following it."""
+    connection = served.connection()
+    connection.request("GET", path)
+    try:
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_metrics_on_their_port_are_nowhere_else() -> None:
+    with serving(PAIR, "--metrics-port", "0") as served:
+        metrics = copy.copy(served)
+        metrics.port = served.wait("listening")["metrics_port"]
+        assert "txport_queue_sentences" in metrics.get("/metrics")[1]
+        for path in ("/metrics", "/metrics%0A", "/metrics/", "//metrics", "/metrics?x", "/%6Detrics"):
+            assert status_of(served, path) in (307, 404), path
+        for path in ("/", "/frontend/settings", "/languages", "/health", "/metrics%0A", "/metrics/", "//languages"):
+            assert status_of(metrics, path) == 404, path
+        assert metrics.ask(q="the cat", source="en", target="de")[0] == 404
+        assert served.ask(q="the cat", source="en", target="de")[0] == 200
 
 
 def test_metrics_do_not_grow_with_what_clients_ask(server: Served) -> None:

@@ -72,7 +72,10 @@ def test_the_deployment_asks_routes_that_exist() -> None:
     port = container["ports"][0]["containerPort"]
     probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
     assert all(probe["path"] in routes() and probe["port"] == port for probe in probes)
-    assert service["spec"]["ports"][0]["targetPort"] == port
+    assert [each["targetPort"] for each in service["spec"]["ports"]] == [port]
+    metrics = container["args"][container["args"].index("--metrics-port") + 1]
+    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == metrics == str(container["ports"][1]["containerPort"]) != str(port)
     assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
     drain = float(container["args"][container["args"].index("--drain-seconds") + 1])
     sleep = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
