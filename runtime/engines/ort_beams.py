@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
-from txport.runtime.engine import Float32, Top, of_rows
+from txport.runtime.engine import Float32, Int64, Top, of_rows
 from txport.runtime.engines.ort_session import run
 from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, is_cache
 
@@ -32,8 +32,7 @@ class OrtBeams(OrtState):
 
     def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int) -> None:
         super().__init__(steps, buffers, sizes, beams)
-        # The tokens that each sentence has made: the graph's positions stay before the end of the cache, where a
-        # sentence that has finished writes unused values.
+        # The tokens that each sentence has made. A finished sentence still writes unused values: see `_next_positions`.
         self._positions = buffers["lengths"]
         self._sentence, self._beam = np.arange(self._batch)[:, None], np.arange(beams)[None]
         buffers["rows"][:] = self._sentence * beams + self._beam
@@ -90,11 +89,19 @@ class OrtBeams(OrtState):
             working = self._positions[~self._finished.all(axis=1)]
             if working.max(initial=0) >= self._window:
                 self._lengthen()
-            position = np.minimum(self._positions, self._window - 1)[:, None]
+            position = self._next_positions()[:, None]
             buffers["positions"][:], buffers["first_slots"][:] = position, position[:, 0] * self._beams
             self._ancestors[self._sentence, self._beam, position, self._beam] = True
             run(self._steps.session, self.binding)
             self._advance()
+
+    def _next_positions(self) -> Int64:
+        """int64 `[sentences]`: positions of the next tokens.
+
+        Those of finished sentences stay within the cache and the model's positions, which may be fewer.
+        """
+        last: Int64 = np.minimum(self._buffers["target_limits"], self._window) - 1
+        return np.minimum(self._positions, last)
 
     def _lengthen(self) -> None:
         """Give the caches a window more."""

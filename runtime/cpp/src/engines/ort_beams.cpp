@@ -103,14 +103,19 @@ bool* OrtBeams::ancestors(std::size_t sentence, std::size_t beam) const {
   return tensor.as<bool>() + (sentence * beams() + beam) * static_cast<std::size_t>(tensor.size(2));
 }
 
-// Set the cache slots of the next tokens. Positions of finished sentences stay within the cache; unused values are
-// written there.
+// Return the position of the next tokens of a sentence. Positions of finished sentences, where unused values are
+// written, stay within the cache and the model's positions, which may be fewer.
+std::int64_t OrtBeams::next_position(std::size_t sentence) const {
+  return std::min(positions()[sentence], std::min(target_limits()[sentence], window_) - 1);
+}
+
+// Set the cache slots of the next tokens.
 void OrtBeams::prepare() {
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
     if (is_active(sentence) && positions()[sentence] >= window_) lengthen();
   }
   for (std::size_t sentence = 0; sentence < batch(); ++sentence) {
-    const std::int64_t position = std::min(positions()[sentence], window_ - 1);
+    const std::int64_t position = next_position(sentence);
     const auto first = static_cast<std::size_t>(position) * beams();
     tensors().at("first_slots").as<std::int64_t>()[sentence] = static_cast<std::int64_t>(first);
     std::fill_n(tensors().at("positions").as<std::int64_t>() + sentence * beams(), beams(), position);

@@ -49,6 +49,7 @@ class OrtBeams : public OrtState {
   const HostTensor& all_logits() const override { return outputs_.at("logits"); }
 
   bool is_active(std::size_t sentence) const;
+  std::int64_t next_position(std::size_t sentence) const;
   bool* ancestors(std::size_t sentence, std::size_t beam) const;
   void bind_all();
   void lengthen();
