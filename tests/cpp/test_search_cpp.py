@@ -112,6 +112,24 @@ def test_python_and_cpp_find_the_same_by_the_step_of_beam_search(attention_bundl
             assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
 
 
+def test_a_sentence_at_the_last_position_waits_for_others(tmp_path: Path) -> None:
+    """A finished sentence of the maximum length stays in the batch, where shorter ones have taken other places."""
+    pytest.importorskip("torch", reason="needs PyTorch to export a bundle")
+    from bundles import recorded_checkpoint
+    from txport.exporter.export import ExportOptions, export_bundle
+
+    recorded_checkpoint("tiny", tmp_path / "checkpoint")
+    options = ExportOptions(lowerings=("ort",), beams=True, verify=False, max_source=26, max_target=26)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    where = ["--device", "cpu", "--engine", "ort", "--workers", 1, "--batch", 4, "--json"]
+    text = b"the cat sees a bird\na\nb\nc\nd\ne\nf\n"
+    search = ["--beam", 2, "--suppress", 3]  # eos
+    expected, found = both(tmp_path / "bundle", *where, *search, text=text)
+    assert expected.returncode == found.returncode == 0, expected.stderr + found.stderr
+    assert found.stdout == expected.stdout
+    assert {len(json.loads(line)["ids"]) for line in found.stdout.splitlines()} == {24, 26}
+
+
 def test_beams_on_a_device_are_those_of_the_cpu(attention_bundle: Path) -> None:
     """In C++ alone, over a device in memory: Python's are compared with the CPU's in tests/runtime/device."""
     command = [TOOL.parent / "tests" / "txport_tests", "--no-intro", "--test-case=ONNX Runtime's beams over a device*"]
