@@ -167,3 +167,38 @@ def test_no_cache_is_copied(engine: OrtEngine, plain: OrtEngine) -> None:
     for name, values in before.items():
         np.testing.assert_array_equal(state._buffers[name], values)
     assert all(np.shares_memory(state._buffers[name], values) for name, values in memory.items())
+
+
+LAST = 20  # positions of a model: more than one window of a cache, fewer than two
+
+
+@pytest.fixture(scope="module", params=["sinusoidal", "learned", "rotary", "relative"])
+def short(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a random model with `LAST` positions, which never chooses eos."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch to export a bundle")
+    from numpy_runner import random_model
+    from txport.exporter.export import ExportOptions, export_bundle
+    from txport.models.checkpoint import save_checkpoint
+
+    model = random_model(positions=request.param, max_positions=LAST, projection_bias=True)
+    with torch.no_grad():
+        model.projection.bias[model.config.eos_id] = -1e4
+    directory = tmp_path_factory.mktemp("short")
+    save_checkpoint(directory / "checkpoint", model, None, ["4 5 6"], {})
+    options = ExportOptions(lowerings=("ort",), beams=True, verify=False)
+    export_bundle(directory / "checkpoint", directory / "bundle", options)
+    return directory / "bundle"
+
+
+def test_a_sentence_at_the_last_position_waits_for_others(short: Path) -> None:
+    """The sentence of the third limit ends there, while those that have taken the rows of the first two continue."""
+    manifest = Manifest.load(short)
+    plain = replace(manifest, graphs=tuple(graph for graph in manifest.graphs if graph.role != "decoder_beams"))
+    search = Search(beam=3, n_best=3)
+    limits = [3, 4, LAST, LAST, LAST]
+    requests = [Request([5, 7, 9 + i, manifest.tokens.eos], limit, search=search) for i, limit in enumerate(limits)]
+    ours, expected = (
+        decode_all(OrtEngine(short, each, ["ort"], threads=1), requests, rows=3) for each in (manifest, plain)
+    )
+    assert_same(ours, expected)
+    assert [len(result.ids) for result in ours] == limits
