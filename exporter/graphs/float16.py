@@ -148,7 +148,7 @@ def fold_relu_biases(graph: ir.Graph) -> None:
         if inner is None or outer is None:
             continue
         inner_bias, weight, outer_bias = (_constant(value) for value in (inner.inputs[2], *outer.inputs[1:3]))
-        shapes = inner_bias.shape, outer_bias.shape
+        shapes = [ir.Shape(bias.shape.numpy()) for bias in (inner_bias, outer_bias)]
         negative = ir.LazyTensor(partial(_negative, inner_bias), SINGLE, shapes[0])
         following = ir.LazyTensor(partial(_bias_after, weight, inner_bias, outer_bias), SINGLE, shapes[1])
         inner.resize_inputs(2)
