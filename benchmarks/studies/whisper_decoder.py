@@ -43,12 +43,12 @@ def random_whisper(directory: Path, size: str, states: int) -> Any:
         decoder_ffn_dim=4 * width,
         max_source_positions=states,
     )
-    model = transformers.WhisperForConditionalGeneration(config).eval()
+    model = transformers.WhisperForConditionalGeneration(config).eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():  # as in random_checkpoint: earlier tokens must weigh more than the last one
         for name, parameter in model.model.decoder.named_parameters():
             if parameter.dim() > 1 and ("out_proj" in name or "fc2" in name):
                 parameter.mul_(12)
-    model.generation_config = transformers.GenerationConfig(
+    model.generation_config = transformers.GenerationConfig(  # type: ignore[no-untyped-call]
         decoder_start_token_id=START,
         pad_token_id=EOS,
         eos_token_id=EOS,
