@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +16,9 @@ from txport.models.importers.tokenizers.vocabulary import read_bytes
 from txport.runtime.errors import CheckpointError
 
 _DECODER = "decoder.yml"
+# Of Marian's binary files: their version, and bytes that contain all names.
+_BINARY = (1).to_bytes(8, "little")
+_START = 1 << 17
 _EOS, _UNK = "</s>", "<unk>"
 # Names of Nematus' vocabularies, which Marian takes for its own if they have the ids 0 and 1.
 _OLD_NAMES = {_EOS: (0, "eos"), _UNK: (1, "UNK")}
@@ -70,6 +74,22 @@ def is_marian(path: Path) -> bool:
         return False
 
 
+def refuse_binary(path: Path) -> None:
+    """Refuse models that marian-conv wrote, also with int8 weights (intgemm).
+
+    Raises:
+        CheckpointError: a path is such a file, or a directory with one.
+    """
+    for file in sorted(path.glob("*.bin")) if path.is_dir() else [path]:
+        with suppress(OSError), file.open("rb") as opened:
+            start = opened.read(_START)
+            if start[:8] == _BINARY and CONFIG.encode() in start:
+                raise CheckpointError(
+                    f"{file} is a binary model of Marian's (marian-conv), which is not supported: give the .npz file "
+                    "that it was made from"
+                )
+
+
 def find_files(path: Path) -> ModelFiles:
     """Find the weights of a model and read its configuration.
 
@@ -86,7 +106,13 @@ def find_files(path: Path) -> ModelFiles:
     script = directory / "preprocess.sh"
     if script.is_file():
         notes.append(f"{script.name} is not run: write texts as it leaves them, except for SentencePiece")
-    return ModelFiles(directory, weights, parse_settings(weights.config, file), decoder, notes)
+    config = parse_settings(weights.config, file)
+    if "n" in str(config.get("transformer-preprocess", "")):
+        notes.append(
+            "keys and values of the decoder's self-attention are normalised, as in training and in CTranslate2; "
+            "Marian 1.12 leaves that out when it translates, so its translations may differ"
+        )
+    return ModelFiles(directory, weights, config, decoder, notes)
 
 
 def _decoder(path: Path, directory: Path) -> Settings:

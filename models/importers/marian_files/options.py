@@ -1,5 +1,6 @@
 """Options of a model that Marian wrote into it, as fields of our config; what our model does not have is refused."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,8 @@ from txport.models.importers.settings import Settings
 from txport.runtime.errors import CheckpointError
 
 MAX_POSITIONS = 1024
-_ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "silu"}  # Marian's GELU is a SiLU with a factor
+_ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+_GELU_BY_ERF = (1, 12, 1)  # before this version, Marian's GELU was x sigmoid(1.702 x)
 _KINDS = {"n": "layer", "r": "rms"}
 # By operations before and after sublayers, and after the last layer, without dropout.
 _NORMS = {
@@ -52,7 +54,7 @@ class Options:
         one_embedding: source and target have one embedding.
         tied: the projection is the target embedding.
         decoder_layers: numbers of the decoder's layers in Marian's names; tied layers have one number.
-        gelu_sigmoid: the activation is Marian's GELU, x sigmoid(1.702 x).
+        gelu_sigmoid: the activation is the GELU of Marian until 1.12.0, x sigmoid(1.702 x), a SiLU with a factor.
     """
 
     fields: dict[str, Any]
@@ -78,7 +80,8 @@ def read_options(files: ModelFiles) -> Options:
         name: settings.get(name, False, bool)
         for name in ("tied-embeddings", "tied-embeddings-src", "tied-embeddings-all")
     }
-    activation = settings.get("transformer-ffn-activation", "swish")
+    activation = settings.activation("transformer-ffn-activation", _ACTIVATIONS, "swish")
+    gelu_sigmoid = activation == "gelu" and _version(settings) < _GELU_BY_ERF
     heads = settings.get("transformer-heads", kind=int)
     ffn = settings.get("transformer-dim-ffn", kind=int)
     decoder_ffn = settings.get("transformer-decoder-dim-ffn", 0, int)
@@ -94,7 +97,7 @@ def read_options(files: ModelFiles) -> Options:
         "norm": norm,
         "norm_kind": kind,
         "embedding_norm": embedding_norm,
-        "activation": settings.activation("transformer-ffn-activation", _ACTIVATIONS, "swish"),
+        "activation": "silu" if gelu_sigmoid else activation,
         "positions": "learned",
         "max_positions": MAX_POSITIONS,
         "scale_embedding": True,
@@ -106,8 +109,14 @@ def read_options(files: ModelFiles) -> Options:
         one_embedding=flags["tied-embeddings-all"] or flags["tied-embeddings-src"],
         tied=flags["tied-embeddings"] or flags["tied-embeddings-all"],
         decoder_layers=layers,
-        gelu_sigmoid=activation == "gelu",
+        gelu_sigmoid=gelu_sigmoid,
     )
+
+
+def _version(settings: Settings) -> tuple[int, ...]:
+    """Return the version of Marian that trained a model, such as v1.11.0; zeros if it is unknown."""
+    match = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", str(settings.get("version", "")))
+    return tuple(map(int, match.groups())) if match else (0, 0, 0)
 
 
 def _refuse(settings: Settings) -> None:

@@ -36,6 +36,7 @@ MARIAN_ONLY: dict[str, dict[str, Any]] = {
     "post_final": {"transformer_postprocess_top": "n"},
     "rms": {"transformer_postprocess": "dar"},
     "tied_layers": {"transformer_tied_layers": [1, 1, 2]},
+    "gelu_by_erf": {"transformer_ffn_activation": "gelu", "version": "v1.12.42 0000000 2024-01-01"},
     "order": {"transformer_postprocess": "adnd"},
 }
 FEW = 40
@@ -157,6 +158,7 @@ def test_releases_as_zip_files(tmp_path: Path) -> None:
             archive.write(file, file.name)
     imported = import_model(str(tmp_path / "opus.zip"), None, ImportOptions())
     assert imported.kind == "marian-files" and any("preprocess.sh" in note for note in imported.notes)
+    assert not any("normalised" in note for note in imported.notes)
     assert imported.generation.beam == 4 and imported.generation.suppress == (1,)
     assert imported.config.alignment_heads == ((2, 0),)
     ours = import_here(tmp_path / "opus.zip", tmp_path / "zip").model.state_dict()
@@ -222,6 +224,15 @@ def test_damaged_files(tmp_path: Path) -> None:
     assert_refused(tmp_path, "a.npy is not an array")
     file.unlink()
     assert_refused(tmp_path, "--from")
+
+
+def test_binary_models_are_named(tmp_path: Path) -> None:
+    """The start of a file of marian-conv: version, number of arrays, and a header and a name for each."""
+    name = b"special:model.yml\0"
+    header = b"".join(number.to_bytes(8, "little") for number in (1, 1, len(name), 0x101, 1, 4))
+    (tmp_path / "model.intgemm.bin").write_bytes(header + name + bytes(100))
+    assert_refused(tmp_path, "model.intgemm.bin is a binary model of Marian's", ".npz")
+    assert_refused(tmp_path / "model.intgemm.bin", "marian-conv")
 
 
 def test_files_that_are_missing(tmp_path: Path) -> None:
