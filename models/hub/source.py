@@ -24,7 +24,10 @@ SMALL100_MARK = "tokenization_small100.py"
 MIN_UNPACKED = 64 << 20
 MAX_RATIO = 16
 # Files that importers read; those of bundles are named by their manifest.
-_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", SMALL100_MARK)
+_MODEL_FILES = (
+    *("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", "*.npz", "*.yml"),
+    SMALL100_MARK,
+)
 # Weights in CTranslate2's format, which is not a pickle.
 _CTRANSLATE2 = "model.bin"
 
@@ -51,7 +54,7 @@ def open_source(source: str, revision: str, *, offline: bool, pickles: bool = Fa
         with scratch_directory() as directory:
             with file_errors(directory, ours=False):
                 unpack(path, directory)
-            yield _only_directory(directory)
+            yield only_directory(directory)
     else:
         yield fetch(source, revision, offline=offline, pickles=pickles)
 
@@ -66,8 +69,7 @@ def unpack(archive: Path, directory: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as file:
                 _check_names(archive, file.namelist())
-                _check_members(archive, file.infolist())
-                _check_size(archive, (member.file_size for member in file.infolist()))
+                check_zip(archive, file)
                 file.extractall(directory)
         else:
             with tarfile.open(archive) as tar:
@@ -86,6 +88,16 @@ def unpack(archive: Path, directory: Path) -> None:
             raise InputError(f"{archive} is encrypted: unpack it, and give the directory") from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(":")
         raise InputError(f"{archive} is neither a .zip nor a .tar file, or is damaged ({reason})") from None
+
+
+def check_zip(archive: Path, file: zipfile.ZipFile) -> None:
+    """Refuse a .zip file with links or two files of one name, and one that is much larger unpacked.
+
+    Raises:
+        InputError: it is so.
+    """
+    _check_members(archive, file.infolist())
+    _check_size(archive, (member.file_size for member in file.infolist()))
 
 
 def _check_size(archive: Path, sizes: Iterable[int]) -> None:
@@ -116,7 +128,7 @@ def _check_members(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
         seen.add(member.filename)
 
 
-def _only_directory(directory: Path) -> Path:
+def only_directory(directory: Path) -> Path:
     """Return the one directory in an unpacked archive, or what it was unpacked into."""
     entries = list(directory.iterdir())
     if len(entries) == 1 and entries[0].is_dir():

@@ -15,6 +15,8 @@ from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100, m2m100_kind
 from txport.models.importers.marian import import_marian
+from txport.models.importers.marian_files.files import is_marian, refuse_binary
+from txport.models.importers.marian_files.importer import import_marian_files
 from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.pegasus import import_pegasus
 from txport.models.importers.settings import one_file, read_json
@@ -44,6 +46,7 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "opennmt": import_opennmt,
     "ctranslate2": import_ctranslate2,
     "argos": import_argos,
+    "marian-files": import_marian_files,
     "annotated": import_annotated,
     "d2l": import_d2l,
 }
@@ -58,7 +61,7 @@ _MODEL_TYPES = {
     "whisper": "whisper",
 }
 # Kinds that read lists of tokens by themselves.
-_WITH_LISTS = ("annotated", "d2l", "ctranslate2", "argos")
+_WITH_LISTS = ("annotated", "d2l", "ctranslate2", "argos", "marian-files")
 # Architectures that people may well have, and why they are not supported.
 _REFUSED = {
     "switch_transformers": "a mixture of experts",
@@ -146,8 +149,9 @@ def _detected(path: Path) -> str:
         raise CheckpointError(describe_adapter(path))
     if path.is_dir() and (path / DESCRIPTION).is_file():
         return "torch"
-    if path.is_dir() and (models := sorted(path.glob("*.npz"))):
-        raise CheckpointError(_of_marian_itself(models[0]))
+    if is_marian(path):
+        return "marian-files"
+    refuse_binary(path)
     if path.is_file() or any(list(path.glob(f"*.{ending}")) for ending in ENDINGS):
         return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt"), ENDINGS))
     raise CheckpointError(f"{path}: its kind was not recognised: set it with --from ({', '.join(IMPORTERS)})")
@@ -188,10 +192,3 @@ def _from_config(config: Path) -> str:
         raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
     some = ", ".join(_MODEL_TYPES)
     raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")
-
-
-def _of_marian_itself(file: Path) -> str:
-    data = file.read_bytes()
-    if b"transformer-decoder-autoreg: rnn" in data or b"dec-cell: ssru" in data:
-        return f"{file} is a model of Marian itself with an SSRU decoder, which is not supported"
-    return f"{file} is a model of Marian itself: convert it with Hugging Face's convert_marian_to_pytorch.py first"

@@ -3,12 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from txport.models.checkpoint import PLAIN, new_checkpoint, write_description
 from txport.models.config import Config
+from txport.models.hub.source import unpack
 from txport.models.importers.plan import ImportPlan
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
+from txport.runtime.errors import TxportError
+from txport.runtime.files import file_errors
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,26 @@ class Imported:
     tokenizer: TokenizerParts
     notes: list[str]
     generation: Generation = PLAIN
+
+
+def import_archive(archive: Path, importer: Callable[[Path], Imported]) -> Imported:
+    """Unpack an archive into a temporary directory, which exists until the weights are written, and import that.
+
+    Raises:
+        CheckpointError: by the importer, with the archive's name.
+        InputError: the archive is damaged or hostile.
+    """
+    scratch = TemporaryDirectory(prefix="txport-import-")
+    try:
+        with file_errors(Path(scratch.name), ours=False):
+            unpack(archive, Path(scratch.name))
+        imported = importer(Path(scratch.name))
+    except TxportError as error:
+        scratch.cleanup()
+        raise type(error)(str(error).replace(scratch.name, str(archive))) from None
+    imported.plan.source = archive
+    imported.plan.keeps.append(scratch)
+    return imported
 
 
 def write_imported(

@@ -7,19 +7,16 @@ model. Sentence splitters beside them (stanza, minisbd) are not used.
 import json
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
-from txport.models.hub.source import unpack
 from txport.models.importers.ctranslate2.importer import import_ctranslate2
 from txport.models.importers.ctranslate2.model_file import NAME
-from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
+from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts, import_archive
 from txport.models.importers.settings import Settings, one_file, read_json
 from txport.models.importers.tokenizers.vocabulary import vocabulary_bytes
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import Languages
-from txport.runtime.errors import CheckpointError, InputError, TxportError
-from txport.runtime.files import file_errors
+from txport.runtime.errors import CheckpointError, InputError
 
 METADATA = "metadata.json"
 _ENDING = ".argosmodel"
@@ -56,18 +53,7 @@ def import_argos(path: Path, options: ImportOptions) -> Imported:
         path = one_file(path, (), (_ENDING[1:],))
     if not is_zipfile(path):
         raise CheckpointError(f"{path} is not a package of Argos Translate, which is a zip archive: download it again")
-    scratch = TemporaryDirectory(prefix="txport-argos-")
-    try:
-        with file_errors(Path(scratch.name), ours=False):
-            unpack(path, Path(scratch.name))
-        imported = _import(_root(path, Path(scratch.name)), path, options)
-    except TxportError as error:
-        scratch.cleanup()
-        raise type(error)(str(error).replace(scratch.name, str(path))) from None
-    imported.plan.source = path
-    # Weights are read from there when the checkpoint is written.
-    imported.plan.keeps.append(scratch)
-    return imported
+    return import_archive(path, lambda directory: _import(_root(path, directory), path, options))
 
 
 def _root(package: Path, directory: Path) -> Path:

@@ -25,7 +25,7 @@ from txport.runtime.errors import CheckpointError
 
 PROJECTION = "decoder/projection/weight"
 _BIAS = "decoder/projection/bias"
-_GELU_SIGMOID = 1.702
+GELU_SIGMOID = 1.702
 _PARTS = ("query", "key", "value")
 
 
@@ -38,6 +38,7 @@ class Tables:
         factors: what each is multiplied by.
         swaps: ids of each that change places.
         rows: how many the target and the projection have in the end, and the source at least.
+        projection: the name of the projection's weight.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Tables:
     factors: tuple[float, float]
     swaps: tuple[tuple[int, int], tuple[int, int]]
     rows: int
+    projection: str = PROJECTION
 
 
 def changed_tables(tensors: Mapping[str, Stored], tables: Tables) -> dict[str, Stored]:
@@ -53,7 +55,7 @@ def changed_tables(tensors: Mapping[str, Stored], tables: Tables) -> dict[str, S
     sides = (
         (tables.source, 0, tables.factors[0]),
         (tables.target, 1, tables.factors[1]),
-        (PROJECTION, 1, 1.0),
+        (tables.projection, 1, 1.0),
     )
     for name, side, factor in sides:
         if name in tensors:
@@ -83,20 +85,23 @@ def _changed(stored: Stored, swap: tuple[int, int], rows: int, factor: float) ->
     return Stored((rows, *stored.shape[1:]), kept, read, (stored.where, swap, rows, factor))
 
 
-def map_projection_bias(plan: ImportPlan, bans: int, swap: tuple[int, int]) -> bool:
+def map_projection_bias(
+    plan: ImportPlan, bans: int, swap: tuple[int, int], names: tuple[str, str] = (PROJECTION, _BIAS)
+) -> bool:
     """Map the bias of the projection, with `bans` tokens more that are never made; return whether there is one."""
-    if not plan.has(_BIAS) and not bans:
+    weight, name = names
+    if not plan.has(name) and not bans:
         return False
-    known = plan.stored(PROJECTION).shape[0] - bans
+    known = plan.stored(weight).shape[0] - bans
     bias = torch.zeros(known)
-    if plan.has(_BIAS):
-        stored = plan.stored(_BIAS)
+    if plan.has(name):
+        stored = plan.stored(name)
         if stored.shape != (known,):
-            raise CheckpointError(f"{plan.source}: {_BIAS} has shape {stored.shape}, not ({known},)")
+            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, not ({known},)")
         bias = stored.whole().float()
     order = torch.arange(known)
     order[list(swap)] = torch.tensor(swap[::-1])
-    plan.put("projection.bias", torch.cat([bias[order], torch.full((bans,), BANNED)]), _BIAS)
+    plan.put("projection.bias", torch.cat([bias[order], torch.full((bans,), BANNED)]), name)
     return True
 
 
@@ -118,9 +123,9 @@ def map_weights(plan: ImportPlan, model: ModelFile, config: Config, sides: tuple
             plan.ignore(f"{side.name}/position_encodings/encodings")
     scale = model.attributes.get("decoder/scale_outputs", 1)
     if sides[1].norms[1]:
-        _multiply(plan, float(scale), "decoder_norm.weight", "decoder_norm.bias")
+        multiply(plan, float(scale), "decoder_norm.weight", "decoder_norm.bias")
     else:
-        _multiply(plan, float(scale), "projection.weight")
+        multiply(plan, float(scale), "projection.weight")
 
 
 class _Layers:
@@ -171,7 +176,7 @@ class _Layers:
                 self._linear(f"{ours}.{part}", f"{theirs}/linear_1", (number - 1) * inner, inner, 2)
         self._linear(f"{ours}.output", f"{theirs}/linear_{2 - own}")
         factor = query_factor(self._model, theirs, self._side, self._config.d_model)
-        _multiply(self._plan, factor, f"{ours}.query.weight", f"{ours}.query.bias")
+        multiply(self._plan, factor, f"{ours}.query.weight", f"{ours}.query.bias")
         if own and self._side.sliced:
             for name in (f"{ours}.{part}.{kind}" for part in _PARTS[:2] for kind in ("weight", "bias")):
                 if name in self._plan.parts:
@@ -184,8 +189,8 @@ class _Layers:
             self._linear(f"{ours}.inner", f"{theirs}/linear_0_noact", bias=self._config.feed_forward_bias)
         self._linear(f"{ours}.outer", f"{theirs}/linear_1", bias=self._config.feed_forward_bias)
         if self._side.activation == "gelu_sigmoid":
-            _multiply(self._plan, _GELU_SIGMOID, f"{ours}.{first}.weight", f"{ours}.{first}.bias")
-            _multiply(self._plan, 1 / _GELU_SIGMOID, f"{ours}.outer.weight")
+            multiply(self._plan, GELU_SIGMOID, f"{ours}.{first}.weight", f"{ours}.{first}.bias")
+            multiply(self._plan, 1 / GELU_SIGMOID, f"{ours}.outer.weight")
 
     def _linear(
         self, ours: str, theirs: str, first: int = 0, rows: int | None = None, parts: int = 1, bias: bool | None = None
@@ -206,7 +211,7 @@ class _Layers:
             plan.put(f"{ours}.bias", torch.zeros(plan.parts[f"{ours}.weight"].shape[0]))
 
 
-def _multiply(plan: ImportPlan, factor: float, *names: str) -> None:
+def multiply(plan: ImportPlan, factor: float, *names: str) -> None:
     """Multiply those of our tensors that exist."""
     for name in names:
         if factor != 1 and name in plan.parts:

@@ -39,12 +39,14 @@ class Texts:
         vocabularies: its tokens.
         swaps: ids of the source and of the target that changed places.
         config: ours.
+        models: SentencePiece models of both sides, if they have no usual names.
     """
 
     directory: Path
     vocabularies: Vocabularies
     swaps: tuple[tuple[int, int], tuple[int, int]]
     config: Config
+    models: tuple[Path, Path] | None = None
 
     def tokens(self, side: int) -> list[str]:
         """Return the tokens of a side in the order of our ids."""
@@ -86,7 +88,7 @@ def model_tokenizer(texts: Texts, options: ImportOptions) -> tuple[TokenizerPart
         end = texts.tokens(1)[texts.config.eos_id]
         notes.append(f"config.json adds no token to a source; texts end with {end}, as in Hugging Face's tokenizers")
     place = options.vocabulary or texts.directory
-    models = _models(place)
+    models = texts.models or _models(place)
     marked = None
     if models is not None and (marked := _marked_languages(texts, options)) is not None:
         options = replace(options, target_language=None)

@@ -282,13 +282,6 @@ def test_other_architectures_are_named(marian: Path, kind: str | None, words: st
     assert_refused(marian, words, "config.json")
 
 
-def test_models_of_marian_itself(tmp_path: Path) -> None:
-    (tmp_path / "model.npz").write_bytes(b"PK special:model.yml transformer-decoder-autoreg: rnn\ndec-cell: ssru")
-    assert_refused(tmp_path, "SSRU decoder", "model.npz")
-    (tmp_path / "model.npz").write_bytes(b"PK special:model.yml")
-    assert_refused(tmp_path, "convert_marian_to_pytorch.py")
-
-
 def test_sources_that_are_none(tmp_path: Path) -> None:
     assert_refused(tmp_path / "nothing", "neither a file nor a directory", error=InputError)
     assert_refused(tmp_path, "--from")

@@ -65,7 +65,7 @@ def assert_refused(source: Path, *words: str, error: type = CheckpointError, **o
         import_model(str(source), None, ImportOptions(**options))
     message = str(caught.value)
     assert all(word in message for word in words), message
-    assert "\n" not in message and "txport-argos-" not in message, message
+    assert "\n" not in message and "txport-import-" not in message, message
 
 
 def test_beams_and_texts_are_those_of_argos(package: Path, tmp_path: Path) -> None:

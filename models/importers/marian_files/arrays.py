@@ -1,0 +1,130 @@
+"""Marian's .npz files: a zip archive with an array per weight, and the configuration of the model as text.
+
+NumPy's format is read without pickles. A weight is read when it is needed.
+"""
+
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+from txport.models.hub.source import check_zip
+from txport.models.importers.weights import Stored
+from txport.runtime.errors import CheckpointError, InputError
+
+CONFIG = "special:model.yml"
+_TYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_LARGEST_CONFIG = 1 << 20
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file of weights.
+
+    Attributes:
+        file: it.
+        tensors: weights by Marian's names, as Marian stores them.
+        config: the configuration inside, as text; empty if there is none.
+    """
+
+    file: Path
+    tensors: dict[str, Stored]
+    config: str
+
+
+def read_npz(file: Path) -> Weights:
+    """Read the names and shapes of an .npz file, and its configuration.
+
+    Raises:
+        CheckpointError: it is damaged, hostile, or contains pickled arrays.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            check_zip(file, archive)
+            load = lru_cache(maxsize=1)(partial(_array, file))  # parts of a weight are read one after another
+            tensors = {
+                member.filename.removesuffix(".npy"): _stored(file, archive, member, load)
+                for member in archive.infolist()
+            }
+        config = tensors.pop(CONFIG, None)
+        return Weights(file, tensors, "" if config is None else _text(file, config.shape))
+    except InputError as error:
+        raise CheckpointError(str(error)) from None
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise CheckpointError(f"{file} is not a whole .npz file ({error}): copy it again") from None
+
+
+def transposed(stored: Stored) -> Stored:
+    """Return a matrix with its dimensions exchanged."""
+    shape = stored.shape[::-1]
+    return Stored(shape, stored.dtype, lambda i, j: stored.whole().T[i:j], ("transposed", stored.where))
+
+
+def vector(stored: Stored) -> Stored:
+    """Return the row of a matrix with one row as a vector; anything else is returned unchanged."""
+    if len(stored.shape) != 2 or stored.shape[0] != 1:
+        return stored
+    return Stored(stored.shape[1:], stored.dtype, lambda i, j: stored.whole()[0, i:j], ("vector", stored.where))
+
+
+def _stored(
+    file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, load: Callable[[str], np.ndarray[Any, Any]]
+) -> Stored:
+    """Return an array of the archive, whose values are read later."""
+
+    def read(start: int, stop: int) -> Tensor:
+        array = load(member.filename)
+        return torch.from_numpy(array[start:stop] if array.ndim else array)
+
+    with archive.open(member) as opened:
+        shape, dtype = _header(file, member.filename, opened)
+        length = opened.tell() + dtype.itemsize * int(np.prod(shape, dtype=object))
+    if length != member.file_size:
+        raise CheckpointError(
+            f"{file}: {member.filename} has {member.file_size:,} bytes, but an array of shape {shape} needs "
+            f"{length:,}: copy the file again"
+        )
+    return Stored(shape, _TYPES.get(dtype.name), read, (file, member.filename))
+
+
+def _header(file: Path, name: str, opened: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the type of an array."""
+    try:
+        version = npy.read_magic(opened)
+        shape, fortran, dtype = _READERS[version](opened)
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError, TokenError):
+        raise CheckpointError(f"{file}: {name} is not an array of NumPy's: copy the file again") from None
+    if dtype.hasobject:
+        raise CheckpointError(f"{file}: {name} is pickled, and pickles may run code: save arrays of numbers")
+    if fortran or any(size < 0 for size in shape):
+        raise CheckpointError(f"{file}: {name} has an order of values or a shape that Marian does not write")
+    return shape, dtype
+
+
+def _array(file: Path, name: str) -> np.ndarray[Any, Any]:
+    try:
+        with zipfile.ZipFile(file) as archive, archive.open(name) as opened:
+            array: np.ndarray[Any, Any] = npy.read_array(opened, allow_pickle=False)
+            opened.read()  # to its end, where zipfile compares checksums
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise CheckpointError(f"{file}: {name} cannot be read ({error}): copy the file again") from None
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _text(file: Path, shape: tuple[int, ...]) -> str:
+    """Return the configuration, an array of bytes that ends with a zero."""
+    if len(shape) != 1 or shape[0] > _LARGEST_CONFIG:
+        raise CheckpointError(f"{file}: {CONFIG} has the shape {shape}, which no configuration has")
+    data = _array(file, f"{CONFIG}.npy").tobytes()
+    try:
+        return data.rstrip(b"\0").decode()
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{file}: {CONFIG} is not UTF-8: copy the file again") from None

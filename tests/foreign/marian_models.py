@@ -1,0 +1,132 @@
+"""Tiny Transformers in Marian's own format with random weights, and Marian itself if pymarian is installed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+WIDTH, HEADS, FFN, ROWS = 32, 4, 48, 60
+LAYERS = (2, 3)
+EOS, UNK = "</s>", "<unk>"
+Arrays = dict[str, npt.NDArray[np.float32]]
+# The options that Marian writes into a model.
+OPTIONS: dict[str, Any] = {
+    **{"type": "transformer", "dim-vocabs": [ROWS, ROWS], "dim-emb": WIDTH, "dim-rnn": 1024, "enc-cell": "gru"},
+    **{"enc-type": "bidirectional", "enc-cell-depth": 1, "enc-depth": LAYERS[0], "dec-depth": LAYERS[1]},
+    **{"dec-cell": "gru", "dec-cell-base-depth": 2, "dec-cell-high-depth": 1, "skip": False},
+    **{"layer-normalization": False, "right-left": False, "input-types": [], "tied-embeddings": False},
+    **{"tied-embeddings-src": False, "tied-embeddings-all": True, "transformer-heads": HEADS},
+    **{"transformer-no-projection": False, "transformer-rnn-projection": False, "transformer-dim-ffn": FFN},
+    **{"transformer-decoder-dim-ffn": 0, "transformer-ffn-depth": 2, "transformer-decoder-ffn-depth": 0},
+    **{"transformer-ffn-activation": "swish", "transformer-dim-aan": 2048, "transformer-aan-depth": 2},
+    **{"transformer-aan-activation": "swish", "transformer-aan-nogate": False, "transformer-preprocess": ""},
+    **{"transformer-postprocess": "dan", "transformer-postprocess-emb": "d", "transformer-postprocess-top": ""},
+    **{"transformer-decoder-autoreg": "self-attention", "transformer-tied-layers": []},
+    **{"transformer-guided-alignment-layer": "last", "transformer-train-position-embeddings": False},
+    **{"transformer-pool": False, "ulr": False, "lemma-dim-emb": 0, "output-omit-bias": False},
+    "version": "v1.12.0 65bf82ffce52f4854295d8b98482534f176d494e 2023-02-21",
+}
+
+
+def tokens(count: int = ROWS) -> list[str]:
+    """Special tokens, and others that are theirs by number."""
+    return [EOS, UNK, *(f"w{index}" for index in range(count - 2))]
+
+
+def yaml(options: Mapping[str, Any]) -> str:
+    """Return options as Marian writes them."""
+    lines = []
+    for name, value in options.items():
+        if isinstance(value, list):
+            lines.append(f"{name}:")
+            lines += [f"  - {_scalar(each)}" for each in value] or ["  []"]
+        else:
+            lines.append(f"{name}: {_scalar(value)}")
+    return "\n".join(lines)
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return '""' if value == "" else str(value)
+
+
+def random_weights(options: Mapping[str, Any], seed: int = 0) -> Arrays:
+    """Return weights of a model of these options, of which none is neutral."""
+    draw = np.random.default_rng(seed)
+    arrays: Arrays = {}
+    before, after = (str(options[f"transformer-{name}process"]) for name in ("pre", "post"))
+    rows = options["dim-vocabs"]
+
+    def array(name: str, *shape: int, scale: float, centre: float = 0.0) -> None:
+        arrays[name] = (centre + scale * draw.standard_normal(shape)).astype(np.float32)
+
+    def norms(name: str, order: str, suffix: str = "") -> None:
+        for letter in set(order) & {"n", "r"}:
+            kind = {"n": "ln", "r": "rms"}[letter]
+            array(f"{name}_{kind}_scale{suffix}", 1, WIDTH, scale=0.1, centre=1.0)
+            if letter == "n":
+                array(f"{name}_{kind}_bias{suffix}", 1, WIDTH, scale=0.1)
+
+    def linear(name: str, part: str, shape: tuple[int, int], factor: float = 1.0) -> None:
+        array(f"{name}_W{part}", *shape, scale=factor * shape[0] ** -0.5)
+        array(f"{name}_b{part}", 1, shape[1], scale=0.1)
+
+    def layer(name: str, attentions: Sequence[str], ffn: int) -> None:
+        for attention in attentions:
+            for part in "qkvo":
+                # Sharp attention to the source makes outputs follow it.
+                linear(f"{name}_{attention}", part, (WIDTH, WIDTH), 2.0 if attention == "context" else 1.0)
+            norms(f"{name}_{attention}_Wo", before, "_pre")
+            norms(f"{name}_{attention}_Wo", after)
+        linear(f"{name}_ffn", "1", (WIDTH, ffn))
+        linear(f"{name}_ffn", "2", (ffn, WIDTH))
+        norms(f"{name}_ffn_ffn", before, "_pre")
+        norms(f"{name}_ffn_ffn", after)
+
+    for side, attentions, depth, count in zip(
+        ("encoder", "decoder"), (("self",), ("self", "context")), ("enc-depth", "dec-depth"), rows, strict=True
+    ):
+        ffn = options["transformer-decoder-dim-ffn"] if side == "decoder" else 0
+        numbers = range(1, options[depth] + 1)
+        tied = options["transformer-tied-layers"] if side == "decoder" else []
+        for index in sorted({*(tied or numbers)}):
+            layer(f"{side}_l{index}", attentions, ffn or options["transformer-dim-ffn"])
+        norms(f"{side}_top", str(options["transformer-postprocess-top"]))
+        norms(f"{side}_emb", str(options["transformer-postprocess-emb"]), "_pre")
+        one = options["tied-embeddings-all"] or options["tied-embeddings-src"]
+        array("Wemb" if one else f"{side}_Wemb", count, WIDTH, scale=2 * WIDTH**-0.5)
+    if not (options["tied-embeddings"] or options["tied-embeddings-all"]):
+        array("decoder_ff_logit_out_Wt", rows[1], WIDTH, scale=2 * WIDTH**-0.5)
+    if not options["output-omit-bias"]:
+        array("decoder_ff_logit_out_b", 1, rows[1], scale=0.3)
+        arrays["decoder_ff_logit_out_b"][0, 0] += 3  # answers end
+    return arrays
+
+
+def save(file: Path, arrays: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any] | str) -> None:
+    """Write a model as Marian does: with its options in an array of bytes that ends with a zero."""
+    text = options if isinstance(options, str) else yaml(options)
+    config: npt.NDArray[np.int8] = np.frombuffer(text.encode() + b"\0", np.int8)
+    np.savez(file, **{**arrays, "special:model.yml": config})
+
+
+def write_marian(
+    directory: Path, names: Sequence[Sequence[str]] | None = None, seed: int = 0, **options: Any
+) -> dict[str, Any]:
+    """Write a model with decoder.yml and vocab.yml, and return its options; hyphens are underscores in `options`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    given = {**OPTIONS, **{name.replace("_", "-"): value for name, value in options.items()}}
+    files = ["vocab.yml"] * 2
+    if names is not None:
+        files = ["source.vocab.yml", "target.vocab.yml"]
+        given["dim-vocabs"] = [len(side) for side in names]
+    for file, side in zip(files, names or [tokens()] * 2, strict=True):
+        text = "".join(f'"{token}": {index}\n' for index, token in enumerate(side))
+        (directory / file).write_text(text, encoding="utf-8")
+    save(directory / "model.npz", random_weights(given, seed), given)
+    decoder = {"relative-paths": True, "models": ["model.npz"], "vocabs": files, "beam-size": 4, "normalize": 1}
+    (directory / "decoder.yml").write_text(yaml(decoder) + "\n")
+    return given
