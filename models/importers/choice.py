@@ -11,6 +11,7 @@ from txport.models.importers.bart import import_bart
 from txport.models.importers.ctranslate2.argos import import_argos, is_argos
 from txport.models.importers.ctranslate2.importer import import_ctranslate2
 from txport.models.importers.ctranslate2.model_file import NAME, is_model_file
+from txport.models.importers.eole.importer import import_eole, is_eole
 from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100, m2m100_kind
@@ -44,6 +45,7 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "torch": import_torch,
     "fairseq": import_fairseq,
     "opennmt": import_opennmt,
+    "eole": import_eole,
     "ctranslate2": import_ctranslate2,
     "argos": import_argos,
     "marian-files": import_marian_files,
@@ -143,6 +145,8 @@ def _detected(path: Path) -> str:
         return "ctranslate2"
     if is_argos(path):
         return "argos"
+    if is_eole(path):
+        return "eole"
     if path.is_dir() and config.is_file():
         return _from_config(config)
     if path.is_dir() and (path / CONFIG).is_file():

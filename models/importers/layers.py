@@ -1,6 +1,7 @@
 """Common parts of importers: layers by the names that other toolkits give their parts, and fairseq's positions."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -93,3 +94,13 @@ def offset_sinusoids(length: int, d_model: int, first: int = OFFSET) -> Tensor:
     frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / max(1, half - 1)))
     angles = torch.arange(first, length + first).float()[:, None] * frequencies[None]
     return torch.cat([torch.sin(angles), torch.cos(angles)], dim=1)
+
+
+def neighbours(heads: int) -> Callable[[Tensor], Tensor]:
+    """Return how rows of queries and keys are ordered if rotary positions turn the halves of a head."""
+
+    def ordered(weight: Tensor) -> Tensor:
+        halves = weight.reshape(heads, 2, -1, *weight.shape[1:])
+        return halves.transpose(1, 2).reshape(weight.shape)
+
+    return ordered

@@ -91,7 +91,8 @@ def import_opennmt(path: Path, options: ImportOptions) -> Imported:
         f"inputs and outputs of up to {ours.max_positions} tokens are taken; OpenNMT-py's own table has 5000 positions"
     ]
     if options.tokenizer:
-        tokenizer = _tokenizer(file, settings, source, target, options)
+        place = options.vocabulary or file.parent
+        tokenizer = pieces_tokenizer(place, settings, (source, target), {_PAD, _BOS, _EOS, _UNK})
     else:
         tokenizer = TokenizerParts(TokenizerDescription("none", None, None, (), (), (), None))
     return Imported("opennmt", ours, plan, tokenizer, notes)
@@ -193,19 +194,25 @@ def _positions(plan: ImportPlan, side: str, theirs: str, ours: Config) -> None:
     plan.put(f"{side}_embedding.positions", table.reshape(table.shape[0], -1), name)
 
 
-def _tokenizer(
-    file: Path, settings: Settings, source: list[str], target: list[str], options: ImportOptions
+def pieces_tokenizer(
+    place: Path, settings: Settings, sides: tuple[list[str], list[str]], special: set[str]
 ) -> TokenizerParts:
-    place = options.vocabulary or file.parent
+    """Return a tokenizer of SentencePiece models.
+
+    Args:
+        place: the directory of the models, by the names that `settings` has for them or by usual ones.
+        settings: options of the subword transform.
+        sides: the tokens of the source and of the target by id.
+        special: tokens that texts do not contain.
+    """
     stated = [settings.get(f"{side}_subword_model", None) for side in ("src", "tgt")]
     named = [place / Path(str(name)).name for name in stated if name]
     if len(named) == 2 and all(path.is_file() for path in named):
         models = (named[0], named[1])
     else:
         models = find_sentencepiece(place, "src", "tgt")
-    special = {_PAD, _BOS, _EOS, _UNK}
 
     def table(tokens: list[str]) -> list[str | None]:
         return [None if token in special or token.startswith(_FILLER) else token for token in tokens]
 
-    return dictionary_tokenizer([table(source), table(target)], models, suffix=())
+    return dictionary_tokenizer([table(tokens) for tokens in sides], models, suffix=())

@@ -1,10 +1,12 @@
-"""Records tests/data/foreign: tiny random models of fairseq and OpenNMT-py, and what those packages make of sentences.
+"""Records tests/data/foreign: tiny random models of fairseq, OpenNMT-py and eole, and what these make of sentences.
 
-Both are of years ago. An environment that has txport[dev] runs them without what else they ask for:
+Two are of years ago. An environment that has txport[dev] runs them without what else they ask for:
 
     READTHEDOCS=1 pip install --no-deps --no-build-isolation fairseq==0.12.2
     pip install --no-deps OpenNMT-py==3.5.1 && pip install 'hydra-core>=1.3' 'bitarray>=2.6'
     PYTHONPATH=tests/helpers:tests/foreign python tests/data/make_foreign_models.py
+
+eole's models alone: `make_foreign_models.py eole`, with what tests/foreign/eole_models.py names.
 
 READTHEDOCS keeps fairseq from compiling what its Transformer does not need. Weights are numbers that float16 has.
 Memory and logits are computed in float64, and only sentences are recorded of which every token is more probable than
@@ -19,6 +21,7 @@ import importlib
 import importlib.util
 import json
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -379,6 +382,41 @@ def make_opennmt(name: str, **changes: Any) -> None:
     record(f"opennmt_{name}.safetensors", "OpenNMT-py 3.5.1", model, given, sources, answers, numbers, (PAD, BOS))
 
 
+EOLE: dict[str, dict[str, Any]] = {
+    "shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True, "eos_bias": 2.0},
+    "rotary_halves": {
+        "embeddings": {"position_encoding_type": "Rotary", "normalize": True},
+        "rope_config": {"rotary_interleave": False},
+        **{"mlp_activation_fn": "gated-silu", "layer_norm": "rms", "scale": 0.8},
+    },
+}
+
+
+def make_eole(name: str, **options: Any) -> None:
+    """Record a random model of eole."""
+    import eole_models
+
+    with tempfile.TemporaryDirectory() as place:
+        model = eole_models.write_model(Path(place), **options)
+        config = json.loads(Path(place, "config.json").read_bytes())
+    rounded(model)
+    pad, start, end = (eole_models.tokens().index(each) for each in (eole_models.PAD, eole_models.BOS, eole_models.EOS))
+    sources = random_sources(range(4, 56), [])
+    made = torch.full((len(sources), 1), start)
+    for _ in range(MADE):
+        last = eole_models.logits(model, sources, made, pad)[:, -1]
+        made = torch.cat([made, last.argmax(-1, keepdim=True)], dim=1)
+
+    @torch.inference_mode()
+    def numbers(sources: Sequence[list[int]], targets: Tensor) -> tuple[Tensor, Tensor]:
+        ids, _ = padded(sources, pad)
+        memory = model.encoder(model.src_emb(ids), pad_mask=ids.eq(pad)[:, None])[0]
+        return memory, eole_models.logits(model, list(sources), targets, pad)
+
+    answers = until_end(made.tolist(), end)
+    record(f"eole_{name}.safetensors", "eole 0.6.4", model, config, sources, answers, numbers, (pad, start))
+
+
 # Guided attention: for pairs of so many source and target tokens before eos, with links (source, target).
 LENGTHS = ((6, 4), (5, 7), (2, 3))
 LINKS = ([(0, 0), (3, 1), (4, 1), (5, 3)], [(4, 0), (0, 6)], [(1, 2), (0, 2)])
@@ -423,6 +461,10 @@ def record_alignment_losses() -> None:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
+    for name, changes in EOLE.items():
+        make_eole(name, **changes)
+    if "eole" in sys.argv[1:]:
+        return
     fairseq = fairseq_package()
     for name, changes in FAIRSEQ.items():
         make_fairseq(fairseq, name, **changes)

@@ -10,7 +10,7 @@ Query, key and value are packed in one matrix, in this order. Factors that our m
 A decoder that starts from a zero embedding (Marian's) gets a token more, with a row of zeros, that is never made.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from txport.models.config import BANNED, Config
 from txport.models.importers.ctranslate2.model_file import ModelFile
 from txport.models.importers.ctranslate2.options import Side, query_factor
-from txport.models.importers.layers import offset_sinusoids
+from txport.models.importers.layers import neighbours, offset_sinusoids
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.weights import Stored
 from txport.runtime.errors import CheckpointError
@@ -180,7 +180,7 @@ class _Layers:
         if own and self._side.sliced:
             for name in (f"{ours}.{part}.{kind}" for part in _PARTS[:2] for kind in ("weight", "bias")):
                 if name in self._plan.parts:
-                    self._plan.change(name, _neighbours(self._side.heads))
+                    self._plan.change(name, neighbours(self._side.heads))
 
     def _feed_forward(self, ours: str, theirs: str) -> None:
         first = ("inner", "gate")[self._side.gated]
@@ -216,16 +216,6 @@ def multiply(plan: ImportPlan, factor: float, *names: str) -> None:
     for name in names:
         if factor != 1 and name in plan.parts:
             plan.multiply(name, factor)
-
-
-def _neighbours(heads: int) -> Callable[[Tensor], Tensor]:
-    """Return how rows of queries and keys are ordered if rotary positions turn the halves of a head."""
-
-    def ordered(weight: Tensor) -> Tensor:
-        halves = weight.reshape(heads, 2, -1, *weight.shape[1:])
-        return halves.transpose(1, 2).reshape(weight.shape)
-
-    return ordered
 
 
 def _table_of_positions(plan: ImportPlan, ours: str, side: Side, config: Config) -> None:

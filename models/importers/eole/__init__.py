@@ -1,0 +1,1 @@
+"""Models of eole, the successor of OpenNMT-py."""
