@@ -29,6 +29,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "trainable_token_indices": (None,),
     "use_qalora": (False, None),
     "alora_invocation_tokens": (None,),
+    "layer_replication": (None,),
+    "use_bdlora": (None, False),
+    "monteclora_config": (None,),
+    "kasa_config": (None,),
     # Others change the base's weights before the training (PiSSA, OLoRA, CorDA, LoftQ).
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }

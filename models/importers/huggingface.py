@@ -46,7 +46,7 @@ class HuggingFaceModel(Settings):
         stated = read_json(file, optional=True)
         self._generated_from_config = not file.is_file() or bool(stated.get("_from_model_config"))
         if self._generated_from_config:
-            self._generation = {**self.fields, **stated}
+            self._generation = {**_with_decoder(self.fields), **stated}
         else:
             self._generation = stated
         self.generation_file = str(file if file.is_file() else self.file)
@@ -89,18 +89,18 @@ class HuggingFaceModel(Settings):
         """
         value = self.generation("forced_bos_token_id")
         # BART's old name for it, which `generate` reads in config.json only.
-        if self._generated_from_config and self.generation("force_bos_token_to_be_generated") is True:
-            value = self.token("bos_token_id")
-        if isinstance(value, list) or value is None:
-            listed = value
+        bos = self.generation("bos_token_id")
+        if self._generated_from_config and self.generation("force_bos_token_to_be_generated") and bos is not None:
+            value = bos
+        if isinstance(value, list):
+            ids = value
         else:
-            listed = [value]
-        ids = id_list(listed, "forced_bos_token_id", self.generation_file)
-        if len(ids) > 1 or any(token >= vocabulary for token in ids):
+            ids = [] if value is None else [value]
+        if len(ids) > 1 or any(type(token) is not int or not 0 <= token < vocabulary for token in ids):
             raise CheckpointError(
-                f"{self.generation_file}: forced_bos_token_id must be one id below {vocabulary}, not {value!r}"
+                f"{self.generation_file}: forced_bos_token_id must be one id below {vocabulary}, not {value!r:.80}"
             )
-        return ids
+        return tuple(ids)
 
     def config_of(self, **fields: Any) -> Config:
         """Return our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
@@ -263,3 +263,11 @@ class HuggingFaceModel(Settings):
         if isinstance(value, list):
             return list(id_list(value, "eos_token_id", self.generation_file))
         return [value]
+
+
+def _with_decoder(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a config.json that `generate` reads: those of its decoder, where it has none itself."""
+    nested = next((fields[name] for name in ("decoder", "generator", "text_config") if fields.get(name)), {})
+    if not isinstance(nested, dict):
+        return fields
+    return {**nested, **{name: value for name, value in fields.items() if value is not None}}

@@ -130,6 +130,30 @@ def test_hypotheses_may_reach_the_last_position(tmp_path: Path) -> None:
     assert lengths[0] == 40 and all(20 < length < 34 for length in lengths[1:]), "the limits of the case"
 
 
+@pytest.mark.parametrize("int8", [False, True])
+def test_large_attention_scores(int8: bool, tmp_path: Path) -> None:
+    """Of hundreds of thousands: padding and empty cache slots have no weight in C++ either."""
+    pytest.importorskip("torch", reason="needs PyTorch to export a bundle")
+    from bundles import recorded_checkpoint
+    from safetensors.torch import load_file, save_file
+    from txport.exporter.export import ExportOptions, export_bundle
+
+    recorded_checkpoint("tiny", tmp_path / "checkpoint")
+    (file,) = (tmp_path / "checkpoint").glob("*.safetensors")
+    weights = load_file(file)
+    scaled = {name: 3e4 * tensor for name, tensor in weights.items() if ".query." in name}
+    assert len(scaled) >= 6
+    save_file({**weights, **scaled}, file)
+    options = ExportOptions(lowerings=("ort",), beams=True, attention=True, verify=False, int8=int8)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    lines = [line for line, _ in itertools.islice(spoken.sentences(3, "test"), 30)]
+    for engine, search in itertools.product(("ort", "fused"), (["--attention"], ["--beam", 3])):
+        where = ["--device", "cpu", "--engine", engine, "--batch", 7, "--threads", 1, "--json"]
+        expected, found = both(tmp_path / "bundle", *where, *search, text="\n".join(lines).encode())
+        assert expected.returncode == found.returncode == 0, expected.stderr + found.stderr
+        assert found.stdout.splitlines() == expected.stdout.splitlines(), (engine, search)
+
+
 def test_beams_on_a_device_are_those_of_the_cpu(attention_bundle: Path) -> None:
     """In C++ alone, over a device in memory: Python's are compared with the CPU's in tests/runtime/device."""
     command = [TOOL.parent / "tests" / "txport_tests", "--no-intro", "--test-case=ONNX Runtime's beams over a device*"]

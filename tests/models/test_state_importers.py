@@ -1,5 +1,6 @@
 """Decoders of TrOCR, Donut and Whisper against Hugging Face, given the same encoder states: logits, greedy, beams."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from foreign_models import import_here, shake
+from foreign_models import import_here, shake, write_json
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.errors import CheckpointError, InputError
@@ -174,6 +175,26 @@ def test_greedy_and_beams_are_those_of_hugging_face(name: str, tmp_path: Path) -
     assert len({tuple(ids) for ids in expected}) > COUNT / 4
     beams = translator.translate_features(arrays, max_length=LONGEST, generation="model", beam=4)
     assert [each.ids for each in beams] == decode(theirs, arrays, num_beams=4)
+
+
+@pytest.mark.parametrize("outer", [{}, {"num_beams": 2}, {"no_repeat_ngram_size": None, "num_beams": 4}])
+def test_settings_of_a_nested_config(outer: dict[str, Any], tmp_path: Path) -> None:
+    """Without a generation_config.json, `generate` reads those of the decoder that the outer config does not have."""
+    trocr(tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").unlink()
+    file = tmp_path / "model" / "config.json"
+    fields = json.loads(file.read_text())
+    fields["decoder"] |= {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 0.5, "forced_bos_token_id": 9}
+    write_json(file, {**fields, **outer})
+    theirs = transformers.VisionEncoderDecoderModel.from_pretrained(tmp_path / "model").generation_config
+    checkpoint = import_here(tmp_path / "model", tmp_path / "checkpoint", tokenizer=False)
+    ours = checkpoint.generation
+    assert (ours.beam, ours.no_repeat_ngram, ours.length_penalty, *checkpoint.tokenizer.target_prefix) == (
+        theirs.num_beams,
+        theirs.no_repeat_ngram_size,
+        theirs.length_penalty,
+        theirs.forced_bos_token_id,
+    )
 
 
 def test_language_and_task_of_whisper_are_forced(tmp_path: Path) -> None:

@@ -27,6 +27,17 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "saved modules": {"target_modules": ["v_proj"], "r": 2, "modules_to_save": ["fc1"]},
     "biases": {"target_modules": ["v_proj"], "r": 2, "bias": "all"},
+    "their biases": {"target_modules": ["v_proj"], "r": 2, "bias": "lora_only"},
+    "expressions": {
+        "target_modules": r".*decoder.*\.(q_proj|fc2)",
+        "r": 4,
+        "use_rslora": True,
+        "rank_pattern": {r".*decoder.*q_proj": 2, r"^model.decoder.layers.0.fc2": 3},
+        "alpha_pattern": {r"layers\.0\.fc2": 30},
+    },
+    "parameters": {"target_modules": ["fc1"], "r": 2, "target_parameters": ["fc2.weight"]},
+    "transposed": {"target_modules": ["q_proj", "fc1"], "r": 2, "fan_in_fan_out": True},
+    "one layer": {"target_modules": ["q_proj"], "r": 2, "layers_to_transform": [0], "layers_pattern": "layers"},
 }
 
 
@@ -147,6 +158,9 @@ def test_the_sum_by_hand(base: Path, fields: dict[str, Any], scale: float, tmp_p
         ({"rank_pattern": [3]}, "rank_pattern must be an object"),
         ({"alpha_pattern": {"(": 3}}, "alpha_pattern has a pattern that cannot be read"),
         ({"trainable_token_indices": [5]}, "trainable_token_indices"),
+        ({"layer_replication": [[0, 1], [0, 1]]}, "layer_replication = .* is not supported"),
+        ({"use_bdlora": {"nblocks": 2}}, "use_bdlora = .* is not supported"),
+        ({"kasa_config": {"beta": 1}}, "kasa_config = .* is not supported"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa' is not supported"),
     ],
 )

@@ -87,6 +87,9 @@ def test_a_start_that_only_the_other_file_states(marian: Path, tmp_path: Path) -
     [
         ({"force_bos_token_to_be_generated": True, "bos_token_id": 11}, None, (11,)),
         ({"force_bos_token_to_be_generated": False, "bos_token_id": 11}, None, ()),
+        ({"force_bos_token_to_be_generated": 1, "bos_token_id": 11}, None, (11,)),
+        ({"force_bos_token_to_be_generated": True, "bos_token_id": 11, "forced_bos_token_id": 12}, None, (11,)),
+        ({"force_bos_token_to_be_generated": True, "bos_token_id": None, "forced_bos_token_id": 12}, None, (12,)),
         ({"force_bos_token_to_be_generated": True, "bos_token_id": 11}, IDS, ()),
         ({}, {**IDS, "forced_bos_token_id": 44}, (44,)),
         ({}, {**IDS, "forced_bos_token_id": [44]}, (44,)),
@@ -99,6 +102,8 @@ def test_what_answers_are_forced_to_begin_with(
 ) -> None:
     directory = copied(marian, tmp_path / "theirs", config, generation)
     assert understood(directory).tokenizer.description.target_prefix == prefix
+    theirs = transformers.MarianMTModel.from_pretrained(directory).generation_config.forced_bos_token_id
+    assert (tuple(theirs) if isinstance(theirs, list) else (() if theirs is None else (theirs,))) == prefix
 
 
 @pytest.mark.parametrize("family", ["marian", "t5", "pegasus", "bart"])
@@ -126,8 +131,8 @@ WRONG: list[tuple[str, Any]] = [
     ("eos_token_id", [2, "3"]), ("eos_token_id", []), ("early_stopping", 1), ("early_stopping", "x"),
     ("length_penalty", math.nan), ("length_penalty", math.inf), ("repetition_penalty", -math.inf), ("num_beams", 0),
     ("num_beams", 10**30), ("num_beams", 2.0), ("min_length", -1), ("forced_bos_token_id", [1, 2]),
-    ("forced_bos_token_id", 61), ("forced_bos_token_id", True), ("forced_eos_token_id", "2"), ("top_k", "5"),
-    ("suppress_tokens", [1 << 60]),
+    ("forced_bos_token_id", 61), ("forced_bos_token_id", True), ("forced_bos_token_id", -1),
+    ("forced_eos_token_id", "2"), ("top_k", "5"), ("suppress_tokens", [1 << 60]),
 ]  # fmt: skip
 
 
