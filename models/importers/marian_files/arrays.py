@@ -55,7 +55,9 @@ def read_npz(file: Path) -> Weights:
                 for member in archive.infolist()
             }
         config = tensors.pop(CONFIG, None)
-        return Weights(file, tensors, "" if config is None else _text(file, config.shape))
+        if config is None:
+            return Weights(file, tensors, "")
+        return Weights(file, tensors, _text(file, config.shape))
     except InputError as error:
         raise CheckpointError(str(error)) from None
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
@@ -82,7 +84,9 @@ def _stored(
 
     def read(start: int, stop: int) -> Tensor:
         array = load(member.filename)
-        return torch.from_numpy(array[start:stop] if array.ndim else array)
+        if array.ndim:
+            array = array[start:stop]
+        return torch.from_numpy(array)
 
     with archive.open(member) as opened:
         shape, dtype = _header(file, member.filename, opened)

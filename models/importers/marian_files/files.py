@@ -80,7 +80,10 @@ def refuse_binary(path: Path) -> None:
     Raises:
         CheckpointError: a path is such a file, or a directory with one.
     """
-    for file in sorted(path.glob("*.bin")) if path.is_dir() else [path]:
+    files = [path]
+    if path.is_dir():
+        files = sorted(path.glob("*.bin"))
+    for file in files:
         with suppress(OSError), file.open("rb") as opened:
             start = opened.read(_START)
             if start[:8] == _BINARY and CONFIG.encode() in start:
@@ -96,9 +99,12 @@ def find_files(path: Path) -> ModelFiles:
     Raises:
         CheckpointError: they are missing, several or damaged.
     """
-    directory = path if path.is_dir() else path.parent
+    directory = file = path
+    if path.is_file():
+        directory = path.parent
     decoder = _decoder(path, directory)
-    file = path if path.is_file() else _weights(directory, decoder)
+    if path.is_dir():
+        file = _weights(directory, decoder)
     weights = read_npz(file)
     if not weights.config:
         raise CheckpointError(f"{file} has no {CONFIG}, the configuration of the model: give a model that Marian saved")
@@ -131,7 +137,9 @@ def _decoder(path: Path, directory: Path) -> Settings:
 def _named(settings: Settings, name: str) -> list[str]:
     """Return the names of files in a list of decoder.yml, without their directories."""
     value = settings.get(name, [])
-    names = value if isinstance(value, list) else [value]
+    names = value
+    if not isinstance(value, list):
+        names = [value]
     if any(not isinstance(each, str) for each in names):
         raise CheckpointError(f"{settings.file}: {name} = {value!r:.80} are not names of files")
     return [PurePosixPath(each.replace("\\", "/")).name for each in names]
@@ -179,7 +187,9 @@ def read_sides(files: ModelFiles, rows: tuple[int, int], options: ImportOptions)
         source=tokens[0], target=tokens[1], files=found, unk=(unk[0], unk[1]), eos=eos[1], start=eos[1], prefix=(),
         suffix=(eos[0],), padding=None, epsilon=None,
     )  # fmt: skip
-    models = found if all(file.suffix == ".spm" for file in found) else None
+    models = None
+    if all(file.suffix == ".spm" for file in found):
+        models = found
     return Sides(vocabularies, swaps, chosen, moved.get(eos[1], eos[1]), models)
 
 

@@ -56,6 +56,7 @@ def import_marian_files(path: Path, options: ImportOptions) -> Imported:
 def _import(path: Path, options: ImportOptions) -> Imported:
     files = find_files(path)
     marian = read_options(files)
+    _check_embeddings(files, marian)
     sides = read_sides(files, marian.rows, options)
     plan, names = _plan(files, marian, sides.swaps)
     rows = marian.rows[1]
@@ -71,6 +72,20 @@ def _import(path: Path, options: ImportOptions) -> Imported:
     tokenizer, notes = model_tokenizer(texts, options)
     generation = _generation(files.decoder, sides.unk)
     return Imported("marian-files", ours, plan, tokenizer, [*files.notes, *notes], generation)
+
+
+def _check_embeddings(files: ModelFiles, marian: Options) -> None:
+    """Check the sizes of the embeddings, before tokens are read for each row."""
+    stored = files.weights.tensors
+    names = _names(marian, stored)
+    for name, rows in zip((names.source, names.target), marian.rows, strict=True):
+        needed = (rows, marian.fields["d_model"])
+        if name not in stored:
+            raise CheckpointError(f"{files.weights.file} lacks {name}, which its configuration needs")
+        if stored[name].shape != needed:
+            raise CheckpointError(
+                f"{files.weights.file}: {name} has shape {stored[name].shape}, but dim-vocabs and dim-emb set {needed}"
+            )
 
 
 def _plan(
@@ -92,13 +107,6 @@ def _plan(
             tensors[name] = tensor
         else:
             tensors[name] = vector(tensor)
-    for name, rows in zip((names.source, names.target), marian.rows, strict=True):
-        shape = tensors[name].shape if name in tensors else None
-        if shape is not None and shape != (rows, marian.fields["d_model"]):
-            raise CheckpointError(
-                f"{files.weights.file}: {name} has shape {shape}, but dim-vocabs and dim-emb set "
-                f"{(rows, marian.fields['d_model'])}"
-            )
     tables = Tables(names.source, names.target, (1.0, 1.0), swaps, marian.rows[1] + 1, names.projection)
     return ImportPlan(changed_tables(tensors, tables), files.weights.file), names
 
@@ -109,8 +117,9 @@ def _names(marian: Options, stored: dict[str, Stored]) -> _Names:
         source = target = "Wemb"
     if marian.tied:
         return _Names(source, target, target)
-    legacy = f"{_LOGITS}_W"
-    return _Names(source, target, legacy if legacy in stored else f"{_LOGITS}_Wt")
+    if f"{_LOGITS}_W" in stored:  # of old versions, which the plan transposes
+        return _Names(source, target, f"{_LOGITS}_W")
+    return _Names(source, target, f"{_LOGITS}_Wt")
 
 
 def _map_layers(plan: ImportPlan, config: Config, marian: Options) -> None:
@@ -184,8 +193,12 @@ def _generation(decoder: Settings, unk: int) -> Generation:
     """Return the settings of Marian's search in decoder.yml: <unk> is not made unless they allow it."""
     beam = decoder.optional("beam-size", int)
     normalize = decoder.fields.get("normalize")
-    settings = Generation(beam=beam, suppress=None if decoder.fields.get("allow-unk") is True else (unk,))
+    settings = Generation(beam=beam, suppress=(unk,))
+    if decoder.fields.get("allow-unk") is True:
+        settings = Generation(beam=beam)
     if beam is None:
         return settings
-    penalty = float(normalize) if isinstance(normalize, int | float) else 0.0
+    penalty = 0.0
+    if isinstance(normalize, int | float):
+        penalty = float(normalize)
     return replace(settings, length_penalty=penalty, early_stopping=True)

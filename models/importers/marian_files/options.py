@@ -116,7 +116,9 @@ def read_options(files: ModelFiles) -> Options:
 def _version(settings: Settings) -> tuple[int, ...]:
     """Return the version of Marian that trained a model, such as v1.11.0; zeros if it is unknown."""
     match = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", str(settings.get("version", "")))
-    return tuple(map(int, match.groups())) if match else (0, 0, 0)
+    if match is None:
+        return (0, 0, 0)
+    return tuple(map(int, match.groups()))
 
 
 def _refuse(settings: Settings) -> None:
@@ -167,7 +169,9 @@ def _decoder_layers(settings: Settings) -> tuple[int, ...]:
 def _alignment_heads(settings: Settings, layers: int) -> tuple[tuple[int, int], ...]:
     """Return the first head of the guided layer, from which Marian takes alignments."""
     layer = settings.get("transformer-guided-alignment-layer", "last")
-    number = layers if layer == "last" else layer
+    number = layer
+    if layer == "last":
+        number = layers
     if type(number) is not int or not 0 < number <= layers:
         raise CheckpointError(f"{settings.file}: transformer-guided-alignment-layer = {layer!r:.80} is not a layer")
     return ((number - 1, 0),)

@@ -51,8 +51,9 @@ def parse_settings(text: str, file: Path) -> Settings:
         item = re.fullmatch(r"-(?:\s+(.*))?", stripped)
         found = _SETTING.fullmatch(stripped)
         if item and name is not None:
-            values = fields[name] if isinstance(fields[name], list) else []
-            fields[name] = [*values, _value(item[1] or "", file, number)]
+            if not isinstance(fields[name], list):
+                fields[name] = []
+            fields[name].append(_value(item[1] or "", file, number))
         elif line[0].isspace() and name is not None:
             fields[name] = _value(stripped, file, number) if fields[name] is None and not found else stripped
         elif found:
