@@ -21,6 +21,7 @@ from txport.runtime.serve.logs import log, start_logs
 from txport.runtime.serve.metrics import Metrics
 from txport.runtime.serve.models import Model, Models
 from txport.runtime.serve.observer import hosts_of
+from txport.runtime.serve.packages import bundle_argument
 from txport.runtime.serve.protocol import Protocol, Server
 from txport.runtime.serve.service import Service
 from txport.runtime.serve.settings import Settings
@@ -151,8 +152,9 @@ def main(
     """Serve each BUNDLE over HTTP with LibreTranslate's API and a web page.
 
     The server listens on the loopback address unless --host is given. Clients select a bundle by NAME, by default the
-    name of its directory. A NAME such as en-de sets the languages of a bundle that does not specify them. Logs are JSON
-    lines on standard error and never contain texts.
+    name of its directory. A NAME such as en-de sets the languages of a bundle that does not specify them. A BUNDLE may
+    be a package of Argos Translate (.argosmodel): tx-get makes a bundle of it in its cache, once. Logs are JSON lines
+    on standard error and never contain texts.
     """
     keys = Keys.read(api_keys)
     weights = None if memory is None else memory * MEBIBYTE
@@ -162,7 +164,7 @@ def main(
         sizes = {"threads": threads, "batch": batch, "batch_tokens": batch_tokens}
         return Translator(directory, device, engine, trust_engines=trust_engines, verify=True, **sizes)  # type: ignore[arg-type]
 
-    models = Models([Model.read(each) for each in bundles], settings.memory, open_bundle)
+    models = Models([Model.read(bundle_argument(each)) for each in bundles], settings.memory, open_bundle)
     listener = _listen(host, port)
     start_logs()
     service = Service(
