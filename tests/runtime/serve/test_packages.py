@@ -8,7 +8,7 @@ from ctranslate2_models import EOS, PAD, UNK, write_model
 from foreign_models import pieces, sentencepiece_model, write_json
 from serving import serving
 from txport.runtime.errors import InputError
-from txport.runtime.serve.packages import bundle_argument
+from txport.runtime.serve.command import bundle_argument
 from txport.runtime.translator import Translator
 
 
