@@ -1,8 +1,12 @@
 """tx-serve: a server of one or more bundles."""
 
+import hashlib
 import ipaddress
+import os
+import re
 import resource
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,8 +15,11 @@ from typing import Any
 
 import click
 import uvicorn
+from txport.runtime.bundle.kinds import kind_of
+from txport.runtime.bundle.names import Name
 from txport.runtime.console.flags import DEVICE, ENGINE, THREADS, TRUST_ENGINES, flags
 from txport.runtime.errors import InputError
+from txport.runtime.files import file_errors
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.serve.admission import Admission
 from txport.runtime.serve.app import create_app
@@ -29,6 +36,7 @@ from txport.runtime.translator import Translator
 COUNT = click.IntRange(1)
 SECONDS = click.FloatRange(0, min_open=True)
 MEBIBYTE = 1 << 20
+_GET = "import sys; sys.argv[0] = 'tx-get'; from txport.exporter.entry import get; get()"
 
 
 def _setting(flag: str, name: str, kind: Any, text: str) -> Callable[[Any], Any]:
@@ -157,8 +165,9 @@ def main(
     """Serve each BUNDLE over HTTP with LibreTranslate's API and a web page.
 
     The server listens on the loopback address unless --host is given. Clients select a bundle by NAME, by default the
-    name of its directory. A NAME such as en-de sets the languages of a bundle that does not specify them. Logs are JSON
-    lines on standard error and never contain texts.
+    name of its directory. A NAME such as en-de sets the languages of a bundle that does not specify them. A BUNDLE may
+    be a package of Argos Translate (.argosmodel): tx-get makes a bundle of it in its cache, once. Logs are JSON lines
+    on standard error and never contain texts.
     """
     keys = Keys.read(api_keys)
     weights = None if memory is None else memory * MEBIBYTE
@@ -171,7 +180,7 @@ def main(
         sizes = {"threads": threads, "batch": batch, "batch_tokens": batch_tokens}
         return Translator(directory, device, engine, trust_engines=trust_engines, verify=True, **sizes)  # type: ignore[arg-type]
 
-    models = Models([Model.read(each) for each in bundles], settings.memory, open_bundle)
+    models = Models([Model.read(bundle_argument(each)) for each in bundles], settings.memory, open_bundle)
     start_logs()
     service = Service(
         settings, models, Metrics(models.models), Admission(settings.max_waiting, settings.max_per_client)
@@ -250,3 +259,39 @@ def _raise_file_limit() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def bundle_argument(argument: str) -> str:
+    """Return an argument of tx-serve that names a bundle: a package becomes NAME=BUNDLE, others stay unchanged.
+
+    NAME is by default the package's own name. The bundle is kept under a name that contains a hash of the package.
+
+    Raises:
+        InputError: tx-get cannot make a bundle of the package.
+    """
+    name, equals, place = argument.partition("=")
+    package = Path(place if equals else argument)
+    if not package.exists() or kind_of(package) != "argos":
+        return argument
+    stem = package.resolve().name.removesuffix(".argosmodel")
+    cached = Name(f"argos/{re.sub(r'[^A-Za-z0-9_.-]', '_', stem)}", _digest(package))
+    if not cached.directory.exists():
+        # Another process: the server's memory stays free of PyTorch.
+        command = [sys.executable, "-c", _GET, str(cached), "--source", os.fspath(package.absolute())]
+        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+            raise InputError(f"tx-get could not make a bundle of {package}, for the reason above")
+    return f"{name if equals else stem}={cached.directory}"
+
+
+def _digest(package: Path) -> str:
+    """Return a hash of a package, or of the files of an installed one."""
+    digest = hashlib.sha256()
+    with file_errors(package, ours=False):
+        for file in sorted(package.rglob("*")) if package.is_dir() else [package]:
+            if not file.is_file():
+                continue
+            digest.update(f"{file.relative_to(package)}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as opened:
+                while block := opened.read(MEBIBYTE):
+                    digest.update(block)
+    return digest.hexdigest()[:16]

@@ -21,7 +21,7 @@ ACTIVATIONS = {
     **{"gated-gelu": "gelu", "gated-gelu-tanh": "gelu_tanh", "gated-silu": "silu"},
 }
 NORM_KINDS = {"standard": "layer", "standardFP32": "layer", "rms": "rms", "gemma-rms": "rms"}
-# How eole says that the encoder and the decoder have their own value.
+# Values of the model that leave the encoder and the decoder their own.
 _UNSET = [(name, -1) for name in ("hidden_size", "word_vec_size", "layers", "transformer_ff")]
 # Architectures without a text encoder and a text decoder of Transformers.
 _OTHER_MODELS = {

@@ -59,7 +59,7 @@ GRID: dict[str, dict[str, Any]] = {
     "quick_gelu": {"mlp_activation_fn": "quick_gelu", "add_ffnbias": True, "add_final_linear_bias": True},
     "gated_gelu": {"mlp_activation_fn": "gated-gelu", "add_ffnbias": True, "start": "</s>"},
     "head_dim": {"head_dim": 12, "attn_scaling": 20.0, "encoder": {"transformer_ff": 64}},
-    "quick_gelu_gated_sides": {"add_qkvbias": True, "add_final_linear_bias": False, "decoder": {"add_ffnbias": True}},
+    "biases_of_one_side": {"add_qkvbias": True, "add_final_linear_bias": False, "decoder": {"add_ffnbias": True}},
 }
 
 
