@@ -274,7 +274,7 @@ class OrtCuda(Ort):
     best = Scatter.best
 
     def advance(self, token: ir.Value, eos: int, vocabulary: int) -> tuple[ir.Value, ir.Value]:
-        """With one look-up for the end of sentences: after `eos` the position is beyond every limit."""
+        """Look the end of sentences up in a table: after `eos` the position is beyond every limit."""
         w = self._w
         steps = np.ones(vocabulary, np.int64)
         steps[eos] = BEYOND
