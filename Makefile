@@ -318,27 +318,34 @@ $(RELEASE_VENV)/.ready: .ci/release.txt
 	@touch $@
 
 # What `make demo` takes; the rest of what development takes is as much again.
-$(VENV)/.demo: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt .ci/demo.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "txport needs Python 3.10 or newer, and $(PYTHON) is older or not there: try make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' || { \
 	  echo "$(PYTHON) has no venv; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo '== Set up $(VENV) (once; PyTorch makes it 1 GB or, where pip chooses the CUDA build, several)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(call stage,pip-hashes,$(VENV)/bin/python $(INSTALL) --require-hashes --no-deps -r .ci/demo.txt)
 	@$(call stage,pip-demo,$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[train$(comma)export$(comma)bench]')
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.demo
+$(VENV)/.ready: $(VENV)/.demo .ci/dev.txt
 	@echo '== Add what development and tests take to $(VENV) (once, 1 GB)'
+	@$(call stage,pip-hashes,$(VENV)/bin/python $(INSTALL) --require-hashes --no-deps -r .ci/dev.txt)
 	@$(call stage,pip-dev,$(VENV)/bin/python $(INSTALL) -c constraints.txt -e '.[dev]')
 	@touch $@
 
+COMPILE := build/uv/bin/uv pip compile -q pyproject.toml --universal --python-version 3.10 --no-annotate --no-header
+# PyTorch and CUDA have other builds, with other hashes, in PyTorch's indexes.
+hashes = { cat .ci/hashes.head && $(COMPILE) $(1) --generate-hashes -c constraints.txt $$(sed -nE \
+  's/^(torch|triton|cuda-[a-z]+|nvidia-(cu|n)[a-z0-9-]*)==.*/--no-emit-package \1/p' constraints.txt); }
 # Versions that stand there already stay, if they fit: those of a green run. To have newer ones, delete their lines.
 constraints:
-	@test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python $(INSTALL) -q uv; }
-	@build/uv/bin/uv pip compile -q pyproject.toml --extra dev --extra docs --universal --python-version 3.10 --no-annotate \
-	  --no-header -o constraints.txt > /dev/null
+	@test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python $(INSTALL) -q --require-hashes -r .ci/uv.txt; }
+	@$(COMPILE) --extra dev --extra docs -o constraints.txt > /dev/null
 	@cat .ci/constraints.head constraints.txt > build/constraints.txt && mv build/constraints.txt constraints.txt
+	@$(call hashes,--extra train --extra export --extra bench) > build/demo.txt && mv build/demo.txt .ci/demo.txt
+	@$(call hashes,--extra dev --extra docs) > build/dev.txt && mv build/dev.txt .ci/dev.txt
 
 # A second environment that finds its libraries in the first one, by a .pth file, so that nothing is installed twice.
 $(WHEEL_VENV)/.ready: $(VENV)/.ready

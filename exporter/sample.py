@@ -11,6 +11,7 @@ from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.calls.requests import Call, ignore_warnings, length_limit
+from txport.runtime.console.words import plural
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
 from txport.runtime.features import FeatureFile, read_features
@@ -164,7 +165,7 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
     else:
         answers = _rows(references, config.target_vocabulary)
     if answers and len(answers) != len(lines):
-        raise InputError(f"{references} has {len(answers)} lines, but {file} has {len(lines)}; give pairs")
+        raise InputError(f"{references} has {plural(len(answers), 'line')}, but {file} has {len(lines)}; give pairs")
     for number, row in enumerate(lines, 1):
         if len(row) > most[0]:
             raise InputError(
@@ -248,7 +249,9 @@ def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
     else:
         translations = []
     if references and len(translations) != len(lines):
-        raise InputError(f"{references} has {len(translations)} lines, but {text} has {len(lines)}; give pairs")
+        raise InputError(
+            f"{references} has {plural(len(translations), 'line')}, but {text} has {len(lines)}; give pairs"
+        )
     pairs = _paired(lines, translations)
     if not pairs:
         raise InputError(f"{text} holds no sentence; give a file of sentences, one a line")

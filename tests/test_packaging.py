@@ -189,6 +189,38 @@ def test_exact_versions_stand_in_constraints_only() -> None:
     assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
 
 
+def pins(file: str) -> dict[str, set[str]]:
+    """The lines of a file of exact versions, by package, without hashes."""
+    text = (ROOT / file).read_text().replace("\\\n", "")
+    lines = [line.partition("--hash")[0].strip() for line in text.splitlines() if line and not line.startswith("#")]
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        found.setdefault(line.partition("==")[0], set()).add(line)
+    return found
+
+
+@pytest.mark.parametrize(("file", "extras"), [("demo", ("train", "export", "bench")), ("dev", ("dev", "docs"))])
+def test_hashes_are_of_the_versions_of_constraints(file: str, extras: tuple[str, ...]) -> None:
+    requirements = importlib.import_module("packaging.requirements")
+    text = (ROOT / ".ci" / f"{file}.txt").read_text()
+    hashed = pins(f".ci/{file}.txt")
+    versions = {name: {line.partition(" ;")[0] for line in lines} for name, lines in pins("constraints.txt").items()}
+    for name, lines in hashed.items():
+        assert {line.partition(" ;")[0] for line in lines} <= versions[name], "run make constraints"
+    first = r"^[\w.-]+==.* \\\n    --hash=sha256:[0-9a-f]{64}"
+    assert len(re.findall(first, text, re.MULTILINE)) == len(re.findall(r"^[\w.-]+==", text, re.MULTILINE)) > 50
+    others = re.compile(r"torch|triton|cuda-[a-z]+|nvidia-(cu|n).*|txport")
+    project = pyproject()["project"]
+    for line in itertools.chain(
+        project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)
+    ):
+        name = requirements.Requirement(line).name.lower()
+        assert name in hashed or others.fullmatch(name), name
+    if file == "dev":
+        missing = versions.keys() - hashed.keys()
+        assert all(others.fullmatch(name) for name in missing), missing
+
+
 @pytest.mark.parametrize("extra", ["ort-gpu", "trt"])
 def test_on_python_3_10_cuda_bindings_are_those_of_cuda_12(extra: str) -> None:
     """JetPack 6 never has a driver of CUDA 13, and onnxruntime-gpu for 3.10 is built for 12, too."""

@@ -133,7 +133,7 @@ def _lines_of(file: Path) -> int:
 def _check_lengths(source: Path, sources: int, target: Path, targets: int) -> None:
     if sources != targets:
         raise InputError(
-            f"{source} has {sources} lines and {target} has {targets}: parallel files need the same number"
+            f"{source} has {plural(sources, 'line')} and {target} has {targets:,}: parallel files need the same number"
         )
 
 
@@ -198,7 +198,7 @@ def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
         sources, targets, alignments = map(read_lines, files)
         if len(sources) != len(alignments):
             raise InputError(
-                f"{files[0]} has {len(sources)} lines and {files[2]} has {len(alignments)}: each pair of lines needs "
+                f"{files[0]} has {plural(len(sources), 'line')} and {files[2]} has {len(alignments):,}: each pair of lines needs "
                 "an alignment, an empty line where nothing is known"
             )
         lines = (f"{files[2]}, line {number}" for number in range(1, len(alignments) + 1))

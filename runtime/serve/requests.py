@@ -190,8 +190,10 @@ def _check(ask: Ask, form: str, settings: Settings) -> None:
         raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.max_characters} of a request")
     if form not in ("", "text"):
         raise Refusal(422 if form == "html" else 400, "only the format text is translated: strip the tags first")
-    if ask.stream and (ask.several or ask.alternatives):
-        raise Refusal(422, "streaming takes one text and no alternatives: give q as one text")
+    if ask.stream and ask.several:
+        raise Refusal(422, "streaming takes one text: give q as one text")
+    if ask.stream and ask.alternatives:
+        raise Refusal(422, "streaming gives one translation: leave out alternatives")
     if ask.alignments and ask.alternatives:
         raise Refusal(422, "alignments are of one translation: leave out alternatives")
 

@@ -67,7 +67,7 @@ def test_export_and_its_report(checkpoint: Checkpoint, int8: bool, tmp_path: Pat
         ("-1\n", {}, "line 1 of .* has an id outside"),
         ("\n\n", {}, "holds no sentence"),
         ("5 " * 30 + "\n", {}, "line 1 of .* has 30 ids, more than --max-source 20"),
-        ("5\n6\n", {"reference_ids": "5\n"}, "has 1 lines, but .* has 2"),
+        ("5\n6\n", {"reference_ids": "5\n"}, "has 1 line, but .* has 2"),
         (None, {"reference_ids": "5\n"}, "needs the sentences that it translates: give them with --ids"),
         ("5\n", {"text": "a\n"}, "--ids and --text exclude each other"),
     ],

@@ -148,5 +148,5 @@ def test_what_cannot_be_together(aligned: Path, corpus: tuple[str, ...], tmp_pat
         with pytest.raises(InputError, match=words):
             shortlist(aligned, *arguments)
     (tmp_path / "pharaoh").write_text("0-0\n")
-    with pytest.raises(InputError, match="has 1 lines, and the corpus 4"):
+    with pytest.raises(InputError, match="has 1 line, and the corpus 4"):
         shortlist(aligned, *corpus, "--alignments", str(tmp_path / "pharaoh"), *NO_CHECK)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.calls.requests import Call, Sentence
+from txport.runtime.console.words import plural
 from txport.runtime.engine import Engine, Int64
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
@@ -63,7 +64,9 @@ def by_aligner(links: Links, pairs: Sequence[Pair], file: Path, tokenizer: TextT
     """
     lines = read_lines(file)
     if len(lines) != len(pairs):
-        raise InputError(f"{file} has {len(lines)} lines, and the corpus {len(pairs)}: each pair needs an alignment")
+        raise InputError(
+            f"{file} has {plural(len(lines), 'line')}, and the corpus {len(pairs):,}: each pair needs an alignment"
+        )
     for number, (pair, line) in enumerate(zip(pairs, lines, strict=True), 1):
         found = piece_links(read_links(line, *pair, f"{file}, line {number}"), *pair, tokenizer)
         source = tokenizer.locate_source(pair[0])[0]

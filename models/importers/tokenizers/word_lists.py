@@ -18,6 +18,7 @@ from txport.models.importers.tokenizers.pieces import completed, pieces_of, with
 from txport.models.importers.tokenizers.vocabulary import vocabulary_bytes
 from txport.models.normalisation import rule_file
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, ids_only
+from txport.runtime.console.words import plural
 from txport.runtime.errors import CheckpointError
 from txport.runtime.text.lines import read_lines
 
@@ -95,7 +96,7 @@ def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
         tokens = read_lines(place / name, CheckpointError)
         if len(tokens) != size:
             raise CheckpointError(
-                f"{place / name} has {len(tokens)} lines, but the embedding has {size} rows: "
+                f"{place / name} has {plural(len(tokens), 'line')}, but the embedding has {size} rows: "
                 "there must be one token a line, special ones too"
             )
         if twice := {token for token, count in Counter(tokens).items() if token.strip() and count > 1}:

@@ -152,6 +152,11 @@ REFUSED = {
     ),
     "less than none": (b'{"q": "a", "source": "en", "target": "de", "alternatives": "-1"}', 400, "must be 0 or more"),
     "a stream of a list": (b'{"q": ["a"], "source": "en", "target": "de", "stream": true}', 422, "one text"),
+    "a stream of alternatives": (
+        b'{"q": "a", "source": "en", "target": "de", "stream": true, "alternatives": 2}',
+        422,
+        "leave out alternatives",
+    ),
     "perhaps a stream": (b'{"q": "a", "source": "en", "target": "de", "stream": "maybe"}', 400, "neither true"),
     "no alignments": (b'{"q": "a", "source": "en", "target": "de", "alignments": true}', 422, "--with-attention"),
     "half a character": (b'{"q": "a\\ud800", "source": "en", "target": "de"}', 422, "not valid text"),
