@@ -29,7 +29,7 @@ from txport.runtime.files import make_directory, write_atomically
 from txport.runtime.libraries import cuda_provider
 
 ROOT = Path(__file__).resolve().parents[2]
-# Maximum seconds of each step. Its tests are tests/gpu/test_STEP.py, except for `model` and `patterns`.
+# Maximum seconds of each step. Its tests are tests/gpu/test_STEP.py, except for `model`, `chain` and `patterns`.
 LIMITS = {
     "environment": 90,
     "device": 60,
@@ -223,7 +223,8 @@ class Run:
             return
         if name == "model" and find_spec("torch") is None:
             return
-        places = {"model": "tests/models/test_gpu.py", "patterns": "tests/gpu/patterns/test_patterns.py"}
+        places = {name: f"tests/gpu/{name}/test_{name}.py" for name in ("chain", "patterns")}
+        places["model"] = "tests/models/test_gpu.py"
         file = ROOT / places.get(name, f"tests/gpu/test_{name}.py")
         options = ["-m", "gpu", "-p", "gpu_findings", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
         yield [sys.executable, "-m", "pytest", *options, str(file)]
