@@ -189,7 +189,7 @@ def _rows(file: Path, vocabulary: int) -> list[list[int]]:
     rows = []
     for number, line in enumerate(read_lines(file), 1):
         try:
-            row = [int(word) for word in line.split()]
+            row = [int(word.replace("_", " _")) for word in line.split()]  # int would read 1_0 as 10
         except ValueError:
             raise InputError(f"line {number} of {file} contains something other than ids: {line[:60]!r}") from None
         if any(not 0 <= token < vocabulary for token in row):

@@ -267,7 +267,7 @@ class HuggingFaceModel(Settings):
 
 def _with_decoder(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a config.json that `generate` reads: those of its decoder, where it has none itself."""
-    nested = next((fields[name] for name in ("decoder", "generator", "text_config") if fields.get(name)), {})
+    nested: Any = next((fields[name] for name in ("decoder", "generator", "text_config") if fields.get(name)), {})
     if not isinstance(nested, dict):
         return fields
     return {**nested, **{name: value for name, value in fields.items() if value is not None}}

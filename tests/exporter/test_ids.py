@@ -63,6 +63,7 @@ def test_export_and_its_report(checkpoint: Checkpoint, int8: bool, tmp_path: Pat
     ("ids", "more", "words"),
     [
         ("5 x 7\n", {}, "line 1 of .* contains something other than ids: '5 x 7'"),
+        ("5 1_0 7\n", {}, "line 1 of .* contains something other than ids: '5 1_0 7'"),
         ("5 6\n61\n", {}, "line 2 of .* has an id outside the vocabulary of 61"),
         ("-1\n", {}, "line 1 of .* has an id outside"),
         ("\n\n", {}, "holds no sentence"),
