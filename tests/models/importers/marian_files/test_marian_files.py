@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import sentencepiece
 import torch
-from foreign_models import MADE, greedy, import_here, padded
+from foreign_models import MADE, greedy, import_here, padded, pieces, sentencepiece_model
 from marian_models import EOS, ROWS, UNK, WIDTH, save, tokens, write_marian, yaml
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.layers import offset_sinusoids
 from txport.models.importers.marian_files.yaml_files import parse_settings, read_vocabulary_file
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
 
 PRE = {"transformer_preprocess": "n", "transformer_postprocess": "da", "transformer_postprocess_top": "n"}
 GRID: dict[str, dict[str, Any]] = {
@@ -259,3 +261,26 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     assert_refused(tmp_path, "factored vocabulary")
     with pytest.raises(InputError):
         import_model(str(tmp_path), None, ImportOptions(heads=2))
+
+
+@pytest.mark.parametrize("vocabulary", ["yml", "spm"])
+def test_texts_have_the_ids_of_the_vocabulary(vocabulary: str, tmp_path: Path) -> None:
+    """vocab.yml with source.spm and target.spm, as OPUS-MT has them, or a SentencePiece model as the vocabulary."""
+    model = sentencepiece_model()
+    names = [EOS, UNK, *(piece for piece in pieces(model) if piece not in (EOS, UNK, "<s>")), ">>fra<<"]
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    if vocabulary == "spm":
+        names = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
+    write_marian(tmp_path / "theirs", (names, names))
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / "theirs" / name).write_bytes(model)
+    if vocabulary == "spm":
+        decoder = {"models": ["model.npz"], "vocabs": ["source.spm", "target.spm"]}
+        (tmp_path / "theirs" / "decoder.yml").write_text(yaml(decoder))
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "ours")
+    text = "the big cat sees le chien"
+    expected = [names.index(piece) for piece in processor.encode(text, out_type=str)]
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
+    assert isinstance(tokenizer, TextTokenizer) and tokenizer.encode(text) == [*expected, names.index(EOS)]
+    if vocabulary == "yml":
+        assert tokenizer.encode(f">>fra<< {text}") == [names.index(">>fra<<"), *expected, 0]
