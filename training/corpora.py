@@ -198,8 +198,8 @@ def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
         sources, targets, alignments = map(read_lines, files)
         if len(sources) != len(alignments):
             raise InputError(
-                f"{files[0]} has {plural(len(sources), 'line')} and {files[2]} has {len(alignments):,}: each pair of lines needs "
-                "an alignment, an empty line where nothing is known"
+                f"{files[0]} has {plural(len(sources), 'line')} and {files[2]} has {len(alignments):,}: "
+                "each pair of lines needs an alignment, an empty line where nothing is known"
             )
         lines = (f"{files[2]}, line {number}" for number in range(1, len(alignments) + 1))
         return by_pair(zip(sources, targets, strict=True), alignments, lines)
