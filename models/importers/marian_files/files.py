@@ -1,7 +1,6 @@
 """Files of a model of Marian's: weights, decoder.yml and vocabularies."""
 
 import zipfile
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -239,7 +238,7 @@ def _tokens(file: Path, rows: int) -> list[str]:
     return [*pieces, *[""] * (rows - len(pieces))]
 
 
-def _special(tokens: Sequence[str], name: str, file: Path) -> int:
+def _special(tokens: list[str], name: str, file: Path) -> int:
     """Return the id of </s> or <unk>, as Marian finds it, and give it this name."""
     index, old = _OLD_NAMES[name]
     if file.suffix not in (".spm", ".txt") and index < len(tokens) and tokens[index] in ("", old):

@@ -145,7 +145,7 @@ class _Layers:
     Args:
         plan: of the model.
         config: ours.
-        marian: Marian's options.
+        marian: options of the model in its files.
     """
 
     def __init__(self, plan: ImportPlan, config: Config, marian: Options) -> None:
