@@ -265,7 +265,7 @@ class HuggingFaceModel(Settings):
         return [value]
 
 
-def _with_decoder(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_decoder(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of a config.json that `generate` reads: those of its decoder, where it has none itself."""
     nested: Any = next((fields[name] for name in ("decoder", "generator", "text_config") if fields.get(name)), {})
     if not isinstance(nested, dict):
