@@ -1,5 +1,6 @@
 """Common parts of Hugging Face's models: config.json and generation, and the names of descendants of BART."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
