@@ -28,16 +28,18 @@ _MODEL_FILES = (
     *("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", "*.npz", "*.yml"),
     SMALL100_MARK,
 )
+# Endings of files of weights, some of which are zip files.
+_WEIGHTS = (".npz", ".bin", ".pt", ".pth", ".safetensors")
 # Weights in CTranslate2's format, which is not a pickle.
 _CTRANSLATE2 = "model.bin"
 
 
 @contextmanager
 def open_source(source: str, revision: str, *, offline: bool, pickles: bool = False) -> Iterator[Path]:
-    """Give the directory that holds the files of a source.
+    """Give the directory that holds the files of a source, or the source itself if it is a file of weights.
 
     Args:
-        source: a directory, a .zip or .tar file, or the id of a repository (owner/name).
+        source: a directory, a .zip or .tar file, a file of weights, or the id of a repository (owner/name).
         revision: branch, tag or commit of a repository.
         offline: take what an earlier call has fetched; nothing is asked of the network.
         pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
@@ -48,7 +50,7 @@ def open_source(source: str, revision: str, *, offline: bool, pickles: bool = Fa
         MissingLibrary: huggingface_hub is needed and not installed.
     """
     path = Path(source)
-    if path.is_dir():
+    if path.is_dir() or (path.is_file() and path.suffix.lower() in _WEIGHTS):
         yield path
     elif path.is_file():
         with scratch_directory() as directory:

@@ -239,6 +239,16 @@ def test_archives(ending: str, tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("ending", ["npz", "bin", "pt", "pth", "safetensors"])
+def test_files_of_weights_are_not_unpacked(ending: str, tmp_path: Path) -> None:
+    """NumPy's and PyTorch's are zip files."""
+    file = tmp_path / f"model.{ending}"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("special:model.yml.npy", b"")
+    with open_source(str(file), "main", offline=True) as files:
+        assert files == file
+
+
 @pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"])
 def test_damaged_archives_are_one_sentence(ending: str, tmp_path: Path) -> None:
     """Wherever a byte is wrong; an archive in which that does not matter is read."""
