@@ -207,7 +207,9 @@ def overflow(planted: Planted, random: Random, size: float) -> dict[str, Array]:
     tensors = planted.tensors()
     layers = sorted(name for name in tensors if "decoder" in name and "feed_forward.inner.weight" in name)
     inner = random.choice(layers)
-    names = {inner: size, inner.replace("inner.weight", "inner.bias"): size, inner.replace("inner", "outer"): 1 / size}
+    start = inner.partition("weight")[0]
+    (bias,) = (name for name in tensors if name.startswith(start) and "bias" in name)  # or its negative, before a ReLU
+    names = {inner: size, bias: size, inner.replace("inner", "outer"): 1 / size}
     return {name: (tensors[name].numpy() * factor).astype(np.float32) for name, factor in names.items()}
 
 

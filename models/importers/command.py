@@ -13,7 +13,7 @@ from txport.runtime.libraries import needs
 
 KINDS = (
     *("marian", "m2m100", "small100", "seamless", "bart", "pegasus", "t5", "vision", "whisper"),
-    *("torch", "fairseq", "opennmt", "ctranslate2", "argos", "marian-files", "annotated", "d2l"),
+    *("torch", "fairseq", "opennmt", "eole", "ctranslate2", "argos", "marian-files", "annotated", "d2l"),
 )
 
 
