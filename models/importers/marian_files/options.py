@@ -172,6 +172,8 @@ def _alignment_heads(settings: Settings, layers: int) -> tuple[tuple[int, int], 
     number = layer
     if layer == "last":
         number = layers
+    elif isinstance(layer, str) and layer.isdecimal() and len(layer) < 4:  # a text option, perhaps in quotes
+        number = int(layer)
     if type(number) is not int or not 0 < number <= layers:
         raise CheckpointError(f"{settings.file}: transformer-guided-alignment-layer = {layer!r:.80} is not a layer")
     return ((number - 1, 0),)

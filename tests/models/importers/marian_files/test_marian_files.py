@@ -174,6 +174,12 @@ def test_releases_as_zip_files(tmp_path: Path) -> None:
         assert torch.equal(ours[name], tensor), name
 
 
+@pytest.mark.parametrize(("layer", "expected"), [("last", 2), ("2", 1), ('"2"', 1)])
+def test_the_guided_layer_is_a_text(layer: str, expected: int, tmp_path: Path) -> None:
+    write_marian(tmp_path, transformer_guided_alignment_layer=layer)
+    assert import_model(str(tmp_path), None, ImportOptions()).config.alignment_heads == ((expected, 0),)
+
+
 def test_unknown_tokens_at_different_ids(tmp_path: Path) -> None:
     """Rows are exchanged so that both sides have one unknown token; the model stays the same."""
     names = (tokens(), [EOS, *tokens()[2:], UNK, "more"])
