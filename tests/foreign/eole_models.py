@@ -1,7 +1,8 @@
 """Tiny Transformers of eole with random weights: made, saved, loaded and run by its own classes."""
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from foreign_models import MADE, padded, shake, write_json
 from safetensors.torch import save_file
 from torch import Tensor
+from txport.models.transformer import Transformer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -30,6 +32,8 @@ with warnings.catch_warnings():
 PAD, UNK, BOS, EOS = "<blank>", "<unk>", "<s>", "</s>"
 SPECIAL = [PAD, UNK, BOS, EOS]
 WIDTH, ROWS = 32, 56
+StepLogits = Callable[[list[list[int]]], Tensor]  # of hypotheses [width] -> [width, v]
+_FINISHED = -65504.0  # eole's score of hypotheses that are finished: the lowest of float16
 SPECIALS = {"pad_token": PAD, "unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
 
 
@@ -83,7 +87,7 @@ def write_model(
         **options,
         "embeddings": {"word_vec_size": WIDTH, **(embeddings or {})},
     }
-    # As it is loaded again: fields that follow from others are set in the file, and then apply to both sides.
+    # With the fields that follow from others, which eole sets in the file, and which then apply to both sides.
     config = TransformerModelConfig(**recursive_model_fields_set(TransformerModelConfig(**given)))
     source, target = names or (tokens(), tokens())
     vocabs = dict_to_vocabs({"src": source, "tgt": target, "decoder_start_token": start, "specials": SPECIALS})
@@ -143,22 +147,48 @@ def logits(model: Any, sources: list[list[int]], targets: Tensor, pad: int) -> T
     return made
 
 
-def beams(model: Any, source: list[int], start: int, eos: int, pad: int, width: int = 4) -> list[list[int]]:
-    """The best hypotheses by eole's logits: a beam search that ends with `width` of them, without a length penalty."""
-    alive: list[tuple[float, list[int]]] = [(0.0, [start])]
+def searched(logits_of: StepLogits, start: int, eos: int, width: int) -> list[list[int]]:
+    """The best hypotheses `[width]` by eole's search, without a length penalty.
+
+    A finished hypothesis keeps its place in the beam, so that `width` candidates are taken and not twice as many. The
+    search ends when the best one is finished and `width` are.
+
+    Args:
+        logits_of: the next token's logits `[width, v]` of hypotheses.
+        start: id that the decoder starts from.
+        eos: id that ends a hypothesis.
+        width: beams.
+    """
+    alive = [(0.0, [start])] + [(-math.inf, [start])] * (width - 1)
     ended: list[tuple[float, list[int]]] = []
-    for _ in range(MADE):
-        last = logits(model, [source] * len(alive), torch.tensor([row for _, row in alive]), pad)[:, -1].log_softmax(-1)
+    for step in range(MADE):
+        last = logits_of([row for _, row in alive]).log_softmax(-1)
         scores = (last + torch.tensor([score for score, _ in alive], dtype=last.dtype)[:, None]).flatten()
-        best = scores.topk(2 * width)
+        best = scores.topk(width)
         ranked = [
             (score, [*alive[index // last.shape[1]][1], index % last.shape[1]])
             for score, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]
-        ended += [each for each in ranked[:width] if each[1][-1] == eos]
-        alive = [each for each in ranked if each[1][-1] != eos][:width]
-        if len(ended) >= width:
+        finished = [row[-1] == eos or step == MADE - 1 for _, row in ranked]
+        ended += [each for each, end in zip(ranked, finished, strict=True) if end]
+        if finished[0] and len(ended) >= width:
             break
-    else:
-        ended += alive
+        alive = [(_FINISHED if end else score, row) for (score, row), end in zip(ranked, finished, strict=True)]
     return [row[1:] for _, row in sorted(ended, key=lambda each: -each[0])[:width]]
+
+
+def logits_of_eole(model: Any, source: list[int], pad: int) -> StepLogits:
+    """The next token's logits of hypotheses for one source, by eole's model."""
+    return lambda rows: logits(model, [source] * len(rows), torch.tensor(rows), pad)[:, -1]
+
+
+def logits_of_ours(model: Transformer, source: list[int], pad: int) -> StepLogits:
+    """The next token's logits of hypotheses for one source, by the imported model."""
+
+    @torch.inference_mode()
+    def step(rows: list[list[int]]) -> Tensor:
+        ids, lengths = padded([source] * len(rows), pad)
+        made: Tensor = model.decode(torch.tensor(rows), model.encode(ids, lengths), lengths)
+        return made[:, -1]
+
+    return step

@@ -28,6 +28,8 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import CheckpointError
 
 _PART = re.compile(r"model\.\d+\.safetensors")
+# Transforms of eole that make other tokens than SentencePiece.
+_OTHER_TOKENS = ("bpe", "onmt_tokenize", "huggingface_tokenize")
 _TABLES = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight")
 
 
@@ -59,6 +61,11 @@ def import_eole(directory: Path, options: ImportOptions) -> Imported:
         notes.append(f"inputs and outputs of up to {ours.max_positions} tokens are taken")
     tokenizer = TokenizerParts(TokenizerDescription("none", None, None, (), (), (), None))
     if options.tokenizer:
+        steps = Settings(model.file, fields).optional("transforms", list) or []
+        if other := [step for step in steps if step in _OTHER_TOKENS]:
+            raise CheckpointError(
+                f"{model.file}: texts are split by {other[0]}, which is not supported: give --no-tokenizer, and ids"
+            )
         transforms = Settings(model.file, fields).optional("transforms_configs", dict) or {}
         named = transforms.get("sentencepiece")
         settings = Settings(model.file, named if isinstance(named, dict) else {})
@@ -114,7 +121,7 @@ def _config(model: Model, plan: ImportPlan, vocabulary: Vocabulary) -> Config:
         encoder_layers=encoder.get("layers", 2, kind=int),
         decoder_layers=decoder.get("layers", 2, kind=int),
         norm="pre",
-        norm_kind=encoder.activation("layer_norm", NORM_KINDS, "standard"),
+        norm_kind=_norm_kind(model),
         layer_norm_epsilon=model.same("norm_eps", 1e-5),
         activation=encoder.activation("mlp_activation_fn", ACTIVATIONS, "relu"),
         feed_forward="gated" if str(activation).startswith("gated") else "plain",
@@ -145,6 +152,14 @@ def _table_names(model: Model, plan: ImportPlan) -> tuple[str, str, str]:
     if model.settings.get("share_decoder_embeddings", False):
         projection = target
     return source, target, projection
+
+
+def _norm_kind(model: Model) -> str:
+    """Return our name of the norms, which both sides must have."""
+    kinds = {side.activation("layer_norm", NORM_KINDS, "standard") for side in model.sides}
+    if len(kinds) > 1:
+        model.same("layer_norm", "standard")
+    return kinds.pop()
 
 
 def _head_dim(model: Model) -> int | None:

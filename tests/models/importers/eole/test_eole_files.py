@@ -60,6 +60,15 @@ def test_pieces_of_sentencepiece_are_the_texts(tmp_path: Path) -> None:
     assert ids and checkpoint.config.eos_id not in ids and tokenizer.decode(ids) == "the cat sees"
 
 
+@pytest.mark.parametrize("step", ["bpe", "onmt_tokenize"])
+def test_other_tokenizers_are_named(step: str, tmp_path: Path) -> None:
+    make(tmp_path / "eole")
+    changed_json(tmp_path / "eole" / "config.json", transforms=["filtertoolong", step])
+    with pytest.raises(CheckpointError, match=f"texts are split by {step}, which is not supported"):
+        import_here(tmp_path / "eole", tmp_path / "checkpoint")
+    assert import_here(tmp_path / "eole", tmp_path / "checkpoint", tokenizer=False).tokenizer.kind == "none"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -74,6 +83,8 @@ def test_pieces_of_sentencepiece_are_the_texts(tmp_path: Path) -> None:
         ({"encoder": {"encoder_layer_style": "postnorm"}}, "encoder_layer_style = 'postnorm'"),
         ({"num_experts": 4}, "num_experts = 4"),
         ({"heads_kv": 2}, "heads_kv = 2"),
+        ({"decoder": {"layer_norm": "x"}}, "layer_norm = 'x' is not supported"),
+        ({"decoder": {"layer_norm": "rms"}}, "layer_norm is 'standard' in the encoder and 'rms' in the decoder"),
         ({"sliding_window": 8}, "sliding_window = 8"),
         ({"decoder": {"query_norm": True}}, "query_norm = True"),
         ({"embeddings": {"position_encoding_type": "Alibi"}}, "position_encoding_type = Alibi"),
