@@ -171,6 +171,7 @@ def main(
     """
     keys = Keys.read(api_keys)
     weights = None if memory is None else memory * MEBIBYTE
+    entries = [Model.read(bundle_argument(each)) for each in bundles]  # before clients can connect
     listeners = [_listen(host, each) for each in (port, metrics_port) if each is not None]
     if metrics_port is not None:
         metrics_port = listeners[1].getsockname()[1]
@@ -180,7 +181,7 @@ def main(
         sizes = {"threads": threads, "batch": batch, "batch_tokens": batch_tokens}
         return Translator(directory, device, engine, trust_engines=trust_engines, verify=True, **sizes)  # type: ignore[arg-type]
 
-    models = Models([Model.read(bundle_argument(each)) for each in bundles], settings.memory, open_bundle)
+    models = Models(entries, settings.memory, open_bundle)
     start_logs()
     service = Service(
         settings, models, Metrics(models.models), Admission(settings.max_waiting, settings.max_per_client)
