@@ -254,6 +254,17 @@ def test_float16_adds_the_bias_before_relu_behind_it(model: Transformer) -> None
     assert not [name for name in step.graph.initializers if name.endswith("feed_forward.inner.bias")] or not largest
 
 
+def assert_folded_biases_change_nothing(model: Transformer) -> None:
+    """The form for float16, in float32, makes the logits of another lowering."""
+    found = []
+    for lowering in ("ort.float16", "scatter"):
+        runner = NumpyRunner(model, *graphs_of(model, lowering))
+        cross = runner.encode(np.array([[5, 9, 3]]), np.array([3]))
+        caches = runner.empty_caches(1, 4)
+        found.append(runner.step(cross, caches, token_ids=np.array([2]), positions=np.array([0]))["logits"])
+    np.testing.assert_allclose(found[0], found[1], atol=2e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("norm", ["pre", "post", "post_final"])
 def test_large_biases_before_relu_change_no_logit(norm: str) -> None:
     """In float32 both forms are the same function; biases are larger here than what they are added to."""
@@ -262,12 +273,7 @@ def test_large_biases_before_relu_change_no_logit(norm: str) -> None:
         for layer in model.decoder:
             layer.feed_forward.inner.bias.mul_(30)
             layer.feed_forward.outer.bias.mul_(30)
-    found = []
-    for lowering in ("ort.float16", "scatter"):
-        runner = NumpyRunner(model, *graphs_of(model, lowering))
-        cross, caches = runner.encode(np.array([[5, 9, 3]]), np.array([3])), runner.empty_caches(1, 4)
-        found.append(runner.step(cross, caches, token_ids=np.array([2]), positions=np.array([0]))["logits"])
-    np.testing.assert_allclose(found[0], found[1], atol=2e-4, rtol=1e-4)
+    assert_folded_biases_change_nothing(model)
 
 
 @pytest.mark.parametrize("lowering", STEPS)
@@ -303,9 +309,4 @@ def test_the_norm_adds_the_bias_before_it_gives_the_sum(norm: str, norm_kind: st
         for layer in model.decoder:
             for linear in (layer.self_attention.output, layer.cross_attention.output, layer.feed_forward.outer):
                 linear.bias.mul_(30)
-    found = []
-    for lowering in ("ort.float16", "scatter"):
-        runner = NumpyRunner(model, *graphs_of(model, lowering))
-        cross, caches = runner.encode(np.array([[5, 9, 3]]), np.array([3])), runner.empty_caches(1, 4)
-        found.append(runner.step(cross, caches, token_ids=np.array([2]), positions=np.array([0]))["logits"])
-    np.testing.assert_allclose(found[0], found[1], atol=2e-4, rtol=1e-4)
+    assert_folded_biases_change_nothing(model)

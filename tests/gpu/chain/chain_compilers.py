@@ -114,7 +114,7 @@ def compile_in_advance(bundles: Path, architectures: list[int], folder: Path) ->
     """Compile for all bundles of a directory that the chain can compute; returns the number of programs.
 
     Raises:
-        RuntimeError: there is no nvcc.
+        RuntimeError: nvcc is not installed.
     """
     nvcc = find_nvcc()
     if nvcc is None:

@@ -57,7 +57,7 @@ class Kernels:
         constants: the sizes.
 
     Raises:
-        RuntimeError: the compilers are missing or have failed, or there is no emulator.
+        RuntimeError: the compilers or the emulator are missing, or a compiler failed.
     """
 
     def __init__(self, device: CudaDevice, constants: Mapping[str, int | float]) -> None:
@@ -105,7 +105,7 @@ def emulated(constants: Mapping[str, int | float]) -> bytes:
     """Return the "module" that the driver in host memory runs: a library and sizes.
 
     Raises:
-        RuntimeError: there is no emulator.
+        RuntimeError: the emulator is missing.
     """
     if reason := missing():
         raise RuntimeError(reason)

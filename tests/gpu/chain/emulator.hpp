@@ -189,7 +189,7 @@ struct Shared {
     const size_t bytes = count * sizeof(T);
     left -= static_cast<int>(bytes);
     if (left < 0) FAIL("a kernel takes more shared memory than it has");
-    if (bytes % 16) FAIL("a part of shared memory is no multiple of 16 bytes");
+    if (bytes % 16) FAIL("a part of shared memory is not a multiple of 16 bytes");
     if (part == shared_parts.size()) shared_parts.emplace_back(bytes / 16, u4{~0u, ~0u, ~0u, ~0u});
     return reinterpret_cast<T*>(shared_parts[part++].data());
   }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from chain_plan import Array, Chain, ChainModel, Memory
 
-# Sizes that are no multiples of 8 or 32, and an FFN of more chunks than a warp of the emulator holds.
+# Sizes that are not multiples of 8 or 32, and an FFN of more chunks than a warp of the emulator holds.
 SMALL_MODELS: tuple[dict[str, Any], ...] = (
     {"d_model": 36, "heads": 3, "ffn": 600, "layers": 2, "vocabulary": 75, "norm": "pre", "gated": True},
     {"d_model": 64, "heads": 2, "ffn": 128, "layers": 1, "vocabulary": 64, "norm": "post_final", "gated": False},

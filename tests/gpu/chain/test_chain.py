@@ -154,7 +154,10 @@ def test_logits_of_1000_steps(plain: Path, record_property: Rows) -> None:
 
 
 def test_time_of_a_step(measured: Path, record_property: Rows) -> None:
-    """By the stop rule of `chain_gpu.verdict`. Both loops wait for the host every few steps."""
+    """By the stop rule of `chain_gpu.verdict`. Both loops wait for the host every few steps.
+
+    Programmatic launches begin before the kernel in front has ended: what is timed must make the same tokens.
+    """
     rehearsal = chain_gpu.is_rehearsal()
     steps, repeats = (POLL, 1) if rehearsal else (64, 9)
     chain_times, other_times = {}, {}
@@ -162,6 +165,7 @@ def test_time_of_a_step(measured: Path, record_property: Rows) -> None:
         beside = Beside(measured, golden_cases(measured, rows))
         limits = np.full(rows, beside.cache)
         times = {}
+        tokens: dict[str, list[list[int]]] = {}  # after each captured graph
         for name, programmatic in (("chain", False), ("chain, programmatic", True)):
             try:
                 replay = beside.replay(programmatic)
@@ -169,12 +173,14 @@ def test_time_of_a_step(measured: Path, record_property: Rows) -> None:
                 times[name] = str(error)
                 continue
 
-            def run(replay: object = replay, beside: Beside = beside) -> None:
+            def run(name: str = name, replay: object = replay, beside: Beside = beside, tokens: dict = tokens) -> None:
+                tokens[name] = []
                 for _ in range(steps // POLL):
                     replay()
-                    beside.chain.state("tokens")
+                    tokens[name].append(beside.chain.state("tokens").tolist())
 
             times[name] = chain_gpu.microseconds(lambda limits=limits, b=beside: b.start(limits), run, steps, repeats)
+        assert all(made == tokens["chain"] for made in tokens.values()), tokens
         state = beside.state(limits)
 
         def run_other(state: object = state) -> None:

@@ -336,7 +336,7 @@ def test_bad_states_set_the_error_word(emulator: Emulator, spoil: Callable[[Chai
 
 
 def test_sanitizers_find_nothing_but_a_planted_fault(library: Path, tmp_path: Path) -> None:
-    """AddressSanitizer and UBSan, on sizes that are no multiples of a tile or a chunk."""
+    """AddressSanitizer and UBSan, on sizes that are not multiples of a tile or a chunk."""
     watched = build_emulator(tmp_path, SANITIZERS)
     clean = sanitized(watched)
     assert clean.returncode == 0, clean.stderr

@@ -93,7 +93,7 @@ class Job:
     """One build of a case.
 
     Attributes:
-        case: what is built.
+        case: the case to build.
         level: the builder's optimization level.
         dynamic: let the source length vary in the profile.
         repeat: repeat inputs over heads; None if this version needs it.

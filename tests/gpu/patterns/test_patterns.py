@@ -112,17 +112,16 @@ def build_here(tensorrt: TensorRt, job: Job, plan: Path) -> None:
 def test_every_row_of_a_pattern_is_right(name: str, precision: str, bench: Bench, record_property: Rows) -> None:
     results = {str(job): bench.result(job) for job in pattern_jobs(bench.case(name, precision))}
     record_property("patterns", {"pattern": name, "precision": precision, **results})
-    if wrong := {job: result for job, result in results.items() if result != "right"}:
-        pytest.fail(f"{name} in {precision}: {wrong}", pytrace=False)
+    wrong = {job: result for job, result in results.items() if result != "right"}
+    assert not wrong, f"{name} in {precision}: {wrong}"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_sublayer_of_a_step_is_right(precision: str, bench: Bench, record_property: Rows) -> None:
     results = {job.sublayer: bench.result(job) for job in prefixes(bench.case(STEP, precision))}
     record_property("prefixes", {"precision": precision, **results})
-    for sublayer, result in results.items():
-        if result != "right":
-            pytest.fail(f"the step in {precision} is wrong from {sublayer} on: {result}", pytrace=False)
+    first = next(((sublayer, result) for sublayer, result in results.items() if result != "right"), None)
+    assert first is None, f"the step in {precision} is wrong from {first[0]} on: {first[1]}"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -131,10 +130,8 @@ def test_the_step_of_tx_build_is_right(precision: str, bench: Bench, record_prop
     step = bench.case(STEP, precision)
     result = bench.result(Job(step))
     record_property("variants", {"precision": precision, "variant": "of tx-build", "result": result})
-    if result == "right":
-        return
-    results = {str(job): bench.result(job) for job in variants(step)}
+    results = {str(job): bench.result(job) for job in variants(step)} if result != "right" else {}
     for variant, each in results.items():
         record_property("variants", {"precision": precision, "variant": variant, "result": each})
     right = "; ".join(variant for variant, each in results.items() if each == "right")
-    pytest.fail(f"the step in {precision}: {result}. Right are: {right or 'none'}", pytrace=False)
+    assert result == "right", f"the step in {precision}: {result}. Right are: {right or 'none'}"
