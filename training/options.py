@@ -190,7 +190,7 @@ class TrainingOptions:
         None, "checkpoint to fine-tune (tx-train --from): its weights, model, tokenizer and languages"
     )
     freeze: tuple[str, ...] = option(
-        (), 'names of what stays as it is there, for example ["source_embedding", "encoder.*"]'
+        (), 'parameters that stay unchanged, for example ["source_embedding", "encoder.*"]'
     )
     batch_tokens: int | None = option(
         None, f"most tokens of a batch on one device, padding included, on the longer side; {FITTED}", least=8

@@ -21,7 +21,9 @@ from txport.runtime import Translator
 # Width, layers and heads of the decoder; the feed-forward layers have four times the width.
 SIZES = {"tiny": (384, 4, 6), "base": (512, 6, 8), "small": (768, 12, 12)}
 VOCABULARY = 51_865
-EOS, START, NO_TIMESTAMPS = 50_257, 50_258, 50_363
+EOS = 50_257
+START = 50_258
+NO_TIMESTAMPS = 50_363
 NAMES = {EOS: "<|endoftext|>", START: "<|startoftranscript|>", NO_TIMESTAMPS: "<|notimestamps|>"}
 Ids = list[list[int]]
 
@@ -75,7 +77,9 @@ def converted(model: Any, directory: Path) -> Path:
 
     spec = WhisperLoader().get_model_spec(model)
     spec.register_vocabulary([NAMES.get(token, f"t{token}") for token in range(VOCABULARY)])
-    spec.config.suppress_ids, spec.config.suppress_ids_begin, spec.config.lang_ids = [EOS], [], []
+    spec.config.suppress_ids = [EOS]
+    spec.config.suppress_ids_begin = []
+    spec.config.lang_ids = []
     spec.config.alignment_heads = [(0, 0)]
     spec.validate()
     directory.mkdir()

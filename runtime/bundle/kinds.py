@@ -7,7 +7,7 @@ from typing import Any, Literal
 from txport.runtime.errors import InputError, TxportError
 
 Kind = Literal["bundle", "checkpoint", "model", "ctranslate2", "argos", "run"]
-# What to do with each kind where another one is wanted; it may be given where there is no advice.
+# The advice for each kind where another kind is expected. Commands read a kind without advice.
 _FOREIGN: dict[Kind, str] = {
     "bundle": "tx-get makes a bundle of it",
     "checkpoint": "tx-import makes a checkpoint of it",
