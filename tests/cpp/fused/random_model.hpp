@@ -87,7 +87,7 @@ class RandomModel {
     manifest.dimensions = {{1, 1, 16}, {1, 8, kPositions}, {1, 8, kPositions}};
     manifest.precision = {"float32", this->options.int8 ? "int8" : "float32", {}};
     manifest.parameters.emplace();
-    manifest.parameters->architecture = {this->options.norm, this->options.activation, 1.7, 1e-5,
+    manifest.parameters->architecture = {this->options.norm, this->options.activation, 1.7, kEpsilon,
                                          this->options.rms ? "rms" : "layer"};
     add_all();
     std::filesystem::create_directories(directory() / "onnx");
@@ -97,6 +97,7 @@ class RandomModel {
   }
 
   static constexpr std::int64_t kPositions = 80;
+  static constexpr double kEpsilon = 0.01;  // of norms: so large that an error in its use changes the logits
 
   const Options options;
   Manifest manifest;
@@ -298,7 +299,7 @@ class RandomModel {
       for (const double value : row) mean += options.rms ? 0 : value / static_cast<double>(row.size());
       for (const double value : row) square += (value - mean) * (value - mean) / static_cast<double>(row.size());
       for (std::size_t i = 0; i < row.size(); ++i) {
-        row[i] = (row[i] - mean) / std::sqrt(square + 1e-5) * tensors_.at(name + ".weight").values[i];
+        row[i] = (row[i] - mean) / std::sqrt(square + kEpsilon) * tensors_.at(name + ".weight").values[i];
         if (!options.rms) row[i] += tensors_.at(name + ".bias").values[i];
       }
       result.push_back(std::move(row));
