@@ -1,4 +1,4 @@
-"""The loss in BLEU that is more than chance."""
+"""The loss in BLEU that is significantly larger than the allowed loss."""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
-from txport.exporter.verification.quality import Quality, References, bleu_of, chance_of
+from txport.exporter.verification.quality import MAX_LOST, SIGNIFICANCE, Quality, References, bleu_of, p_value_of
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.spoken import corpus
 
@@ -42,38 +42,52 @@ def test_bleu_is_that_of_sacrebleu() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_few_changed_sentences_are_chance(count: int) -> None:
+def test_a_loss_from_few_sentences_is_not_significant(count: int) -> None:
     quality = judged(range(count))
     assert quality.lost is not None and quality.lost > 0.1 and quality.failure is None
 
 
-def test_one_changed_sentence_differs_as_much_however_it_is_exchanged() -> None:
-    assert judged([17]).chance == 1
+def test_a_sample_without_the_only_changed_sentence_has_no_loss() -> None:
+    """A sample of n sentences lacks one of them with the probability (1 - 1/n)^n."""
+    p_value = judged([17]).p_value
+    assert p_value is not None and p_value > (1 - 1 / len(TEXTS)) ** len(TEXTS) - 0.03
 
 
 def test_more_wrong_sentences_are_refused() -> None:
     assert "BLEU" in (judged(range(10)).failure or "")
 
 
-def test_what_no_exchange_gives_is_rare_and_not_impossible() -> None:
-    """The difference itself is one of the exchanges (Phipson and Smyth 2010, "Permutation p-values")."""
-    assert judged(range(len(TEXTS) // 2)).chance == pytest.approx(1 / 1001)
+def test_a_loss_in_every_sample_has_the_smallest_p_value() -> None:
+    """Which is not 0 (Phipson and Smyth 2010, "Permutation p-values should never be zero")."""
+    assert judged(range(len(TEXTS) // 2)).p_value == pytest.approx(1 / 5001)
 
 
 def test_as_many_wrong_ones_elsewhere_cost_nothing() -> None:
     assert judged(range(10), pytorch=range(50, 60)).failure is None
 
 
-def test_chance_is_the_share_of_all_exchanges() -> None:
-    """Of six sentences all 64 exchanges can be tried."""
-    random = np.random.default_rng(2)
-    texts = TEXTS[:6]
+def test_the_p_value_is_the_share_of_all_samples() -> None:
+    """Of five sentences all 3,125 samples can be tried."""
+    texts = TEXTS[:5]
     references = References(cast(Tokenizer, Lines()), texts, [])
-    ours = references.counts([wrong(text) for text in texts])
-    theirs = references.counts([wrong(text) if random.random() < 0.3 else text for text in texts])
-    found = abs(bleu_of(ours.sum(0)) - bleu_of(theirs.sum(0)))
-    as_large = 0
-    for exchange in itertools.product((0, 1), repeat=6):
-        step = np.array(exchange) @ (theirs - ours)
-        as_large += abs(bleu_of(ours.sum(0) + step) - bleu_of(theirs.sum(0) - step)) >= found - 1e-9
-    assert chance_of(ours, theirs) == pytest.approx(as_large / 64, abs=0.05)
+    ours = references.counts([wrong(text) if number in (0, 1) else text for number, text in enumerate(texts)])
+    pytorch = references.counts([wrong(text) if number in (1, 2) else text for number, text in enumerate(texts)])
+    samples = [list(sample) for sample in itertools.product(range(5), repeat=5)]
+    allowed = sum(bleu_of(pytorch[drawn].sum(0)) - bleu_of(ours[drawn].sum(0)) <= MAX_LOST for drawn in samples)
+    assert 0.2 < allowed / len(samples) < 0.8
+    assert p_value_of(ours, pytorch) == pytest.approx(allowed / len(samples), abs=0.03)
+
+
+def test_a_bundle_as_good_as_pytorch_is_hardly_ever_refused() -> None:
+    """Both are wrong in a random tenth of the sentences: 60 pairs of equal quality."""
+    random = np.random.default_rng(7)
+    references = References(cast(Tokenizer, Lines()), TEXTS, [])
+    right, other = references.counts(TEXTS), references.counts([wrong(text) for text in TEXTS])
+    refused = losses = 0
+    for _ in range(60):
+        worse = random.random((2, len(TEXTS), 1)) < 0.1
+        ours, pytorch = (np.where(each, other, right) for each in worse)
+        if bleu_of(pytorch.sum(0)) - bleu_of(ours.sum(0)) > MAX_LOST:
+            losses += 1
+            refused += p_value_of(ours, pytorch) < SIGNIFICANCE
+    assert losses > 15 and refused == 0
