@@ -266,23 +266,35 @@ TEST_CASE("rows are restricted before their first step only") {
     const auto restrict = [&](std::int64_t count) {
       return txport_state_restrict(state.get(), 1, kBoth.data(), &count, many.data());
     };
+    const auto step = [&] {
+      Ids tokens(2);
+      std::array<std::uint8_t, 2> finished{};
+      std::int64_t steps = 0;
+      REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
+      REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+    };
+    // Return the number of tokens that the first row may choose.
+    const auto choices = [&] {
+      std::vector<float> logits(kWords);
+      REQUIRE(txport_state_logits(state.get(), 1, kBoth.data(), logits.data()) == TXPORT_OK);
+      return std::count_if(logits.begin(), logits.end(), [](float each) { return std::isfinite(each); });
+    };
     REQUIRE(place() == TXPORT_OK);
     REQUIRE(restrict(1) == TXPORT_OK);
     REQUIRE(restrict(kWords) == TXPORT_OK);
-    REQUIRE(txport_state_step(state.get(), 1) == TXPORT_OK);
-    Ids tokens(2);
-    std::array<std::uint8_t, 2> finished{};
-    std::int64_t steps = 0;
-    REQUIRE(txport_state_read(state.get(), tokens.data(), 1, &steps, finished.data()) == TXPORT_OK);
+    step();
     CHECK(refused(restrict(1), "row 0 was stepped since it was placed: restrict rows before a step"));
-    std::vector<float> logits(kWords);
-    CHECK(txport_state_logits(state.get(), 1, kBoth.data(), logits.data()) == TXPORT_OK);
-    CHECK(std::none_of(logits.begin(), logits.end(), [](float each) { return std::isinf(each); }));
+    CHECK(choices() == kWords);
     double probability = 0;
     CHECK(txport_state_log_probabilities(state.get(), 1, kBoth.data(), &many.back(), &probability) == TXPORT_OK);
     CHECK(std::isfinite(probability));
     REQUIRE(place() == TXPORT_OK);
-    CHECK(restrict(1) == TXPORT_OK);
+    CHECK(restrict(7) == TXPORT_OK);
+    step();
+    CHECK(choices() == 7);
+    REQUIRE(place() == TXPORT_OK);  // which ends the restriction
+    step();
+    CHECK(choices() == kWords);
   }
 }
 
@@ -559,6 +571,11 @@ TEST_CASE("arguments of the C ABI of an engine that cannot be") {
   CHECK(refused(place({0}, mine.get(), {0}, {81}), "target_limits is 81"));
   CHECK(refused(place({0}, theirs.get(), {0}, {5}), "another engine"));
   CHECK(refused(place({0}, nullptr, {0}, {5}), "memory is NULL"));
+  REQUIRE(txport_engine_allocate(&engine, 2, 3, 8, 0, 0, &made) == TXPORT_OK);
+  const StatePointer narrow(made);
+  const Ids both_limits{5, 5};
+  CHECK(refused(txport_state_place(narrow.get(), 2, kBoth.data(), mine.get(), kBoth.data(), both_limits.data()),
+                "the longest sentence of memory is 4, which is not between 1 and 3"));
   for (const std::int64_t count : {std::int64_t{-1}, std::int64_t{3}, INT64_MIN, INT64_MAX}) {
     CHECK(refused(txport_state_place(state.get(), count, nullptr, mine.get(), nullptr, nullptr), "count is "));
     CHECK(refused(txport_state_override(state.get(), count, nullptr, nullptr, nullptr), "count is "));
