@@ -40,13 +40,16 @@ void change_table(Parameters& parameters, Choices& choices) {
   std::vector<Parameter>& tensors = parameters.tensors;
   Parameter& tensor = tensors[choices.below(tensors.size())];
   const auto change = [&](std::int64_t& number) { number = choices.number(number); };
+  const auto change_one = [&](std::vector<std::int64_t>& numbers) {
+    if (!numbers.empty()) change(numbers[choices.below(numbers.size())]);  // an earlier change may have removed all
+  };
   switch (choices.below(7)) {
     case 0:
       return change(tensor.offset);
     case 1:
-      return change(tensor.shape[choices.below(tensor.shape.size())]);
+      return change_one(tensor.shape);
     case 2:
-      return change(tensor.strides[choices.below(tensor.strides.size())]);
+      return change_one(tensor.strides);
     case 3:
       tensor.scales = choices.number(tensor.scales.value_or(0));
       return;
