@@ -70,9 +70,9 @@ class Quality:
         if self.lost is not None:
             if self.chance is None or self.chance >= CHANCE:
                 return None
-            return f"it costs {self.lost:.2f} BLEU, at most {MAX_LOST} is allowed (p = {self.chance:.3f})"
+            return f"the format costs {self.lost:.2f} BLEU, at most {MAX_LOST} is allowed (p = {self.chance:.3f})"
         if self.changed > MAX_CHANGED:
-            return f"it changes {self.changed:.2%} of the tokens, at most {MAX_CHANGED:.0%} is allowed"
+            return f"the format changes {self.changed:.2%} of the tokens, at most {MAX_CHANGED:.0%} is allowed"
         return None
 
 
