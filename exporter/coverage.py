@@ -38,6 +38,6 @@ class Coverage:
             ]
         if not self.cut:
             return []
-        answers = plural(self.cut, "answer")
-        notes = [f"{answers} of {plural(self.sentences, 'sentence')} did not end and were cut at {LIMIT}"]
+        verb = "was" if self.cut == 1 else "were"
+        notes = [f"{self.cut:,} of {plural(self.sentences, 'answer')} did not end and {verb} truncated at {LIMIT}"]
         return notes + [warning for warning in [self.endless("the model")] if warning]

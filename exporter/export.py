@@ -16,7 +16,7 @@ from txport.exporter.graphs.int8 import convertible
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.parameters import parameter_table
 from txport.exporter.graphs.write import ATTENTION, BEAMS, OPTIONAL, write_all
-from txport.exporter.options import check_options
+from txport.exporter.options import check_options, dimensions_of
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
 from txport.exporter.precision.islands import (
@@ -34,19 +34,16 @@ from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, entry_of, list_files
 from txport.runtime.bundle.schema import (
-    Dimensions,
     Island,
     MadeBy,
     Parameters,
     Precision,
-    Range,
     SpecialTokens,
 )
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.console.progress import Stages
-from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.errors import CheckFailed
 from txport.runtime.files import new_directory, scratch_directory
-from txport.runtime.text.affixes import affixes
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
@@ -135,7 +132,10 @@ class _Export:
         self._checkpoint = checkpoint
         self._options = options
         self._stages = stages
-        self._dimensions = _dimensions(checkpoint, options)
+        check_options(options.lowerings, float16=options.float16, int8=options.int8, max_batch=options.max_batch)
+        self._dimensions = dimensions_of(
+            checkpoint.config, checkpoint.tokenizer, options.max_source, options.max_target, options.max_batch
+        )
         longest = self._dimensions.source.max, self._dimensions.target.max
         checkpoint.model.lengthen(max(longest))
         files = options.text, options.references, options.ids, options.reference_ids, options.features
@@ -243,32 +243,6 @@ class _Export:
             files={},
             verification=None,
         )
-
-
-def _dimensions(checkpoint: Checkpoint, options: ExportOptions) -> Dimensions:
-    check_options(options.lowerings, float16=options.float16, int8=options.int8, max_batch=options.max_batch)
-    config = checkpoint.config
-    around = affixes(checkpoint.tokenizer)
-    of_source = config.max_source_positions or config.max_positions
-    defaults = of_source, config.max_positions
-    given = options.max_source, options.max_target
-    source, target = (default if each is None else each for default, each in zip(defaults, given, strict=True))
-    least_source = max(2, len(around.wrap([])) + 1)
-    if config.source == "features":
-        least_source = 1
-    for name, value, least, default, fixed in (
-        ("--max-source", source, least_source, of_source, not config.reads_states),
-        ("--max-target", target, len(around.target_prefix) + 2, config.max_positions, True),
-    ):
-        kind = "positions"
-        most = max(default, MAX_SINUSOIDS)
-        if config.positions == "learned" and fixed:
-            kind = "learned positions"
-            most = default
-        if not least <= value <= most:
-            raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
-    opt = min(8, options.max_batch), min(32, source), min(64, target)
-    return Dimensions(Range(1, opt[0], options.max_batch), Range(1, opt[1], source), Range(1, opt[2], target))
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> None:

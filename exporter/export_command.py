@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from txport.exporter.options import check_options, check_sentence_files
+from txport.exporter.options import check_options, dimensions_of
+from txport.exporter.sentence_files import check_sentence_files, check_sentences
 from txport.exporter.verification.options import verification_options
+from txport.models.description import read_config, read_tokenizer
 from txport.runtime.bundle.kinds import check_checkpoint
 from txport.runtime.bundle.manifest import NAME
 from txport.runtime.bundle.schema import LOWERINGS
@@ -77,7 +80,9 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     check_writable(output)
     lowerings = _lowerings(lowering, int8=options["int8"])
     check_options(lowerings, **{name: options[name] for name in ("float16", "int8", "max_batch")})
-    check_sentence_files(*(options[name] for name in ("text", "references", "ids", "reference_ids", "features")))
+    files = [options[name] for name in ("text", "references", "ids", "reference_ids", "features")]
+    check_sentence_files(*files)
+    _check_model(checkpoint, files, *(options[name] for name in ("max_source", "max_target", "max_batch")))
     with without_collection(), needs("export"):  # here, so that --help need not wait for PyTorch
         from txport.runtime.console.progress import Stages
 
@@ -100,6 +105,16 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
             click.echo(f"tx-export: next: tx-translate {output} FILE", err=True)
     if report is not None and not report.passed:
         raise CheckFailed(f"{output} was kept because of --force, but {report.failure}")
+
+
+def _check_model(
+    checkpoint: Path, files: Sequence[Path | None], max_source: int | None, max_target: int | None, max_batch: int
+) -> None:
+    """Check what depends on the model, by its config.json, before PyTorch is imported."""
+    config = read_config(checkpoint)
+    tokenizer = read_tokenizer(checkpoint, config)
+    dimensions = dimensions_of(config, tokenizer, max_source, max_target, max_batch)
+    check_sentences(checkpoint, config, tokenizer, dimensions.source.max, *files)
 
 
 def _lowerings(names: str | None, *, int8: bool) -> tuple[str, ...]:

@@ -1,11 +1,15 @@
-"""Checks of tx-export's options that need neither the model nor PyTorch."""
+"""Checks of tx-export's options that need neither weights nor PyTorch."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from txport.runtime.bundle.schema import LOWERINGS
+from txport.models.config import Config
+from txport.runtime.bundle.schema import LOWERINGS, Dimensions, Range
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import InputError
-from txport.runtime.text.lines import check_file
+from txport.runtime.text.affixes import affixes
+
+# Maximum number of sinusoidal positions of a bundle.
+MAX_SINUSOIDS = 1 << 16
 
 
 def check_options(lowerings: Sequence[str], *, float16: bool, int8: bool, max_batch: int) -> None:
@@ -26,22 +30,37 @@ def check_options(lowerings: Sequence[str], *, float16: bool, int8: bool, max_ba
         raise InputError("--int8 is for CPUs through ONNX Runtime: leave --lowering out, or give --lowering ort")
 
 
-def check_sentence_files(
-    text: Path | None, references: Path | None, ids: Path | None, reference_ids: Path | None, features: Path | None
-) -> None:
-    """Check that the files of sentences can be read and belong together, without reading them.
+def dimensions_of(
+    config: Config, tokenizer: TokenizerDescription, max_source: int | None, max_target: int | None, max_batch: int
+) -> Dimensions:
+    """Return the sizes of a bundle.
+
+    Args:
+        config: the model.
+        tokenizer: its tokenizer.
+        max_source, max_target: maximum number of tokens, including eos; None for the model's maximum.
+        max_batch: maximum number of rows.
 
     Raises:
-        InputError: a file cannot be read, or lacks the file that it belongs to.
+        InputError: the model has no such number of positions.
     """
-    if reference_ids and not ids:
-        raise InputError(f"{reference_ids} needs the sentences that it translates: give them with --ids")
-    if references and not text:
-        raise InputError(f"{references} needs the sentences that it translates: give them with --text")
-    if ids and text:
-        raise InputError("--ids and --text exclude each other: give the sentences in one form")
-    if features and (text or ids):
-        raise InputError("--features excludes --text and --ids: a model reads either vectors or text")
-    for file in (text, references, ids, reference_ids, features):
-        if file is not None:
-            check_file(file)
+    around = affixes(tokenizer)
+    of_source = config.max_source_positions or config.max_positions
+    source = of_source if max_source is None else max_source
+    target = config.max_positions if max_target is None else max_target
+    least_source = max(2, len(around.wrap([])) + 1)
+    if config.source == "features":
+        least_source = 1
+    for name, value, least, default, fixed in (
+        ("--max-source", source, least_source, of_source, not config.reads_states),
+        ("--max-target", target, len(around.target_prefix) + 2, config.max_positions, True),
+    ):
+        kind = "positions"
+        most = max(default, MAX_SINUSOIDS)
+        if config.positions == "learned" and fixed:
+            kind = "learned positions"
+            most = default
+        if not least <= value <= most:
+            raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
+    opt = min(8, max_batch), min(32, source), min(64, target)
+    return Dimensions(Range(1, opt[0], max_batch), Range(1, opt[1], source), Range(1, opt[2], target))

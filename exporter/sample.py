@@ -5,19 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txport.exporter.options import check_sentence_files
 from txport.exporter.reference import Source, sample_sources, sample_vectors
+from txport.exporter.sentence_files import check_reads, check_sentence_files, read_ids, read_pairs, with_text
 from txport.models.checkpoint import Checkpoint
 from txport.models.config import Config
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.calls.requests import Call, ignore_warnings, length_limit
-from txport.runtime.console.words import plural
 from txport.runtime.engine import FIRST_TARGET
 from txport.runtime.errors import InputError
 from txport.runtime.features import FeatureFile, read_features
 from txport.runtime.search.requests import Request
 from txport.runtime.text.affixes import Affixes, affixes
-from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, open_tokenizer
 
 # Prefix of the origin of generated sentences.
@@ -97,21 +95,14 @@ def choose_sample(
     """
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
-    if config.source == "features":
-        if other := text or references or ids or reference_ids:
-            raise InputError(f"{other} cannot be used: {checkpoint.directory} reads vectors; give them with --features")
-        return _of_features(checkpoint, count, (max_source, max_target), features)
-    if features:
-        raise InputError(f"{features} cannot be used: {checkpoint.directory} reads text; give it with --text or --ids")
+    check_reads(checkpoint.directory, config, checkpoint.tokenizer, text, references, ids, reference_ids, features)
     check_sentence_files(text, references, ids, reference_ids, features)
+    if config.source == "features":
+        return _of_features(checkpoint, count, (max_source, max_target), features)
     if ids:
         return _of_ids(checkpoint, count, (max_source, max_target), ids, reference_ids)
-    pairs = _pairs(text, references) if text else _paired(checkpoint.sentences, checkpoint.references)
+    pairs = read_pairs(text, references) if text else with_text(checkpoint.sentences, checkpoint.references)
     lines = [line for line, _ in pairs]
-    if checkpoint.tokenizer.kind == "none" and text:
-        raise InputError(
-            f"{text} cannot be used: {checkpoint.directory} has no tokenizer; give source ids with --ids instead"
-        )
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
         sources = sample_sources(config, count, max_source, around)
@@ -159,21 +150,8 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
     """Return the sample of a file of source ids, and of one of target ids."""
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
-    lines = _rows(file, config.source_vocabulary)
-    if references is None:
-        answers = []
-    else:
-        answers = _rows(references, config.target_vocabulary)
-    if answers and len(answers) != len(lines):
-        raise InputError(f"{references} has {plural(len(answers), 'line')}, but {file} has {len(lines)}; give pairs")
-    for number, row in enumerate(lines, 1):
-        if len(row) > most[0]:
-            raise InputError(
-                f"line {number} of {file} has {len(row)} ids, more than --max-source {most[0]}: shorten it"
-            )
+    lines, answers = read_ids(file, references, config, most[0])
     chosen = [i for i, row in enumerate(lines) if row][:count]
-    if not chosen:
-        raise InputError(f"{file} holds no sentence; give one sentence a line, as ids with spaces between them")
     sources = [lines[i] for i in chosen]
     numbers = _Numbers(checkpoint)
     limits = [length_limit(len(source), len(around.target_prefix), most[1]) for source in sources]
@@ -182,20 +160,6 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
     else:
         expected = []
     return Sample([""] * len(sources), sources, limits, around.target_prefix, str(file), numbers, expected, True)
-
-
-def _rows(file: Path, vocabulary: int) -> list[list[int]]:
-    """Return the ids of each line."""
-    rows = []
-    for number, line in enumerate(read_lines(file), 1):
-        try:
-            row = [int(word.replace("_", " _")) for word in line.split()]  # int would read 1_0 as 10
-        except ValueError:
-            raise InputError(f"line {number} of {file} contains something other than ids: {line[:60]!r}") from None
-        if any(not 0 <= token < vocabulary for token in row):
-            raise InputError(f"line {number} of {file} has an id outside the vocabulary of {vocabulary}")
-        rows.append(row)
-    return rows
 
 
 def spread(lengths: Sequence[int]) -> list[int]:
@@ -234,25 +198,3 @@ def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
     if count <= len(ids):
         return text
     return text[: max(1, len(text) * len(ids) // count)].strip()
-
-
-def _paired(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Return the lines with text, each with its reference, if there are any."""
-    each: Sequence[str | None] = references or [None] * len(lines)
-    return [pair for pair in zip(lines, each, strict=True) if pair[0].strip()]
-
-
-def _pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
-    lines = read_lines(text)
-    if references:
-        translations = read_lines(references)
-    else:
-        translations = []
-    if references and len(translations) != len(lines):
-        raise InputError(
-            f"{references} has {plural(len(translations), 'line')}, but {text} has {len(lines)}; give pairs"
-        )
-    pairs = _paired(lines, translations)
-    if not pairs:
-        raise InputError(f"{text} holds no sentence; give a file of sentences, one a line")
-    return pairs

@@ -5,12 +5,13 @@ Without a checkpoint PyTorch is not imported, so that this runs on a device.
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from txport.exporter.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
-from txport.exporter.options import check_sentence_files
+from txport.exporter.sentence_files import check_sentence_files, check_sentences
 from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_checkpoint
@@ -66,7 +67,7 @@ def main(
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
     check_checkpoint(checkpoint)
-    check_sentence_files(*(sentences[name] for name in _TEXTS))
+    _check_sentences(checkpoint, manifest, [sentences[name] for name in _TEXTS])
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
     choice = None  # all engines of the CPU
@@ -74,6 +75,15 @@ def main(
         choice = choose(manifest, device, engine, bundle=bundle)
     write = not no_write and choice is None
     _verify_checkpoint(bundle, checkpoint, manifest, choice, write=write, as_json=as_json, **sentences)
+
+
+def _check_sentences(checkpoint: Path, manifest: Manifest, files: Sequence[Path | None]) -> None:
+    """Check the files of sentences, before PyTorch is imported."""
+    from txport.models.description import read_config, read_tokenizer  # not on devices, which have no checkpoint
+
+    check_sentence_files(*files)
+    config = read_config(checkpoint)
+    check_sentences(checkpoint, config, read_tokenizer(checkpoint, config), manifest.limits.source, *files)
 
 
 def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *, write: bool, as_json: bool) -> None:

@@ -12,7 +12,6 @@ checkpoint/
   training.json        how it was made; read by people only
 """
 
-import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,39 +25,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 from txport.models.config import Config
+from txport.models.description import FORMAT_VERSION, PLAIN, ConfigFile, read_config_file, read_tokenizer, write_json
 from txport.models.transformer import Transformer
-from txport.runtime.bundle.kinds import check_kind, kind_of
-from txport.runtime.bundle.schema import Generation, added
-from txport.runtime.bundle.strict_json import encode, load
-from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
+from txport.runtime.bundle.schema import Generation
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.features import Vectors, read_features, write_features
 from txport.runtime.files import new_directory
 from txport.runtime.text.lines import read_lines
 
-FORMAT_VERSION = 1
 FEATURES = "features.npz"
-DESCRIPTION = "tokenizer/description.json"
-PLAIN = Generation()
-WHOLE = "give a whole checkpoint of this version of txport"
-
-
-@dataclass(frozen=True)
-class ConfigFile:
-    """config.json."""
-
-    format_version: int
-    config: Config
-    generation: Generation = added(PLAIN)
-
-
-@dataclass(frozen=True)
-class DescriptionFile:
-    """tokenizer/description.json: the field `tokenizer` of the manifest of every bundle that is made of this."""
-
-    format_version: int
-    tokenizer: TokenizerDescription
 
 
 @dataclass(frozen=True)
@@ -121,8 +98,8 @@ def new_checkpoint(
 ) -> Iterator[Path]:
     """Give a temporary directory to fill with weights, a tokenizer and sentences; see `save_checkpoint`."""
     with new_directory(directory, replace, marker="config.json") as temporary:
-        _write_json(temporary / "config.json", encode(ConfigFile(FORMAT_VERSION, config, generation)))
-        _write_json(temporary / "training.json", training)
+        write_json(temporary / "config.json", encode(ConfigFile(FORMAT_VERSION, config, generation)))
+        write_json(temporary / "training.json", training)
         yield temporary
 
 
@@ -181,26 +158,6 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in named_tensors(Transformer(config)).items()}
 
 
-def read_config(directory: Path) -> Config:
-    """Only the config of a checkpoint.
-
-    Raises:
-        CheckpointError: it is missing, not JSON, of another format, or has impossible fields; or this is a bundle.
-    """
-    return read_config_file(directory).config
-
-
-def read_config_file(directory: Path) -> ConfigFile:
-    """Return all that config.json holds; errors as of `read_config`."""
-    file = directory / "config.json"
-    if kind_of(directory) != "run":  # which keeps the config of the checkpoint that it began with
-        check_kind(directory, "checkpoint", CheckpointError)
-    try:
-        return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError)
-    except InputError as error:
-        raise CheckpointError(f"{file}: {error}") from None
-
-
 def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
     try:
         with safe_open(file, framework="pt") as archive:
@@ -230,38 +187,6 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
-    """Return the description of a checkpoint's tokenizer.
-
-    Raises:
-        CheckpointError: files are missing, or the description is damaged, newer or not fit for the config.
-    """
-    tokenizer = directory / "tokenizer"
-    if not tokenizer.exists():
-        return ids_only(config.eos_id)
-    if (directory / DESCRIPTION).exists():
-        return _described(directory, config)
-    if (tokenizer / "shared.model").is_file():
-        return plain("tokenizer/shared.model", "tokenizer/shared.model", config.eos_id)
-    if (tokenizer / "source.model").is_file() and (tokenizer / "target.model").is_file():
-        return plain("tokenizer/source.model", "tokenizer/target.model", config.eos_id)
-    raise CheckpointError(f"{tokenizer} holds neither shared.model nor both source.model and target.model")
-
-
-def _described(directory: Path, config: Config) -> TokenizerDescription:
-    file = directory / DESCRIPTION
-    tokenizer = load(DescriptionFile, file, FORMAT_VERSION, WHOLE, CheckpointError).tokenizer
-    files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
-    for fault in tokenizer_faults(tokenizer, files, config.vocabularies):
-        raise CheckpointError(f"{file}: {fault}")
-    return tokenizer
-
-
-def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
-    """Write description.json into `directory`, which becomes the folder `tokenizer` of a checkpoint."""
-    _write_json(directory / Path(DESCRIPTION).name, encode(DescriptionFile(FORMAT_VERSION, tokenizer)))
-
-
 def _features(directory: Path, config: Config) -> list[Vectors]:
     file = directory / FEATURES
     if config.source != "features" or not file.exists():
@@ -280,10 +205,6 @@ def _lines(file: Path) -> list[str]:
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _write_json(file: Path, value: object) -> None:
-    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def some(names: Sequence[str], most: int = 8) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
-from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES, flags
+from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES, flags, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Line
 from txport.runtime.documents.document import Document
@@ -104,10 +104,13 @@ of_engine = flags(
 )
 
 
+_LONG = "|".join(option.name for option in fields(Options) if "_" in option.name)
+_SHORT = "|".join(option.name for option in fields(Options) if "_" not in option.name)
+# Names of options in messages. One of a single word is also a word of the language, except in these places.
 _NAMED = re.compile(
-    r"\bthe option (\w+)|\b(\w+)(?= has no effect)|(?<=no effect without )(sample)\b|\b("
-    + "|".join(option.name for option in fields(Options) if "_" in option.name)
-    + r")\b(?![./])"
+    rf"\bthe option (\w+)|\b({_LONG})\b(?![./])"
+    rf"|\b({_SHORT})(?= has no effect| excludes | contains | \S+ is (?:not|too) )"
+    rf"|(?:(?<=\bwithout )|(?<=\bexcludes )|(?<=\braise ))({_SHORT})\b"
 )
 
 
@@ -118,7 +121,7 @@ def flags_in_messages() -> Iterator[None]:
         yield
     except InputError as error:
         message = _NAMED.sub(lambda match: "--" + (match[match.lastindex or 0]).replace("_", "-"), str(error))
-        raise InputError(message) from error
+        raise type(error)(message) from error
 
 
 def engine_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -178,6 +181,7 @@ def main(
     With --document a file is a document of sentences, and the output has the same paragraphs, indentation and lists.
     """
     files = files or [STANDARD_INPUT]
+    refuse_unused(document, "with --document", "window")
     chosen = engine_of(options)
     options = given_options(options)
     needy = (*NEED_JSON, "alignments") if document else NEED_JSON

@@ -9,8 +9,19 @@ import pytest
 
 DATA = Path(__file__).parent / "data"
 HEAVY = ("torch", "lightning", "torchmetrics", "transformers", "onnxruntime", "onnx", "datasets")
-# The working directory contains t.en with two lines, t.fr with one, the directories empty/ and busy/ (with a file), and
-# r.toml, whose corpus is t; checkpoint and bundle are links.
+# The working directory contains these files, the directory empty/, and r.toml, whose corpus is t. checkpoint, tiny (one
+# with a tokenizer) and bundle are links.
+FILES = {
+    "t.en": "a\nb\n",
+    "t.fr": "a\n",
+    "blank": "\n \n",
+    "latin": "\xe9\n",
+    "ids": "4 3\n",
+    "ids2": "4 3\n4 4 3\n",
+    "busy/x": "x\n",
+    "damaged/config.json": "{",
+    "gpt2/config.json": '{"model_type": "gpt2"}',
+}
 CALLS = {
     "tx-train --recipe r.toml --data nope -o out": "nope/t.en does not exist",
     "tx-train --recipe r.toml -o out": "t.en has 2 lines and t.fr has 1",
@@ -23,6 +34,13 @@ CALLS = {
     "tx-train --recipe tiny -o out --from empty": "empty/config.json is missing",
     "tx-train --recipe tiny -o out --from bundle": "is a bundle",
     "tx-train --recipe tiny -o out --precision 17": "training.precision is '17'",
+    "tx-train --recipe tiny -o out --from checkpoint": "checkpoint has no tokenizer",
+    "tx-train --recipe tiny -o out --from tiny --preset base": "the recipe's model.",
+    "tx-train --recipe tiny -o out --from tiny --set training.max_length=100000 --batch-tokens 100000": "is above",
+    "tx-train --recipe tiny -o out --accelerator foo": "training.accelerator is 'foo', not one of auto, cpu, gpu",
+    "tx-train --recipe tiny -o out --strategy dpp": "training.strategy is 'dpp': did you mean ddp?",
+    "tx-train --recipe tiny -o out --devices two": "training.devices is 'two': give a number (2)",
+    "tx-train --recipe tiny -o out --devices 0": "training.devices is '0': give a number (2)",
     "tx-train --recipe tiny -o out --set training.step=1": "did you mean",
     "tx-train --recipe tiny -o out --setp 1": "No such option '--setp'",
     "tx-export nope -o out": "nope does not exist",
@@ -37,6 +55,18 @@ CALLS = {
     "tx-export checkpoint -o out --lowering foo": "--lowering foo is unknown",
     "tx-export checkpoint -o out --lowering ,": "--lowering is empty",
     "tx-export checkpoint -o out --max-batch 0": "--max-batch 0 is not possible",
+    "tx-export checkpoint -o out --max-source 1": "--max-source 1 is not possible: this model has",
+    "tx-export checkpoint -o out --max-target 1000000": "--max-target 1000000 is not possible: this model has",
+    "tx-export damaged -o out": "damaged/config.json",
+    "tx-export checkpoint -o out --text t.en": "t.en cannot be used: checkpoint has no tokenizer",
+    "tx-export tiny -o out --text t.en --references t.fr": "t.fr has 1 line, but t.en has 2",
+    "tx-export tiny -o out --text blank": "blank holds no sentence",
+    "tx-export tiny -o out --text latin": "latin, line 1",
+    "tx-export checkpoint -o out --ids t.en": "line 1 of t.en contains something other than ids",
+    "tx-export checkpoint -o out --ids ids --reference-ids t.fr": "line 1 of t.fr contains something other than ids",
+    "tx-export checkpoint -o out --ids ids --reference-ids ids2": "ids2 has 2 lines, but ids has 1",
+    "tx-export checkpoint -o out --ids ids2 --max-source 2": "line 2 of ids2 has 3 ids, more than --max-source 2",
+    "tx-export checkpoint -o out --features ids": "ids cannot be used: checkpoint reads text",
     "tx-export checkpoint -o out --text nope": "nope cannot be read",
     "tx-export checkpoint -o out --ids nope": "nope cannot be read",
     "tx-export checkpoint -o out --features nope": "nope cannot be read",
@@ -48,6 +78,9 @@ CALLS = {
     "tx-import nope -o out": "nope is neither a file nor a directory",
     "tx-import checkpoint -o out": "is a checkpoint of txport already",
     "tx-import bundle -o out": "is a bundle",
+    "tx-import empty -o out": "empty: its kind was not recognised",
+    "tx-import gpt2 -o out": "model_type 'gpt2' is not supported",
+    "tx-import damaged -o out": "is not JSON",
     "tx-import empty -o busy": "busy exists already",
     "tx-import empty -o t.en/out": "t.en/out cannot be written (Not a directory)",
     "tx-import empty -o out --adapter nope": "--adapter nope is not a directory",
@@ -60,6 +93,9 @@ CALLS = {
     "tx-verify bundle bundle": "is a bundle",
     "tx-verify bundle checkpoint --ids nope": "nope cannot be read",
     "tx-verify bundle checkpoint --features nope": "nope cannot be read",
+    "tx-verify bundle checkpoint --text t.en": "t.en cannot be used: checkpoint has no tokenizer",
+    "tx-verify bundle tiny --text t.en --references t.fr": "t.fr has 1 line, but t.en has 2",
+    "tx-verify bundle damaged": "damaged/config.json",
     "tx-verify bundle checkpoint --references t.en": "give them with --text",
     "tx-verify bundle checkpoint --device tpu": "device 'tpu' is not supported",
     "tx-evaluate nope": "nope does not exist",
@@ -95,11 +131,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     """The exit code, the message and the heavy libraries of each call, up to the first that imports one."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
     directory = tmp_path_factory.mktemp("calls")
-    for name, text in (("t.en", "a\nb\n"), ("t.fr", "a\n"), ("busy/x", "x\n")):
+    for name, text in FILES.items():
         (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_text(text)
+        (directory / name).write_text(text, encoding="latin-1")
     (directory / "empty").mkdir()
     (directory / "checkpoint").symlink_to(DATA / "checkpoints" / "batch")
+    (directory / "tiny").symlink_to(DATA / "checkpoints" / "tiny")
     (directory / "bundle").symlink_to(DATA / "toy_bundle")
     languages = 'source_language = "en"\ntarget_language = "fr"\n'
     (directory / "r.toml").write_text(

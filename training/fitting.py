@@ -16,7 +16,7 @@ from txport.models.config import PRESETS, Config, preset
 from txport.models.transformer import Transformer
 from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
-from txport.training.guidance.guided_attention import default_heads
+from txport.training.guidance.heads import default_heads
 from txport.training.options import TokenizerOptions, TrainingOptions
 from txport.training.recipe import Recipe, chosen
 from txport.training.scheduled_sampling import time_constant

@@ -244,7 +244,7 @@ class TrainingOptions:
     )
     average_last: int = option(5, "with keep = average: number of validations whose weights are averaged", least=2)
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
-    accelerator: str = option("auto", "auto, cpu, gpu ..., as Lightning names it")
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = option("auto", "as Lightning names it")
     devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")
     nodes: int = option(1, "machines", least=1)
     strategy: str = option("auto", "how devices work together: auto, ddp, fsdp ...")

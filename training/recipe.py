@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ else:
 T = TypeVar("T")
 
 RECIPES = Path(__file__).with_name("recipes")
+# One of Lightning's strategies for each beginning of their names, up to the first underscore.
+STRATEGIES = ("auto", "ddp", "fsdp", "deepspeed", "single_device", "xla")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +232,7 @@ def _check_together(recipe: Recipe, where: str) -> None:
         raise InputError(
             f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
         )
+    _check_devices(training, where)
     _check_guidance(recipe, where)
     _check_features(recipe, where)
     if training.strategy.startswith("fsdp") and training.average:
@@ -263,6 +267,15 @@ def _check_features(recipe: Recipe, where: str) -> None:
         raise InputError(f"{where}: model.source is {source}, but the corpus has {kind}: set it to {needed}")
     if vectors and recipe.training.guided_attention == "alignments":
         raise InputError(f"{where}: training.guided_attention by alignments needs text: leave it out")
+
+
+def _check_devices(training: TrainingOptions, where: str) -> None:
+    """Check what can be known without PyTorch; whether such devices exist is checked later."""
+    if training.strategy.partition("_")[0] not in [name.partition("_")[0] for name in STRATEGIES]:
+        known = nearest(training.strategy, STRATEGIES, "it must be one of")
+        raise InputError(f"{where}: training.strategy is {training.strategy!r}: {known}")
+    if not re.fullmatch(r"auto|-1|[1-9]\d*|\d+(,\d+)*,?", training.devices) or training.devices == "0":
+        raise InputError(f"{where}: training.devices is {training.devices!r}: give a number (2), indices (0,1) or auto")
 
 
 def _check_guidance(recipe: Recipe, where: str) -> None:

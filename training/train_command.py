@@ -55,8 +55,8 @@ def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> No
 @click.option("--batch-tokens", type=int, help="Maximum number of tokens per batch and device.")
 @click.option("--learning-rate", type=float, help="Peak learning rate.")
 @click.option("--keep", help="Weights of the checkpoint: best, last, or average (of the last validations).")
-@click.option("--precision", help="Precision: Precision: 32-true, bf16-mixed or 16-mixed.")
-@click.option("--accelerator", help="Accelerator: Accelerator: auto, cpu, gpu ...")
+@click.option("--precision", help="Precision: 32-true, bf16-mixed or 16-mixed.")
+@click.option("--accelerator", help="Accelerator: auto, cpu, gpu, cuda, mps or tpu.")
 @click.option("--devices", help="Devices per machine: a number (2) or indices (0,1).")
 @click.option("--nodes", type=int, help="Number of machines.")
 @click.option("--strategy", help="Distributed strategy: auto, ddp, fsdp ...")
@@ -84,6 +84,7 @@ def main(
         from txport.training.corpora import check_files
         from txport.training.recipe import read
         from txport.training.run.paths import RunPaths
+        from txport.training.run.starting import Start, check_positions
 
         loaded = read(recipe, [*overrides, *values])
         # These errors are reported before PyTorch is imported.
@@ -93,7 +94,9 @@ def main(
         elif not os.environ.get("LOCAL_RANK", "0").strip("0"):
             RunPaths(output).check(force)
             if loaded.training.from_checkpoint is not None:
-                check_checkpoint(Path(loaded.training.from_checkpoint))
+                checkpoint = Path(loaded.training.from_checkpoint)
+                check_checkpoint(checkpoint)
+                check_positions(loaded, Start.read(loaded, checkpoint).config)
         place = data or Path(os.environ.get("TXPORT_DATA", "."))
         check_files(loaded.corpus, place)
         from txport.training.loop import train

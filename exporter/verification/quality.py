@@ -68,9 +68,9 @@ class Quality:
         if self.lost is not None:
             if self.p_value is None or self.p_value >= SIGNIFICANCE:
                 return None
-            return f"it costs {self.lost:.2f} BLEU, at most {MAX_LOST} is allowed (p = {self.p_value:.4f})"
+            return f"the format costs {self.lost:.2f} BLEU, at most {MAX_LOST} is allowed (p = {self.p_value:.4f})"
         if self.changed > MAX_CHANGED:
-            return f"it changes {self.changed:.2%} of the tokens, at most {MAX_CHANGED:.0%} is allowed"
+            return f"the format changes {self.changed:.2%} of the tokens, at most {MAX_CHANGED:.0%} is allowed"
         return None
 
 

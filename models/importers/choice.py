@@ -20,7 +20,7 @@ from txport.models.importers.marian_files.files import is_marian, refuse_binary
 from txport.models.importers.marian_files.importer import import_marian_files
 from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.pegasus import import_pegasus
-from txport.models.importers.settings import one_file, read_json
+from txport.models.importers.settings import MODEL_TYPES, model_kind, one_file, read_json
 from txport.models.importers.states import import_vision, import_whisper
 from txport.models.importers.t5 import import_t5
 from txport.models.importers.textbooks import annotated, d2l
@@ -52,32 +52,8 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "annotated": import_annotated,
     "d2l": import_d2l,
 }
-_MODEL_TYPES = {
-    "marian": "marian",
-    "m2m_100": "m2m100",
-    **dict.fromkeys(("seamless_m4t", "seamless_m4t_v2"), "seamless"),
-    **dict.fromkeys(("bart", "mbart", "blenderbot", "plbart", "mvp"), "bart"),
-    "pegasus": "pegasus",
-    **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
-    "vision-encoder-decoder": "vision",
-    "whisper": "whisper",
-}
 # Kinds that read lists of tokens by themselves.
 _WITH_LISTS = ("annotated", "d2l", "ctranslate2", "argos", "marian-files")
-# Architectures that people may well have, and why they are not supported.
-_REFUSED = {
-    "switch_transformers": "a mixture of experts",
-    "longt5": "LongT5's local and transient global attention",
-    "t5gemma": "T5Gemma's merged attention and rotary positions",
-    "t5gemma2": "T5Gemma's merged attention and rotary positions",
-    "pegasus_x": "Pegasus-X's block-local attention",
-    "blenderbot-small": "a decoder whose embeddings are normalised before positions are added",
-    "nllb-moe": "a mixture of experts",
-    "led": "Longformer's local attention",
-    "bigbird_pegasus": "BigBird's sparse attention",
-    "prophetnet": "ProphetNet's n-gram attention",
-    "encoder-decoder": "an encoder and a decoder of different families",
-}
 
 
 def import_model(source: str, kind: str | None, options: ImportOptions) -> Imported:
@@ -99,7 +75,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
     kind = kind or _detected(path)
     if options.heads is not None and kind not in ("annotated", "d2l"):
         raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, specifies it itself")
-    if options.adapter is not None and kind not in _MODEL_TYPES.values() and kind != "small100":
+    if options.adapter is not None and kind not in MODEL_TYPES.values() and kind != "small100":
         raise InputError(f"--adapter {options.adapter} is for models of Hugging Face's: {source} is of {kind}")
     if options.tokenizer and kind not in _WITH_LISTS and has_lists(options.vocabulary):
         return _with_lists(IMPORTERS[kind](path, replace(options, tokenizer=False, vocabulary=None)), options)
@@ -185,14 +161,7 @@ def _from_file(file: Path) -> str:
 
 
 def _from_config(config: Path) -> str:
-    value = read_json(config)
-    kind = value.get("model_type")
-    if kind == "m2m_100":
-        return m2m100_kind(config.parent, value)
-    if isinstance(kind, str) and kind in _MODEL_TYPES:
-        return _MODEL_TYPES[kind]
-    check_kind(config.parent, "model", CheckpointError)
-    if isinstance(kind, str) and kind in _REFUSED:
-        raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
-    some = ", ".join(_MODEL_TYPES)
-    raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")
+    kind = model_kind(config)
+    if kind == "m2m100":
+        return m2m100_kind(config.parent, read_json(config))
+    return kind

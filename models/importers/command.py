@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 from txport.models.hub.source import HUB_ID
+from txport.models.importers.settings import model_kind
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.progress import Stages
-from txport.runtime.errors import InputError
+from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs
 
@@ -15,6 +16,8 @@ KINDS = (
     *("marian", "m2m100", "small100", "seamless", "bart", "pegasus", "t5", "vision", "whisper"),
     *("torch", "fairseq", "opennmt", "eole", "ctranslate2", "argos", "marian-files", "annotated", "d2l"),
 )
+# Endings of files that the kind of a directory is detected by.
+_ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".pt", ".pth", ".safetensors")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -94,5 +97,17 @@ def _check(source: str, kind: str | None, vocabulary: Path | None, adapter: Path
     for option, path in (("--adapter", adapter), ("--vocabulary", vocabulary)):
         if path is not None and not path.is_dir():
             raise InputError(f"{option} {path} is not a directory: give one that exists")
+    if kind is None and Path(source).is_dir():
+        _check_directory(Path(source))
     if heads is not None and kind not in (None, "annotated", "d2l"):
         raise InputError(f"--heads {heads} is for annotated and d2l: {source}, of {kind}, specifies it itself")
+
+
+def _check_directory(directory: Path) -> None:
+    """Refuse a directory without any file of a model, and models that are not supported by their model_type."""
+    if not any(file.suffix in _ENDINGS for file in directory.iterdir()):
+        raise CheckpointError(f"{directory}: its kind was not recognised: set it with --from ({', '.join(KINDS)})")
+    config = directory / "config.json"
+    of_others = [directory / "model.bin", *directory.glob("model.*.safetensors")]  # CTranslate2's and eole's
+    if config.is_file() and not any(file.is_file() for file in of_others):
+        model_kind(config)

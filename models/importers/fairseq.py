@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from txport.models.checkpoint import PLAIN
 from txport.models.config import BANNED, Config
+from txport.models.description import PLAIN
 from txport.models.importers.generation import SettingReader, generation_notes
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from txport.models.checkpoint import PLAIN, new_checkpoint, write_description
+from txport.models.checkpoint import new_checkpoint
 from txport.models.config import Config
+from txport.models.description import PLAIN, write_description
 from txport.models.hub.source import unpack
 from txport.models.importers.plan import ImportPlan
 from txport.runtime.bundle.schema import Generation

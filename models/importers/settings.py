@@ -8,7 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from txport.models.config import Config
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.errors import CheckpointError, InputError
+
+# The kind of each model_type.
+MODEL_TYPES = {
+    "marian": "marian",
+    "m2m_100": "m2m100",
+    **dict.fromkeys(("seamless_m4t", "seamless_m4t_v2"), "seamless"),
+    **dict.fromkeys(("bart", "mbart", "blenderbot", "plbart", "mvp"), "bart"),
+    "pegasus": "pegasus",
+    **dict.fromkeys(("t5", "mt5", "umt5"), "t5"),
+    "vision-encoder-decoder": "vision",
+    "whisper": "whisper",
+}
+# Architectures that people may well have, and why they are not supported.
+_REFUSED = {
+    "switch_transformers": "a mixture of experts",
+    "longt5": "LongT5's local and transient global attention",
+    "t5gemma": "T5Gemma's merged attention and rotary positions",
+    "t5gemma2": "T5Gemma's merged attention and rotary positions",
+    "pegasus_x": "Pegasus-X's block-local attention",
+    "blenderbot-small": "a decoder whose embeddings are normalised before positions are added",
+    "nllb-moe": "a mixture of experts",
+    "led": "Longformer's local attention",
+    "bigbird_pegasus": "BigBird's sparse attention",
+    "prophetnet": "ProphetNet's n-gram attention",
+    "encoder-decoder": "an encoder and a decoder of different families",
+}
 
 _REQUIRED = object()
 
@@ -146,6 +173,22 @@ def read_json(
         wanted = kind.__name__.replace("dict", "object")
         raise CheckpointError(f"{file} must hold a JSON {wanted}, not {type(value).__name__}")
     return value
+
+
+def model_kind(config: Path) -> str:
+    """Return the kind of a model in Hugging Face's format, by the model_type of its config.json.
+
+    Raises:
+        CheckpointError: it is damaged, or of a model that is not supported.
+    """
+    kind = read_json(config).get("model_type")
+    if isinstance(kind, str) and kind in MODEL_TYPES:
+        return MODEL_TYPES[kind]
+    check_kind(config.parent, "model", CheckpointError)
+    if isinstance(kind, str) and kind in _REFUSED:
+        raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
+    some = ", ".join(MODEL_TYPES)
+    raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")
 
 
 def tokenizer_settings(directory: Path) -> Settings:

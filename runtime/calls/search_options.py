@@ -45,7 +45,7 @@ def with_settings(options: Options, generation: Generation, limits: Limits) -> O
     if generation.unsupported:
         raise InputError(
             f"generation settings of the model are not supported: {', '.join(generation.unsupported)}. Leave out "
-            'generation="model" and set options'
+            "the option generation, and set options"
         )
     settings = {each.name: getattr(generation, each.name) for each in fields(generation)}
     left = [option.name for option in fields(options) if getattr(options, option.name) == option.default]
@@ -55,7 +55,7 @@ def with_settings(options: Options, generation: Generation, limits: Limits) -> O
     return replace(options, **filled)
 
 
-# The value of an option at which it changes nothing, and what it needs.
+# The value of an option at which it changes nothing.
 _SAMPLED: dict[str, Any] = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": None, "seed": 0}
 _BEAMS: dict[str, Any] = {"length_penalty": 1, "early_stopping": False, "renormalize": False}
 
@@ -71,13 +71,15 @@ def check_effect(asked: Options, filled: Options) -> None:
         InputError: one of them has no effect.
     """
     needs: list[tuple[dict[str, Any], bool | None, str]] = [
-        (_SAMPLED, filled.sample, "sample"),
-        (_BEAMS, (filled.beam or 1) > 1, "a beam of 2 or more"),
+        (_SAMPLED, filled.sample, "without sample"),
+        (_BEAMS, (filled.beam or 1) > 1, "without a beam of 2 or more"),
+        ({"patience": 1}, filled.early_stopping is True, "without early_stopping true"),
+        ({"full_length": False}, asked.max_length is None, "with max_length"),
     ]
-    for neutral, present, need in needs:
+    for neutral, present, reason in needs:
         for name, value in neutral.items():
             if not present and (stated := getattr(asked, name)) is not None and stated != value:
-                raise InputError(f"{name} has no effect without {need}")
+                raise InputError(f"{name} has no effect {reason}")
 
 
 def check_pieces(options: Options) -> None:
@@ -106,7 +108,7 @@ def search_of(options: Options, model: ModelFacts, limits: Limits, tokenizer: "T
         shortlist=options.shortlist,
         **_stated(options, "beam", "length_penalty", "early_stopping", "patience"),
     )
-    _check(search, options, limits)
+    _check(search, limits)
     return search
 
 
@@ -149,15 +151,14 @@ def _bad_word(word: str | Sequence[int], model: ModelFacts, tokenizer: "Tokenize
     return tuple(ids)
 
 
-def _check(search: Search, options: Options, limits: Limits) -> None:
+def _check(search: Search, limits: Limits) -> None:
     """Refuse what cannot be together."""
-    kinds = [search.beam > 1, search.sampling is not None, search.alternatives > 0]
-    if sum(kinds) > 1:
-        raise InputError("beams, sample and alternatives are three ways to search: choose one")
+    kinds = {"beam": search.beam > 1, "sample": search.sampling is not None, "alternatives": search.alternatives > 0}
+    first, *rest = [*(name for name, present in kinds.items() if present), ""]
+    if len(rest) > 1:
+        raise InputError(f"{first} excludes {rest[0]}: leave out one of them")
     if search.sampling is None and search.n_best > search.beam:
         raise InputError(f"n_best {search.n_best} is more than the beam of {search.beam}: raise beam, or lower n_best")
-    if options.patience is not None and search.early_stopping is not True:
-        raise InputError("patience needs early_stopping true: patience only applies with it")
     rows = max(search.beam, search.alternatives, search.n_best)
     if rows > limits.batch:
         if search.beam > 1:
@@ -166,6 +167,4 @@ def _check(search: Search, options: Options, limits: Limits) -> None:
             name = "alternatives"
         else:
             name = "n_best"
-        raise InputError(
-            f"{name} {rows} is too large: this bundle supports at most {limits.batch} rows, the maximum for {name}"
-        )
+        raise InputError(f"{name} {rows} is too large: this bundle supports at most {limits.batch} rows")

@@ -16,7 +16,7 @@ from txport.runtime.corpus.rows import ON_ERROR
 from txport.runtime.corpus.translation import Translate
 from txport.runtime.errors import CheckFailed
 from txport.runtime.options import Options
-from txport.runtime.translate_command import engine_of, given_options, of_engine, of_options
+from txport.runtime.translate_command import engine_of, flags_in_messages, given_options, of_engine, of_options
 from txport.runtime.translator import Translator
 
 
@@ -119,6 +119,7 @@ def main(
     show_log("txport.corpus")
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
-    task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
     refuse_unused(flags["check"], "with --check", "resume")
-    click.echo(run(task, files, output, flags, keep=keep, errors=errors))
+    with flags_in_messages():
+        task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
+        click.echo(run(task, files, output, flags, keep=keep, errors=errors))

@@ -166,11 +166,24 @@ class Corpus:
         twice = [name for name, count in Counter(form.name for _, form in self._files).items() if count > 1]
         if twice:
             raise InputError(f"two input files are called {twice[0]}: rename one, or give it another output directory")
+        self._check_effect()
         plain = [name for name in task.kinds if name not in (*PLAIN, next(iter(task.kinds)))]
         if plain and any(layout.output_form(form).format == TEXT for _, form in self._files):
             raise InputError(f"lines of text have no place for {plain[0]}: write --to jsonl or parquet")
         self._store = Store(output, (parts.FOLDER, parts.ERRORS))
         self._settings = {**layout.settings, **task.settings}
+
+    def _check_effect(self) -> None:
+        """Refuse names of columns where no file has columns, and a compression where only Parquet is written."""
+        layout = self._layout
+        written = {layout.output_form(form).format for _, form in self._files}
+        read = {form.format for _, form in self._files}
+        if read == {TEXT} and (unknown := [name for name in layout.keep or () if name != layout.column]):
+            raise InputError(f"--keep {unknown[0]} has no effect on lines of text, which have no columns: leave it out")
+        if read | written == {TEXT} and layout.column != Layout.column:
+            raise InputError(f"--column {layout.column} has no effect on lines of text: leave it out")
+        if written == {PARQUET} and layout.compression not in (None, "none"):
+            raise InputError(f"--compress {layout.compression} has no effect on Parquet, which is compressed itself")
 
     def run(self, share: Share = WHOLE, *, resume: bool = False, check: bool = False) -> Totals:
         """Write the missing parts of a share.

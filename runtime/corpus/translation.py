@@ -38,7 +38,9 @@ class Translate:
         ids: bool = False,
     ) -> None:
         if options.attention:
-            raise InputError("attention is not available as a column: use alignments, or tx-translate --json")
+            raise InputError(
+                "the option attention is not available as a column: use alignments, or tx-translate --json"
+            )
         self._open, self._options = open, replace(options, strict=False)
         self._strict = options.strict
         self._columns = columns_of(options, target, ids)

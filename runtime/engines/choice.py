@@ -169,7 +169,7 @@ def against_fused(manifest: Manifest) -> str | None:
     if manifest.parameters is None:
         return _NO_TABLE
     if manifest.verification is not None and FUSED not in manifest.verification.engines:
-        return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does"
+        return "the bundle was not verified with the fused engine: run tx-verify BUNDLE"
     return native.missing()
 
 
@@ -192,7 +192,7 @@ def _fastest(
     """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
 
     def on_cpu(reason: str) -> Choice:
-        return _on_cpu(manifest, engine, lowering, f"auto is the CPU: {reason}")
+        return _on_cpu(manifest, engine, lowering, f"auto chose the CPU: {reason}")
 
     if manifest.precision.weights == "int8":
         return on_cpu("int8 weights are for it")

@@ -50,6 +50,8 @@ REFUSED = [
     "--alternatives 999 --json",
     "--beam 2 --sample",
     "--beam 2 --patience 2",
+    "--max-length 5 --full-length",
+    "--document --window 5",
     "--beam 2 --length-penalty nan",
     "--temperature 0",
     "--repetition-penalty -1.5",
@@ -174,10 +176,10 @@ def test_python_and_cpp_refuse_alike(search: str) -> None:
     ("settings", "words"),
     [
         ({"beam": 4, "unsupported": ("num_beam_groups = 2", "top_h = 0.3")}, b"num_beam_groups = 2, top_h = 0.3"),
-        ({"beam": 0}, b"beam 0 is not 1 or more"),
-        ({"temperature": 0.0}, b"temperature 0.0 is not a number above 0"),
+        ({"beam": 0}, b"--beam 0 is not 1 or more"),
+        ({"temperature": 0.0}, b"--temperature 0.0 is not a number above 0"),
         ({"top_p": 1e16}, b"--top-p 1e+16 is not a number above 0, at most 1"),
-        ({"beam": 2, "sample": True}, b"three ways to search"),
+        ({"beam": 2, "sample": True}, b"--beam excludes --sample"),
         ({"bad_words": ((),)}, b"--bad-words has"),
     ],
 )

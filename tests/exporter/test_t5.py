@@ -12,8 +12,9 @@ from bundles import recorded_checkpoint
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.models.checkpoint import load_checkpoint, save_checkpoint, write_description
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import preset
+from txport.models.description import write_description
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription

@@ -57,8 +57,9 @@ def unknown_checkpoint(directory: Path, **options: Any) -> Any:
     """
     import sentencepiece
     import torch
-    from txport.models.checkpoint import save_checkpoint, write_description
+    from txport.models.checkpoint import save_checkpoint
     from txport.models.config import preset
+    from txport.models.description import write_description
     from txport.models.transformer import Transformer
     from txport.runtime.bundle.schema import Generation
     from txport.runtime.bundle.tokenizer_schema import plain

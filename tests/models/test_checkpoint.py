@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from txport.models.checkpoint import load_checkpoint, save_checkpoint, write_description
+from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import Config
+from txport.models.description import write_description
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, ids_only, plain
 from txport.runtime.errors import CheckpointError, InputError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from txport.models.checkpoint import read_config
 from txport.models.config import PRESETS, Config, preset
+from txport.models.description import read_config
 from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
 

@@ -142,6 +142,9 @@ def test_a_translator_that_is_dropped_ends_its_queue(bundle: Path) -> None:
         ({"length_penalty": 0.6}, "length_penalty has no effect without a beam of 2 or more"),
         ({"early_stopping": "never", "beam": 1}, "early_stopping has no effect without a beam of 2 or more"),
         ({"renormalize": True, "sample": True}, "renormalize has no effect without a beam of 2 or more"),
+        ({"beam": 2, "patience": 2.0}, "patience has no effect without early_stopping true"),
+        ({"beam": 2, "early_stopping": "never", "patience": 2.0}, "patience has no effect without early_stopping"),
+        ({"max_length": 5, "full_length": True}, "full_length has no effect with max_length"),
     ],
 )
 def test_options_without_effect_are_refused(toy: Translator, options: dict[str, Any], words: str) -> None:

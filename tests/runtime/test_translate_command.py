@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from toy import BUNDLE
 from txport.runtime import entry
+from txport.runtime.corpus.command import main as corpus
 from txport.runtime.errors import InputError
 from txport.runtime.translate_command import main
 from txport.runtime.translator import Translator
@@ -169,7 +170,15 @@ def test_no_progress_among_lines_that_are_seen(tmp_path: Path) -> None:
     ("flags", "words"),
     [
         (["--strict"], "shorten it, or leave out --strict to truncate it"),
-        (["--n-best", "3", "--json"], "--n-best 3 is more than the beam of 1"),
+        (["--n-best", "3", "--json"], "--n-best 3 is more than the beam of 1: raise --beam, or lower --n-best"),
+        (["--beam", "9"], "--beam 9 is too large: this bundle supports at most 8 rows"),
+        (["--temperature", "0"], "--temperature 0.0 is not a number above 0"),
+        (["--beam", "2", "--sample"], "--beam excludes --sample: leave out one of them"),
+        (["--sample", "--alternatives", "2", "--json"], "--sample excludes --alternatives: leave out one of them"),
+        (["--beam", "2", "--patience", "2"], "--patience has no effect without --early-stopping true"),
+        (["--seed", "2"], "--seed has no effect without --sample"),
+        (["--max-length", "5", "--full-length"], "--full-length has no effect with --max-length"),
+        ([f"--suppress={id}" for id in range(96)], "--suppress contains all 96 ids"),
         (["--top-p", "0.9"], "--top-p has no effect without --sample"),
         (["--length-penalty", "0.6"], "--length-penalty has no effect without a beam of 2 or more"),
         (["--shortlist"], "make one with tx-shortlist, or leave out --shortlist"),
@@ -177,6 +186,13 @@ def test_no_progress_among_lines_that_are_seen(tmp_path: Path) -> None:
 )
 def test_options_are_named_by_their_flags(tmp_path: Path, flags: list[str], words: str) -> None:
     (tmp_path / "a.txt").write_text("one two " * 40)
-    done = CliRunner().invoke(main, [str(BUNDLE), str(tmp_path / "a.txt"), "-o", str(tmp_path / "out"), *flags])
-    assert isinstance(done.exception, InputError) and words in str(done.exception)
-    assert "_" not in str(done.exception).replace(str(tmp_path), "")
+    files = [str(BUNDLE), str(tmp_path / "a.txt"), "-o", str(tmp_path / "out")]
+    for command in (main, corpus):
+        if command is corpus and "--strict" in flags:
+            continue  # a row that is too long is an error of this row
+        whole = " ".join([*files, *flags])
+        if command is corpus:
+            whole = f"{whole.replace('--json', '')} --to jsonl"
+        done = CliRunner().invoke(command, whole.split())
+        assert isinstance(done.exception, InputError) and words in str(done.exception)
+        assert "_" not in str(done.exception).replace(str(tmp_path), "")

@@ -229,6 +229,19 @@ def test_epochs_end_a_run(tiny: Tiny, tmp_path: Path) -> None:
     assert outcome is not None and 1 <= outcome.steps < 20
 
 
+def test_the_recipe_takes_what_lightning_has(tiny: Tiny) -> None:
+    """Names are checked before Lightning is imported, by a list of this package's own."""
+    from lightning.pytorch.accelerators import AcceleratorRegistry
+    from lightning.pytorch.strategies import StrategyRegistry
+
+    assert {"cpu", "cuda"} <= set(AcceleratorRegistry.available_accelerators())
+    for name in AcceleratorRegistry.available_accelerators():
+        assert tiny(f"training.accelerator={name}").training.accelerator == name
+    assert {"ddp", "fsdp"} <= set(StrategyRegistry.available_strategies())
+    for name in StrategyRegistry.available_strategies():
+        assert tiny(f"training.strategy={name}").training.strategy == name
+
+
 def test_devices_that_are_not_there(tiny: Tiny, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("needs a machine without a GPU")

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from txport.models.config import Heads
 from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.training.guidance.pharaoh import Links, piece_links
@@ -99,16 +98,6 @@ def choose_guide(options: TrainingOptions, alignments: Mapping[Pair, Links], tok
     if options.guided_attention == "diagonal":
         return Diagonal(options.guided_width)
     return Aligned(alignments, tokenizer)
-
-
-def default_heads(decoder_layers: int) -> Heads:
-    """(layer, head) to guide where a recipe names none: the first head of the last layer but one, or of two the last.
-
-    That layer aligns best by itself already (Garg et al. 2019, "Jointly Learning to Align and Translate with
-    Transformer Models", section 4.1), and the last layer can use its result. The first of two layers has too little
-    context: on the built-in corpus its heads align digits worst.
-    """
-    return ((decoder_layers - 2 if decoder_layers > 2 else decoder_layers - 1, 0),)
 
 
 def cross_attentions(model: Transformer) -> list[torch.nn.Module]:

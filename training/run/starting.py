@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from txport.models.checkpoint import FORMAT_VERSION, ConfigFile, read_config_file, read_tokenizer, write_description
 from txport.models.config import PRESETS, Config
-from txport.models.transformer import Transformer
+from txport.models.description import FORMAT_VERSION, ConfigFile, read_config_file, read_tokenizer, write_description
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
@@ -19,9 +18,12 @@ from txport.runtime.errors import InputError, nearest
 from txport.runtime.files import new_directory, write_atomically
 from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, open_tokenizer
 from txport.training.corpora import Pair
-from txport.training.guidance.guided_attention import default_heads
+from txport.training.guidance.heads import default_heads
 from txport.training.options import TokenizerOptions
 from txport.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from txport.models.transformer import Transformer
 
 # The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
 MAX_UNKNOWN = 0.05
@@ -115,7 +117,7 @@ def _example(pairs: Sequence[Pair], side: int, unk: int, encode_side: Any) -> st
     return next(pair[side] for pair in pairs if unk in encode_side(pair[side]))[:60]
 
 
-def freeze(model: Transformer, patterns: Sequence[str]) -> None:
+def freeze(model: "Transformer", patterns: Sequence[str]) -> None:
     """Freeze the parameters of these names.
 
     Args:
@@ -136,6 +138,14 @@ def freeze(model: Transformer, patterns: Sequence[str]) -> None:
             named[name].requires_grad = False
     if not any(parameter.requires_grad for parameter in named.values()):
         raise InputError("training.freeze leaves nothing to train: freeze less")
+
+
+def check_positions(recipe: Recipe, config: Config) -> None:
+    """Refuse pairs that are longer than the model has positions."""
+    if recipe.training.max_length > config.max_positions:
+        raise InputError(
+            f"training.max_length ({recipe.training.max_length}) is above model.max_positions ({config.max_positions})"
+        )
 
 
 def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from txport.models.checkpoint import PLAIN, load_checkpoint
+from txport.models.checkpoint import load_checkpoint
 from txport.models.config import Config, preset
+from txport.models.description import PLAIN
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.console.words import plural
-from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.corpora import Corpus
@@ -20,7 +20,7 @@ from txport.training.fitting import fit
 from txport.training.recipe import Recipe, chosen
 from txport.training.run.directory import RunDirectory
 from txport.training.run.progress import RunProgress
-from txport.training.run.starting import Start, check_fit, freeze
+from txport.training.run.starting import Start, check_fit, check_positions, freeze
 from txport.training.speed_estimate import SpeedEstimate
 from txport.training.spoken.recordings import check_vectors, texts_of
 from txport.training.tokenizers import load_tokenizer, padded_vocabulary, train_tokenizer
@@ -122,7 +122,7 @@ class Run:
         context.check()
         if is_first_process():
             start = Start.read(recipe, checkpoint)
-            _check_positions(recipe, start.config)
+            check_positions(recipe, start.config)
             with torch.device("meta"):  # names only
                 freeze(Transformer(start.config), recipe.training.freeze)
         corpus = context.corpus(recipe)
@@ -179,15 +179,8 @@ def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
         "target_vocabulary": padded_vocabulary(tokenizer.target_size),
     }
     config = preset(recipe.model["preset"], **fields, **sizes)
-    _check_positions(recipe, config)
+    check_positions(recipe, config)
     return config
-
-
-def _check_positions(recipe: Recipe, config: Config) -> None:
-    if recipe.training.max_length > config.max_positions:
-        raise InputError(
-            f"training.max_length ({recipe.training.max_length}) is above model.max_positions ({config.max_positions})"
-        )
 
 
 def _listed(choices: dict[str, Any]) -> str:

@@ -207,27 +207,26 @@ std::string flag_of(std::string name) {
 // Replace names of options in a message with their flags, such as n_best with --n-best.
 std::string with_flags(const std::string& message) {
 #define TXPORT_OPTION(kind, name, help) #name,
-  static const std::vector<std::string> names{
+  static const std::vector<std::string> options{
 #include "options.inc"
   };
 #undef TXPORT_OPTION
+  // An option of a single word is also a word of the language, except in these places.
   static const std::regex named = [] {
-    std::string underscored;
-    for (const std::string& name : names) {
-      if (name.find('_') != std::string::npos) underscored += "|" + name;
-    }
-    return std::regex(R"(\b(the option )(\w+)|\b(\w+)(?= has no effect)|\b(no effect without )(sample)\b|\b()" +
-                      underscored.substr(1) + R"()\b(?![./]))");
+    std::string long_names, short_names;
+    for (const std::string& name : options)
+      (name.find('_') == std::string::npos ? short_names : long_names) += "|" + name;
+    const std::string is_short = "(" + short_names.substr(1) + ")";
+    return std::regex(R"(\bthe option (\w+)|\b()" + long_names.substr(1) + R"()\b(?![./]))" + R"(|\b)" + is_short +
+                      R"((?= has no effect| excludes | contains | \S+ is (?:not|too) )|\b(without |excludes |raise ))" +
+                      is_short + R"(\b)");
   }();
   std::string result;
   auto rest = message.cbegin();
   for (std::sregex_iterator match(message.begin(), message.end(), named), end; match != end; ++match) {
     const std::smatch& found = *match;
     result.append(rest, found[0].first);
-    result += (found[4].matched ? found[4].str() : "") + flag_of(found[found[2].matched   ? 2
-                                                                       : found[3].matched ? 3
-                                                                       : found[5].matched ? 5
-                                                                                          : 6]);
+    result += found[4].str() + flag_of(found[1].str() + found[2].str() + found[3].str() + found[5].str());
     rest = found[0].second;
   }
   return result.append(rest, message.cend());
@@ -459,6 +458,9 @@ int main(int argc, char** argv) {
   try {
     declare(app, arguments);
     app.parse(argc, argv);
+    if (arguments.document && app.count("--window") > 0) {
+      throw InputError("--window has no effect with --document: leave it out");
+    }
     return translate(arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;

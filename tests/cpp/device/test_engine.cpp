@@ -281,7 +281,7 @@ TEST_CASE("devices that are not here" * doctest::skip(std::holds_alternative<Gpu
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("; the CPU is used instead") != std::string::npos);
   CHECK(automatic.device == "cpu");
-  CHECK(automatic.reason.find("auto is the CPU: ONNX Runtime cannot use the GPU; ") == 0);
+  CHECK(automatic.reason.find("auto chose the CPU: ONNX Runtime cannot use the GPU; ") == 0);
 }
 
 TEST_CASE("the width of source buffers") {

@@ -14,6 +14,7 @@ from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.sample import choose_sample
 from txport.exporter.verification.errors import Errors
 from txport.exporter.verification.evidence import LOOP_SAMPLE
+from txport.exporter.verification.report import large_errors
 from txport.exporter.verification.verify import Verifier, store_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
@@ -84,13 +85,19 @@ def test_answers_that_do_not_end_are_cut_and_said(checkpoint: Path, tmp_path: Pa
     report = export_bundle(tmp_path / "endless", tmp_path / "bundle", options, said)
     assert report is not None and report.passed
     assert report.cut == report.sentences == 40
-    assert any("40 answers" in note and "2 times the tokens of the source plus 20" in note for note in report.notes)
+    assert any("40 of 40 answers did not end and were truncated" in note and "2 times the tokens of the source plus 20" in note for note in report.notes)
     (warning,) = [sentence for sentence in said.sentences if "fused engine" not in sentence]
     assert str(tmp_path / "endless") in warning and "do not end" in warning and "learnt" in warning
     assert report.failure.endswith("40 of 40 answers do not end: the model has hardly learnt anything yet")
     for case in load_golden(tmp_path / "bundle").cases:
         assert len(case.target_ids) == min(128, 2 * len(case.source_ids) + 20)
     assert loaded.config.max_positions == 128
+
+
+def test_errors_that_are_large_for_float32_are_noted() -> None:
+    (note,) = large_errors(0.26, "float32")
+    assert note.startswith("logits differ by up to 0.26, much for float32")
+    assert large_errors(0.1, "float32") == large_errors(0.26, "float16") == large_errors(0.26, "int8") == []
 
 
 def test_no_time_left_is_a_failure(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_full_last_part_knows_that_it_is_the_last(source: Path, tmp_path: Path
     ("flags", "said"),
     [
         (["--scores"], "with scores none, now it is True"),
-        (["--max-length", 5], "with max_length 4, now it is 5"),
+        (["--max-length", 5], "with --max-length 4, now it is 5"),
         (["--part-rows", 10], "with part rows 20, now it is 10"),
         (["--target", "german"], "with target translation, now it is german"),
         (["--errors", "replace"], "with errors skip, now it is replace"),

@@ -55,6 +55,23 @@ def test_from_each_format_to_each(toy: Translator, tmp_path: Path, name: str, to
     assert to == "text" or [row["text"] for row in rows] == TEXTS
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("a.txt", ["--column", "source"], "--column source has no effect on lines of text"),
+        ("a.txt", ["--keep", "source,id"], "--keep source has no effect on lines of text"),
+        ("a.txt", ["--to", "jsonl", "--keep", "id"], "--keep id has no effect on lines of text"),
+        ("a.jsonl", ["--to", "parquet", "--compress", "gz"], "--compress gz has no effect on Parquet"),
+        ("a.parquet", ["--compress", "xz"], "--compress xz has no effect on Parquet"),
+    ],
+)
+def test_options_of_formats_without_effect_are_refused(
+    tmp_path: Path, name: str, options: list[str], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        run(write(tmp_path / name, TEXTS), tmp_path / "out", *options)
+
+
 def test_files_of_one_part_are_shared_by_all_processes() -> None:
     shares = [Share(number, 3) for number in range(3)]
     assert [[share.has(file, 0) for file in range(6)].count(True) for share in shares] == [2, 2, 2]

@@ -14,8 +14,9 @@ import torch
 from checkpoints import changed
 from recorded_models import FOLDER as FOREIGN
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.models.checkpoint import load_checkpoint, read_config
+from txport.models.checkpoint import load_checkpoint
 from txport.models.config import preset
+from txport.models.description import read_config
 from txport.models.transformer import Transformer, recorded_weights
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
@@ -29,9 +30,9 @@ from txport.training.guidance.guided_attention import (
     alignment_loss,
     average_of_heads,
     cross_attentions,
-    default_heads,
     diagonal_loss,
 )
+from txport.training.guidance.heads import default_heads
 from txport.training.loop import train
 from txport.training.recipe import Recipe, read
 from txport.training.run.agreement import Agreement

@@ -13,7 +13,8 @@ from checkpoints import changed, weights
 from foreign_models import WORDS, changed_json, import_here
 from safetensors.torch import load_file
 from tiny_marian import EOS, tiny_marian
-from txport.models.checkpoint import Checkpoint, load_checkpoint, read_config, read_tokenizer
+from txport.models.checkpoint import Checkpoint, load_checkpoint
+from txport.models.description import read_config, read_tokenizer
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import Languages

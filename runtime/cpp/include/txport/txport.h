@@ -8,7 +8,18 @@
  *
  * Lifetime: pointers obtained from a result or a translator become invalid when it is freed or closed. Results, streams
  * and pending requests may outlive their translator. As with free(), it is undefined behavior to use a closed handle,
- * to close a handle twice, or to close a handle while another thread uses it. NULL is always safe.
+ * to close a handle twice, or to close a handle while another thread uses it. NULL is always safe. txport_message() is
+ * not part of a handle: closing and freeing keep it.
+ *
+ * Defaults: a structure that is initialized with its _INIT macro has the default of each field. A field selects it by
+ *
+ *   int32_t, int64_t    0                   also where 0 is the default value itself, as for `seed`
+ *   double              0                   it would be invalid, or change nothing
+ *   pointers            NULL                to text, to ids, or to a number that may itself be 0, as `length_penalty`
+ *   words, ids          empty
+ *
+ * Two kinds of int32_t have a negative value as well: flags that the model's generation settings may set
+ * (`renormalize`, `sample`, `replace_unknowns`: negative is off), and `workers` (-1: one per core).
  */
 #ifndef TXPORT_TXPORT_H
 #define TXPORT_TXPORT_H

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "arguments.hpp"
 #include "errors.hpp"
@@ -59,21 +60,21 @@ EarlyStopping stopping_of(const Options::Stopping& option) {
 }
 
 // Refuse options that contradict each other.
-void check(const Search& search, const Options& options, const Limits& limits) {
-  const int kinds = (search.beam > 1 ? 1 : 0) + (search.sampling ? 1 : 0) + (search.alternatives > 0 ? 1 : 0);
-  if (kinds > 1) throw InputError("beams, sample and alternatives are three ways to search: choose one");
+void check(const Search& search, const Limits& limits) {
+  std::vector<std::string> kinds;
+  if (search.beam > 1) kinds.emplace_back("beam");
+  if (search.sampling) kinds.emplace_back("sample");
+  if (search.alternatives > 0) kinds.emplace_back("alternatives");
+  if (kinds.size() > 1) throw InputError(kinds[0] + " excludes " + kinds[1] + ": leave out one of them");
   if (!search.sampling && search.n_best > search.beam) {
     throw InputError("n_best " + std::to_string(search.n_best) + " is more than the beam of " +
                      std::to_string(search.beam) + ": raise beam, or lower n_best");
-  }
-  if (options.patience && search.early_stopping != EarlyStopping::kTrue) {
-    throw InputError("patience needs early_stopping true: patience only applies with it");
   }
   const std::int64_t rows = std::max({search.beam, search.alternatives, search.n_best});
   if (rows <= limits.batch) return;
   const std::string name = search.beam > 1 ? "beam" : search.alternatives > 0 ? "alternatives" : "n_best";
   throw InputError(name + " " + std::to_string(rows) + " is too large: this bundle supports at most " +
-                   std::to_string(limits.batch) + " rows, the maximum for " + name);
+                   std::to_string(limits.batch) + " rows");
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ Options with_settings(Options options, const Generation& generation, const Limit
   if (options.generation != "model") return options;
   if (!generation.unsupported.empty()) {
     throw InputError("generation settings of the model are not supported: " + joined(generation.unsupported) +
-                     ". Leave out generation=\"model\" and set options");
+                     ". Leave out the option generation, and set options");
   }
   fill(options.beam, generation.beam);
   fill(options.length_penalty, generation.length_penalty);
@@ -127,6 +128,10 @@ void check_effect(const Options& options, const Options& filled) {
            "without a beam of 2 or more");
     refuse(is_set(options.renormalize, false), "renormalize", "without a beam of 2 or more");
   }
+  if (!(filled.early_stopping == "true")) {
+    refuse(is_set(options.patience, 1.0), "patience", "without early_stopping true");
+  }
+  refuse(options.full_length && options.max_length, "full_length", "with max_length");
 }
 
 void check_pieces(const Options& options) {
@@ -146,7 +151,7 @@ Search search_of(const Options& options, const Manifest& manifest, const Limits&
   search.alternatives = options.alternatives.value_or(0);
   search.shortlist = options.shortlist;
   search.rules = rules_of(options, manifest.model.target_vocabulary, tokenizer);
-  check(search, options, limits);
+  check(search, limits);
   return search;
 }
 

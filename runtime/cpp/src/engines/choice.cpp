@@ -94,7 +94,7 @@ std::string against_fused(const Manifest& manifest, const Machine& machine) {
   if (manifest.verification) {
     const std::vector<std::string>& engines = manifest.verification->engines;
     if (std::find(engines.begin(), engines.end(), kFused) == engines.end()) {
-      return "the bundle was not verified with the fused engine, as tx-verify BUNDLE does";
+      return "the bundle was not verified with the fused engine: run tx-verify BUNDLE";
     }
   }
   return machine.against_fused(manifest);
@@ -156,7 +156,7 @@ std::variant<Choice, std::string> fitting_engines(const Bundle& bundle, const Ma
 // earlier ones are not used.
 Choice fastest(const Bundle& bundle, const Manifest& manifest, const EngineRequest& request, const Machine& machine) {
   const auto cpu = [&](const std::string& reason) {
-    return on_cpu(manifest, request, "auto is the CPU: " + reason, machine);
+    return on_cpu(manifest, request, "auto chose the CPU: " + reason, machine);
   };
   if (manifest.precision.weights == "int8") return cpu("int8 weights are for it");
   if (manifest.model.feature_size) return cpu(kNoFeatures);

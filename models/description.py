@@ -1,0 +1,92 @@
+"""The JSON files of a checkpoint: its configuration and its tokenizer. Reading them needs no PyTorch."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from txport.models.config import Config
+from txport.runtime.bundle.kinds import check_kind, kind_of
+from txport.runtime.bundle.schema import Generation, added
+from txport.runtime.bundle.strict_json import encode, load
+from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
+from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
+from txport.runtime.errors import CheckpointError, InputError
+
+FORMAT_VERSION = 1
+DESCRIPTION = "tokenizer/description.json"
+PLAIN = Generation()
+WHOLE = "give a whole checkpoint of this version of txport"
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """config.json."""
+
+    format_version: int
+    config: Config
+    generation: Generation = added(PLAIN)
+
+
+@dataclass(frozen=True)
+class DescriptionFile:
+    """tokenizer/description.json: the field `tokenizer` of the manifest of every bundle that is made of this."""
+
+    format_version: int
+    tokenizer: TokenizerDescription
+
+
+def read_config(directory: Path) -> Config:
+    """Only the config of a checkpoint.
+
+    Raises:
+        CheckpointError: it is missing, not JSON, of another format, or has impossible fields; or this is a bundle.
+    """
+    return read_config_file(directory).config
+
+
+def read_config_file(directory: Path) -> ConfigFile:
+    """Return all that config.json holds; errors as of `read_config`."""
+    file = directory / "config.json"
+    if kind_of(directory) != "run":  # which keeps the config of the checkpoint that it began with
+        check_kind(directory, "checkpoint", CheckpointError)
+    try:
+        return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError)
+    except InputError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+
+
+def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
+    """Return the description of a checkpoint's tokenizer.
+
+    Raises:
+        CheckpointError: files are missing, or the description is damaged, newer or not fit for the config.
+    """
+    tokenizer = directory / "tokenizer"
+    if not tokenizer.exists():
+        return ids_only(config.eos_id)
+    if (directory / DESCRIPTION).exists():
+        return _described(directory, config)
+    if (tokenizer / "shared.model").is_file():
+        return plain("tokenizer/shared.model", "tokenizer/shared.model", config.eos_id)
+    if (tokenizer / "source.model").is_file() and (tokenizer / "target.model").is_file():
+        return plain("tokenizer/source.model", "tokenizer/target.model", config.eos_id)
+    raise CheckpointError(f"{tokenizer} holds neither shared.model nor both source.model and target.model")
+
+
+def _described(directory: Path, config: Config) -> TokenizerDescription:
+    file = directory / DESCRIPTION
+    tokenizer = load(DescriptionFile, file, FORMAT_VERSION, WHOLE, CheckpointError).tokenizer
+    files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
+    for fault in tokenizer_faults(tokenizer, files, config.vocabularies):
+        raise CheckpointError(f"{file}: {fault}")
+    return tokenizer
+
+
+def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
+    """Write description.json into `directory`, which becomes the folder `tokenizer` of a checkpoint."""
+    write_json(directory / Path(DESCRIPTION).name, encode(DescriptionFile(FORMAT_VERSION, tokenizer)))
+
+
+def write_json(file: Path, value: object) -> None:
+    """Write a JSON file for people to read."""
+    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
