@@ -96,7 +96,7 @@ def check_rows(engine: Engine, golden: Golden, record: BuildRecord) -> None:
     Raises:
         CheckFailed: rows differ.
     """
-    case = max(golden.cases, key=lambda case: (len(case.target_ids), len(case.source_ids)), default=None)
+    case = max(golden.cases, key=lambda case: (len(case.target_ids), len(case.read)), default=None)
     if case is None:
         return
     every = list(_buckets(engine, record))
@@ -113,7 +113,7 @@ def check_rows(engine: Engine, golden: Golden, record: BuildRecord) -> None:
 
 def _logits(engine: Any, case: Case, rows: int, target: int) -> Float32:
     """float32 `[steps, rows, vocabulary]`: logits of one sentence in all rows, of which every row reads the answer."""
-    sources = np.array([case.source_ids] * rows)
+    sources = np.array([case.read] * rows)
     memory = engine.encode(sources, np.full(rows, sources.shape[1]))
     state = engine.allocate(rows, sources.shape[1], target, logits=True)
     every = range(rows)

@@ -3,8 +3,11 @@
 All work is enqueued on one stream, in order, so the host waits only when it polls.
 """
 
+from typing import Any
+
 import numpy as np
-from txport.runtime.bundle.interface import CROSS_IDS, cross_names, most_top
+import numpy.typing as npt
+from txport.runtime.bundle.interface import CROSS_IDS, cross_names, most_top, source_name
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.buffers import ALIGNMENT, stack, stack_bytes
@@ -12,7 +15,7 @@ from txport.runtime.device.device import Device
 from txport.runtime.device.pool import Encoded, Pool
 from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
-from txport.runtime.engine import FIRST_TARGET, Int64, Sources
+from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vectors
 
 # Steps that the host has not seen: a poll may stall the device, and each step after a sentence's end is wasted.
 POLL = 4
@@ -55,13 +58,11 @@ class DeviceEngine:
         return FIRST_TARGET
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Encoded:
-        """Enqueue the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
-        batch, source = input_ids.shape[:2]
-        width = min(-(-source // _MULTIPLE) * _MULTIPLE, self.limits.source)
+        """Enqueue the encoder on ids or vectors of int64 `[batch]` lengths; see `Engine.encode`."""
+        padded = self._padded(input_ids)
+        batch, width = padded.shape[:2]
         id_type = np.dtype(self._program.id_type)
         float_type = np.dtype(self.manifest.precision.type)
-        ids = np.full((batch, width), self.tokens.pad, id_type)
-        ids[:, :source] = input_ids
         line = width * self.manifest.model.head_dim * float_type.itemsize
         heads = self.manifest.model.heads
         _, cross_bytes = stack_bytes(len(self._cross), batch, heads, line)
@@ -69,22 +70,34 @@ class DeviceEngine:
             copied = stack_bytes(1, batch, 1, width * id_type.itemsize)[1]
         else:
             copied = 0
-        parts = (cross_bytes, batch * width * float_type.itemsize, ids.nbytes, batch * id_type.itemsize, copied)
+        parts = (cross_bytes, batch * width * float_type.itemsize, padded.nbytes, batch * id_type.itemsize, copied)
         sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in parts]
         with self._pool.working():
             memory = self._pool.memory(sum(sizes))
-            cross_at, bias, ids_at, lengths_at, copied_at = (
+            cross_at, bias, source_at, lengths_at, copied_at = (
                 memory.value.address + sum(sizes[:index]) for index in range(5)
             )
             sources = [stack(cross_at, self._cross, batch, heads, line)]
             if copied:
                 sources.append(stack(copied_at, [CROSS_IDS], batch, 1, width * id_type.itemsize))
-            self.device.upload(ids_at, ids)
+            self.device.upload(source_at, padded)
             self.device.upload(lengths_at, np.ascontiguousarray(source_lengths, id_type))
-            inputs = {"input_ids": ids_at, "source_lengths": lengths_at}
+            inputs = {source_name(self.manifest.model): source_at, "source_lengths": lengths_at}
             outputs = {name: address for whole in sources for name, address in whole.tensors().items()}
             self._program.encode({**inputs, **outputs, "cross_bias": bias}, batch, width)
         return Encoded(tuple(sources), bias, width, memory)
+
+    def _padded(self, sources: Sources) -> npt.NDArray[Any]:
+        """Return ids as the program's type, or vectors as float32, at the width of the encoder's input."""
+        batch, source = sources.shape[:2]
+        width = min(-(-source // _MULTIPLE) * _MULTIPLE, self.limits.source)
+        if (size := self.manifest.model.feature_size) is None:
+            padded: npt.NDArray[Any] = np.full((batch, width), self.tokens.pad, self._program.id_type)
+        else:
+            check_vectors(sources, size)
+            padded = np.zeros((batch, width, size), np.float32)
+        padded[:, :source] = sources
+        return padded
 
     def allocate(
         self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1

@@ -41,7 +41,6 @@ ENGINES = ("auto", FUSED, ORT, TRT)
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
 _NO_TABLE = "the bundle has no parameters for the fused engine"
 _NO_COPIES = "the fused engine has no copy mechanism"
-_NO_FEATURES = "engines for a GPU do not read feature vectors yet"
 _NO_FLOAT32 = "lowering ort has no float32 kernels on a GPU"
 _NO_ENGINES = "the bundle has no TensorRT engines"
 _log = logging.getLogger("txport")
@@ -105,8 +104,6 @@ def choose(
         MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT; for "fused" there is no library.
     """
     _check_words(device, engine, lowering)
-    if manifest.model.feature_size is not None and (device == "cuda" or engine == TRT):
-        raise InputError(f"{_NO_FEATURES}: use the device cpu")
     if engine == FUSED:
         return _forced(manifest, device, lowering)
     if engine == TRT:
@@ -196,8 +193,6 @@ def _fastest(
 
     if manifest.precision.weights == "int8":
         return on_cpu("int8 weights are for it")
-    if manifest.model.feature_size is not None:
-        return on_cpu(_NO_FEATURES)
     if isinstance(gpu := find_gpu(), str):
         return on_cpu(gpu)
     found = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)
@@ -357,7 +352,9 @@ def _tried(engine: "DeviceEngine") -> "DeviceEngine":
 
     The step's buffers are of the size that a first sentence needs.
     """
-    engine.encode(np.array([[engine.tokens.eos]]), np.array([1]))
+    size = engine.manifest.model.feature_size
+    source = np.array([[engine.tokens.eos]]) if size is None else np.zeros((1, 1, size), np.float32)
+    engine.encode(source, np.array([1]))
     engine.allocate(1, 1, engine.first_target(1))
     engine.synchronize()
     return engine

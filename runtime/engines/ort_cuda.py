@@ -104,7 +104,7 @@ class OrtProgram:
         shape = {"batch": batch, "source": width}
         enqueue = partial(_run_once, self._encoder, self._encoder_graph, addresses, shape, self._where)
         if self.captures:
-            self._encoder_runs.launch((addresses["input_ids"], batch, width), enqueue)
+            self._encoder_runs.launch((addresses[self._encoder_graph.inputs[0].name], batch, width), enqueue)
         else:
             enqueue()
 

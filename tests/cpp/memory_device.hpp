@@ -273,6 +273,18 @@ inline float told(std::int64_t id, std::int64_t head, std::int64_t item) {
   return static_cast<float>(id + 100 * head + 1000 * item);
 }
 
+// The id that an encoder reads: itself, or a vector each of whose numbers is this id.
+inline std::int64_t source_id(const View& view, std::int64_t index) {
+  const auto features = view.tensors.find(kFeatures);
+  if (features == view.tensors.end()) return view.id(kInputIds, index);
+  const std::int64_t size = features->second.shape[2];
+  const float first = view.number(kFeatures, index * size);
+  for (std::int64_t i = 1; i < size; ++i) {
+    require(view.number(kFeatures, index * size + i) == first, "numbers of a vector that disagree");
+  }
+  return static_cast<std::int64_t>(first);
+}
+
 inline void run_encoder(const View& view) {
   for (const auto& [name, tensor] : view.tensors) {
     if (name.rfind("cross_", 0) != 0) continue;
@@ -283,7 +295,7 @@ inline void run_encoder(const View& view) {
       for (std::int64_t head = 0; head < heads; ++head) {
         for (std::int64_t token = 0; token < view.sizes.source; ++token) {
           const bool real = token < view.id("source_lengths", row);
-          const std::int64_t id = view.id("input_ids", row * view.sizes.source + token);
+          const std::int64_t id = source_id(view, row * view.sizes.source + token);
           for (std::int64_t item = 0; item < width; ++item) {
             const std::int64_t index = ((row * heads + head) * view.sizes.source + token) * width + item;
             view.tell(name, index, bias ? (real ? 0.0F : kMasked) : told(id, head, item));
@@ -436,13 +448,35 @@ inline void run_beams(const View& view, float eos_weight) {
   }
 }
 
+// Numbers of a vector of a model that reads vectors.
+inline constexpr std::int64_t kFeatureSize = 3;
+
+// The same requests to a model that reads vectors, whose numbers are the ids.
+inline std::vector<Request> reading_vectors(std::vector<Request> requests) {
+  for (Request& request : requests) {
+    FloatMatrix vectors{request.source_ids.size(), static_cast<std::size_t>(kFeatureSize), {}};
+    for (const std::int64_t id : request.source_ids) {
+      vectors.values.insert(vectors.values.end(), vectors.columns, static_cast<float>(id));
+    }
+    request.vectors = std::make_shared<const FloatMatrix>(std::move(vectors));
+    request.source_ids.clear();
+  }
+  return requests;
+}
+
 // An optional output that the runtime does not know: nothing may be bound to it.
 inline constexpr const char* kUnknownOutput = "attention";
 
 // The toy bundle's graphs with the small vocabulary of the model in memory, and an output more.
-inline Manifest small_manifest(bool copies = false) {
+inline Manifest small_manifest(bool copies = false, bool features = false) {
   Manifest manifest = Manifest::load(kToyBundle);
   manifest.model.copies = copies;
+  if (features) {
+    manifest.model.feature_size = kFeatureSize;
+    for (Graph& graph : manifest.graphs) {
+      if (graph.role == kEncoder) graph.inputs = interface_of(kEncoder, manifest.model, "float32").inputs;
+    }
+  }
   manifest.tokens = kTokens;
   manifest.model.target_vocabulary = kVocabulary;
   const Interface beams = interface_of(kBeams, manifest.model, "float32");

@@ -11,6 +11,7 @@
 
 inline const std::filesystem::path kTests = std::filesystem::path(TXPORT_REPOSITORY) / "tests";
 inline const std::filesystem::path kToyBundle = kTests / "data" / "toy_bundle";
+inline const std::filesystem::path kFeatureBundle = kTests / "data" / "feature_bundle";
 
 inline std::string contents(const std::filesystem::path& path) {
   return txport::core::read_file(path, std::size_t{1} << 30);

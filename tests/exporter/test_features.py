@@ -16,7 +16,6 @@ from txport.exporter.sample import choose_sample
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.engines.choice import choose
 from txport.runtime.errors import InputError
 from txport.runtime.features import write_features
 from txport.runtime.golden import check_translator, load_golden
@@ -106,11 +105,6 @@ def test_a_model_that_reads_states_has_no_graph_for_its_encoder(bundle: Path) ->
     assert not any(each.name.startswith(("source", "encoder")) for each in manifest.parameters.tensors) or (
         manifest.model.encoder_layers > 0
     )
-
-
-def test_engines_for_a_gpu_refuse_vectors(bundle: Path) -> None:
-    with pytest.raises(InputError, match="engines for a GPU do not read feature vectors yet: use the device cpu"):
-        choose(Manifest.load(bundle), "cuda")
 
 
 @pytest.mark.parametrize("kind", ["post", "pre", "states"])

@@ -218,7 +218,7 @@ class HashProgram:
         views = {n: self._view(a, tensors[n], {"batch": batch, "source": width}) for n, a in addresses.items()}
 
         def work() -> None:
-            ids, lengths = views["input_ids"], views["source_lengths"]
+            ids, lengths = _ids_of(views), views["source_lengths"]
             assert (ids >= 0).all() and (lengths >= 1).all() and (lengths <= width).all()
             for name, view in views.items():
                 if name.startswith(("cross_key", "cross_value", "cross_ids")):
@@ -322,6 +322,15 @@ class HashProgram:
         kind = np.dtype(self.id_type if tensor.dtype == "int64" else tensor.dtype)
         data = self.device.view(address, int(np.prod(sizes)) * kind.itemsize)
         return data.view(kind).reshape(sizes)
+
+
+def _ids_of(views: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """What an encoder reads: ids, or vectors each of which holds one id."""
+    if "input_ids" in views:
+        return views["input_ids"]
+    vectors = views["features"]
+    assert vectors.dtype == np.float32 and (vectors == vectors[:, :, :1]).all(), "the numbers of a vector disagree"
+    return vectors[:, :, 0]
 
 
 def _caches(bound: dict[str, Any]) -> list[npt.NDArray[Any]]:

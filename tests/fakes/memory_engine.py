@@ -18,6 +18,7 @@ from txport.runtime.engine import (
     Float32,
     Int64,
     Memory,
+    Sources,
     StepOutput,
     Top,
     of_rows,
@@ -27,6 +28,12 @@ from txport.runtime.engine import (
 TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)
 LIMITS = Limits(4, 12, 100)
 VOCABULARY = 12
+SIZE = 3  # numbers of a vector
+
+
+def vectors_of(ids: Sequence[int]) -> Float32:
+    """float32 `[n, SIZE]`: the vectors that the model reads as these ids."""
+    return np.repeat(np.array([ids], np.float32).T, SIZE, axis=1)
 
 
 def logits_after(source: Sequence[int], fed: Sequence[int], eos_weight: float) -> Float32:
@@ -60,7 +67,9 @@ class MemoryEngine:
         assert 1 <= source <= self.limits.source
         return FIRST_TARGET
 
-    def encode(self, input_ids: Int64, source_lengths: Int64) -> list[tuple[int, ...]]:
+    def encode(self, input_ids: Sources, source_lengths: Int64) -> list[tuple[int, ...]]:
+        if input_ids.ndim == 3:  # vectors: of ids, which `vectors_of` made
+            input_ids = input_ids[:, :, 0].astype(np.int64)
         rows, width = input_ids.shape
         assert input_ids.dtype == source_lengths.dtype == np.int64 and source_lengths.shape == (rows,)
         assert 1 <= rows <= self.limits.batch and 1 <= width <= self.limits.source

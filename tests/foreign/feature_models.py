@@ -12,6 +12,7 @@ from txport.models.config import preset
 from txport.models.transformer import Transformer
 
 SIZE = 10  # numbers of a vector: no multiple of what processors multiply at once
+READS: dict[str, Any] = {"source": "features", "feature_size": SIZE}
 STATES = {"encoder_layers": 0, "feature_size": 24}  # states that are narrower than the model
 KINDS: dict[str, dict[str, Any]] = {
     "post": {"frame_rate": 50.0},
@@ -28,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def feature_model(seed: int = 0, **options: Any) -> Transformer:
     """A model whose every parameter is random, and whose answers are of many tokens."""
     sizes = {"d_model": 32, "heads": 4, "ffn": 48, "target_vocabulary": 40, "max_positions": 24}
-    settings = {"source": "features", "feature_size": SIZE, "tie_projection": False, **sizes, **options}
+    settings = {**READS, "tie_projection": False, **sizes, **options}
     return randomised(Transformer(preset("tiny", **settings)), seed)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from memory_device import BOUND, HashProgram, MemoryDevice
-from memory_engine import TOKENS, MemoryEngine
+from memory_engine import SIZE, TOKENS, MemoryEngine, vectors_of
 from toy import BUNDLE
 from txport.runtime.bundle import interface
 from txport.runtime.bundle.manifest import Manifest
@@ -33,9 +33,17 @@ def any_request() -> "SearchStrategy[Request]":
     return st.builds(Request, source, limit, st.integers(0, 40), prefix)
 
 
-def manifest_of(precision: str = "float32") -> Manifest:
-    """The toy bundle's manifest with the step of beam search, or that of the same model in another precision."""
+def manifest_of(precision: str = "float32", features: bool = False) -> Manifest:
+    """The toy bundle's manifest with the step of beam search, or that of the same model in another precision.
+
+    With `features` its encoder reads vectors.
+    """
     manifest = Manifest.load(BUNDLE)
+    if features:
+        manifest = dataclasses.replace(manifest, model=dataclasses.replace(manifest.model, feature_size=SIZE))
+        encoder = dataclasses.replace(manifest.encoder, inputs=interface.encoder(manifest.model, "float32").inputs)
+        graphs = (encoder, *(graph for graph in manifest.graphs if graph.role != "encoder"))
+        manifest = dataclasses.replace(manifest, graphs=graphs)
     made = interface.decoder_beams(manifest.model, "float32")
     name, file = "decoder_beams", "onnx/decoder_beams.onnx"
     graph = Graph(name, name, "standard", True, file, {"": 24}, made.inputs, made.outputs, made.aliases)
@@ -46,13 +54,18 @@ def manifest_of(precision: str = "float32") -> Manifest:
     def half(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(
             dataclasses.replace(t, dtype="float16")
-            if t.dtype == "float32" and t.name not in interface.TOP_OUTPUTS
+            if t.dtype == "float32" and t.name not in (*interface.TOP_OUTPUTS, interface.FEATURES)
             else t
             for t in tensors
         )
 
     graphs = tuple(dataclasses.replace(g, inputs=half(g.inputs), outputs=half(g.outputs)) for g in manifest.graphs)
     return dataclasses.replace(manifest, graphs=graphs, precision=Precision("float16", "float16", ()))
+
+
+def reading_vectors(requests: list[Request]) -> list[Request]:
+    """The same requests to a model that reads vectors."""
+    return [dataclasses.replace(request, source_ids=vectors_of(request.source_ids)) for request in requests]
 
 
 def step_of(manifest: Manifest) -> Graph:
@@ -65,8 +78,9 @@ def engine_on(
     batches: tuple[int, ...] = (1, 4),
     targets: tuple[int, ...] = (32, 100),
     precision: str = "float32",
+    features: bool = False,
 ) -> tuple[DeviceEngine, HashProgram]:
-    manifest = manifest_of(precision)
+    manifest = manifest_of(precision, features)
     program = HashProgram(device, manifest, step_of(manifest), batches, targets)
     return DeviceEngine(device, manifest, program, poll), program
 

@@ -25,7 +25,7 @@ def over(device: Device, bundle: Path, lowering: Lowering | None = None, poll: i
 
 def golden_requests(bundle: Path) -> list[Request]:
     """Its golden cases, three times."""
-    return [Request(case.source_ids) for case in load_golden(bundle).cases] * 3
+    return [Request(case.read) for case in load_golden(bundle).cases] * 3
 
 
 def check_like_host(device: Device, bundle: Path, lowering: Lowering) -> DeviceEngine:

@@ -61,10 +61,15 @@ def record_in(
 
 
 def open_program(
-    directory: Path, device: MemoryDevice | None = None, shared: bool = True, one_file: bool = True, **changes: Any
+    directory: Path,
+    device: MemoryDevice | None = None,
+    shared: bool = True,
+    one_file: bool = True,
+    features: bool = False,
+    **changes: Any,
 ) -> tuple[TrtProgram, MemoryTensorRt]:
     """A program over engines in `directory`, and the library that runs them."""
-    manifest = manifest_of()
+    manifest = manifest_of(features=features)
     record = record_in(directory, one_file, **changes)
     device = MemoryDevice() if device is None else device
     model = HashProgram(device, manifest, step_of(manifest), BATCHES, TARGETS)

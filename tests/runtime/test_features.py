@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from memory_device import MemoryDevice
+from ort_over_device import over
+from txport.runtime import open_bundle
+from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.native import missing
 from txport.runtime.errors import InputError
 from txport.runtime.golden import check_translator, load_golden
@@ -24,11 +28,19 @@ def vectors(*lengths: int, seed: int = 0) -> list[npt.NDArray[np.float32]]:
     return [random.standard_normal((length, SIZE), np.float32) for length in lengths]
 
 
-@pytest.fixture(scope="module", params=["ort", "fused"])
+def on_a_device(*_arguments: object, **_options: object) -> DeviceEngine:
+    """ONNX Runtime with the state on a device, as on a GPU."""
+    return over(MemoryDevice(lazy=False), BUNDLE)
+
+
+@pytest.fixture(scope="module", params=["ort", "fused", "device"])
 def translator(request: pytest.FixtureRequest) -> Translator:
     if request.param == "fused" and (reason := missing()) is not None:
         pytest.skip(f"needs the fused engine: {reason}")
-    return Translator(BUNDLE, "cpu", request.param, threads=1)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "device":
+            patch.setattr(open_bundle, "open_engine", on_a_device)
+        return Translator(BUNDLE, "cpu", "auto" if request.param == "device" else request.param, threads=1)
 
 
 def test_golden_cases_are_pytorchs_answers(translator: Translator) -> None:

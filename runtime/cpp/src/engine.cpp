@@ -23,7 +23,7 @@ Number nan_to_lowest(Number logit) {
 
 std::shared_ptr<const Memory> Engine::encode_features(const std::vector<float>& /*features*/,
                                                       const Ids& /*source_lengths*/) const {
-  throw EngineError(name() + " does not read feature vectors yet: use the device cpu");
+  throw EngineError(name() + " does not read feature vectors");
 }
 
 double log_sum_exp(const std::vector<float>& logits) {

@@ -23,12 +23,13 @@ struct Made {
   std::unique_ptr<Engine> engine = nullptr;
 };
 
-Made made_on(const std::string& id_type, bool captured, bool in_order = true, float eos_weight = 0.5F) {
+Made made_on(const std::string& id_type, bool captured, bool in_order = true, float eos_weight = 0.5F,
+             bool features = false) {
   Made made;
   made.device = std::make_shared<MemoryDevice>(*made.heap);
   auto program = std::make_unique<MemoryProgram>(*made.device, eos_weight, captured, in_order);
   made.program = program.get();
-  made.engine = make_device_engine(small_manifest(),
+  made.engine = make_device_engine(small_manifest(false, features),
                                    {"memory", kLimits, id_type, "scatter", made.device, std::move(program), nullptr});
   return made;
 }
@@ -106,6 +107,8 @@ TEST_CASE("beams of any batch on a device are those of each sentence alone") {
     const std::vector<Request> asked = requests_of(draw, kVocabulary - 1, kTokens.eos);
     const std::vector<Result> expected = decode_all(MemoryEngine(kLimits, 1, 0.5F), asked, {});
     for (const std::int64_t rows : {1, 2, 8}) check_same(decode_all(*made.engine, asked, {rows}), expected);
+    const Made reader = made_on("int64", true, true, 0.5F, true);
+    check_same(decode_all(*reader.engine, reading_vectors(asked), {3}), expected);
   }
 }
 

@@ -27,12 +27,13 @@ struct Made {
 };
 
 Made device_engine(float eos_weight, const std::string& id_type, bool captured, const std::string& lowering = "scatter",
-                   std::size_t capacity = std::size_t{1} << 40, bool in_order = true, bool copies = false) {
+                   std::size_t capacity = std::size_t{1} << 40, bool in_order = true, bool copies = false,
+                   bool features = false) {
   Made made{std::make_unique<Heap>(capacity)};
   const auto device = std::make_shared<MemoryDevice>(*made.heap);
   auto program = std::make_unique<MemoryProgram>(*device, eos_weight, captured, in_order);
   made.program = program.get();
-  made.engine = make_device_engine(small_manifest(copies),
+  made.engine = make_device_engine(small_manifest(copies, features),
                                    {"memory", kLimits, id_type, lowering, device, std::move(program), nullptr});
   return made;
 }
@@ -64,6 +65,23 @@ TEST_CASE("rows keep the ids of their source where the model copies") {
     const Made made = device_engine(0.5F, id_type, true, "scatter", std::size_t{1} << 40, true, true);
     for (std::uint32_t seed = 0; seed < 3; ++seed) check_same(*made.engine, 0.5F, 12, seed, seed == 2);
     check_moved_rows(*made.engine, 3, 4, kVocabulary - 1);
+  }
+}
+
+TEST_CASE("vectors on a device are read as the ids that they hold") {
+  for (const char* id_type : {"int32", "int64"}) {
+    for (const bool in_order : {true, false}) {
+      const Made made = device_engine(0.5F, id_type, true, "scatter", std::size_t{1} << 40, in_order, false, true);
+      for (std::uint32_t seed = 0; seed < 3; ++seed) {
+        const std::vector<Request> asked = requests(12, seed);
+        for (const std::int64_t rows : {1, 3, 8}) {
+          const auto expected = decode_all(MemoryEngine(kLimits, 1, 0.5F), asked, {rows});
+          const auto found = decode_all(*made.engine, reading_vectors(asked), {rows});
+          REQUIRE(found.size() == expected.size());
+          for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].ids() == expected[i].ids());
+        }
+      }
+    }
   }
 }
 
@@ -256,6 +274,42 @@ TEST_CASE("ONNX Runtime over a device's buffers answers as over its own") {
     }
     CHECK(heap.blocks() == 0);
   }
+}
+
+TEST_CASE("ONNX Runtime on a device answers vectors as on the host") {
+  const Manifest manifest = Manifest::load(kFeatureBundle);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<Request> asked(20);
+  for (Request& request : asked) {
+    FloatMatrix vectors{1 + random() % 20, static_cast<std::size_t>(*manifest.model.feature_size), {}};
+    for (std::size_t i = 0; i < vectors.rows * vectors.columns; ++i) vectors.values.push_back(normal(random));
+    request.vectors = std::make_shared<const FloatMatrix>(std::move(vectors));
+  }
+  for (const std::string lowering : {"ort", "scatter"}) {
+    Choice choice = choose(kFeatureBundle, manifest, {"cpu", "auto", lowering});
+    const auto plain = open_engine(kFeatureBundle, manifest, choice, {1}, nullptr);
+    Heap heap;
+    const auto device = std::make_shared<MemoryDevice>(heap, false);
+    const auto engine = open_ort_on(device, kFeatureBundle, manifest, choice, nullptr);
+    for (const std::int64_t beam : {1, 3}) {
+      for (Request& request : asked) request.search.beam = beam;
+      const auto expected = decode_all(*plain, asked, {6});
+      const auto found = decode_all(*engine, asked, {6});
+      for (std::size_t i = 0; i < asked.size(); ++i) CHECK(found[i].ids() == expected[i].ids());
+    }
+  }
+}
+
+TEST_CASE("a GPU is chosen for vectors as for ids") {
+  const Manifest manifest = Manifest::load(kFeatureBundle);
+  Machine machine;
+  machine.gpu = [] { return Gpu{"NVIDIA H200", "9.0"}; };
+  machine.cuda_provider = [] { return true; };
+  const Choice automatic = choose(kFeatureBundle, manifest, {}, machine);
+  CHECK(automatic.device == "cuda");
+  CHECK(automatic.lowerings == std::vector<std::string>{"scatter"});
+  CHECK(choose(kFeatureBundle, manifest, {"cuda", "auto", ""}).device == "cuda");
 }
 
 TEST_CASE("devices that are not here" * doctest::skip(std::holds_alternative<Gpu>(find_gpu())) *

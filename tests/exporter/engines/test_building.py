@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import pytest
+from feature_models import KINDS, READS
 from numpy_runner import OPTIONS, attention_graphs_of, graphs_of, random_model
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.engines import builder as builder_module
@@ -19,7 +20,7 @@ from txport.exporter.engines.builder import BuildOptions, add_profile
 from txport.exporter.engines.decoder_step import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
 from txport.exporter.engines.parsing import NetworkChanges, make_network, parse_graph
-from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, step_profiles
+from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, shapes, step_profiles
 from txport.exporter.engines.static_sizes import with_size
 from txport.exporter.graphs.decoder import write_beams
 from txport.exporter.graphs.float16 import ending, to_float16
@@ -38,11 +39,13 @@ from tensorrt_graphs import CAPABILITY, LOWERINGS, TOY, rtx_builder, write_bundl
 
 BUCKETS = Buckets((1, 4), (16, 32))
 PRECISIONS = ("float32", "float16")
-GRID = [(option, precision) for option in OPTIONS for precision in PRECISIONS]
+VECTORS = {kind: {**READS, **option} for kind, option in KINDS.items()}
+MODELS = {**OPTIONS, **{f"{kind}_of_vectors": option for kind, option in VECTORS.items()}}
+GRID = [(option, precision) for option in MODELS for precision in PRECISIONS]
 # A build takes seconds: each kind of norm, positions, heads and copying in one precision, all in `make test-all`.
 BUILT = [
-    *((option, "float32") for option in ("post", "umt5", "odd_heads", "batch")),
-    *((option, "float16") for option in ("pre", "t5", "rotary", "copies")),
+    *((option, "float32") for option in ("post", "umt5", "odd_heads", "batch", "pre_of_vectors")),
+    *((option, "float16") for option in ("pre", "t5", "rotary", "copies", "states_of_vectors")),
 ]
 WHOLE_GRID = os.environ.get("TXPORT_WHOLE_GRID") == "1"
 
@@ -62,7 +65,7 @@ def parsed(bundle: Path, manifest: Manifest, lowering: str) -> Any:
 
 @pytest.mark.parametrize(("option", "precision"), GRID if WHOLE_GRID else BUILT)
 def test_every_graph_becomes_an_engine_of_its_precision(option: str, precision: str, tmp_path: Path) -> None:
-    manifest = write_bundle(tmp_path, OPTIONS[option], precision)
+    manifest = write_bundle(tmp_path, MODELS[option], precision)
     builder = rtx_builder(tmp_path, manifest, tmp_path / "engines")
     builds = [("standard", encoder_profiles(manifest, BUCKETS), None)]
     builds += [("scatter", step_profiles(manifest, BUCKETS.batches, BUCKETS.targets), None)]
@@ -74,11 +77,29 @@ def test_every_graph_becomes_an_engine_of_its_precision(option: str, precision: 
     assert set(builder.layers) == {precision}, "strongly typed: nothing computes in another type"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoders_read_vectors_in_float32_of_any_number(kind: str, tmp_path: Path) -> None:
+    """Without encoder layers only the keys and values of cross-attention are products."""
+    manifest = write_bundle(tmp_path, VECTORS[kind], "float16")
+    network, *_alive = parsed(tmp_path, manifest, "standard")
+    inputs = {tensor.name: tensor for tensor in map(network.get_input, range(network.num_inputs))}
+    size = VECTORS[kind]["feature_size"]
+    assert tuple(inputs["features"].shape) == (-1, -1, size)
+    assert find_tensorrt("tensorrt_rtx").type_name(inputs["features"].dtype) == "float32"
+    (tensor,) = [tensor for tensor in manifest.encoder.inputs if tensor.name == "features"]
+    profiles = encoder_profiles(manifest, BUCKETS)
+    assert [shapes(tensor, each)[2] for each in profiles] == [[batch, 16, size] for batch in BUCKETS.batches]
+    sizes = manifest.model
+    products = [layer for layer in layers_of(network) if kind_of(layer) == "MATRIX_MULTIPLY"]
+    of_encoder = 1 + 6 * sizes.encoder_layers if sizes.encoder_layers else 0
+    assert len(products) == of_encoder + sizes.decoder_layers
+
+
 @pytest.mark.parametrize(("option", "precision"), GRID)
 def test_every_graph_becomes_its_layers(option: str, precision: str, tmp_path: Path) -> None:
     """What TensorRT parses; types and bindings are checked as before a build."""
-    manifest = write_bundle(tmp_path, OPTIONS[option], precision)
-    config = random_model(**OPTIONS[option]).config
+    manifest = write_bundle(tmp_path, MODELS[option], precision)
+    config = random_model(**MODELS[option]).config
     for lowering in ("standard", "scatter", "tensorscatter"):
         model = onnx.load(tmp_path / graph_of(manifest, lowering).file, load_external_data=False)
         assert not [node for node in model.graph.node if node.op_type == "Shape" and node.attribute], "8.6 reads none"
@@ -232,10 +253,10 @@ def test_caches_are_written_by_select(plain: tuple[Path, Manifest], tmp_path: Pa
     assert read >= {name for name in before if name.startswith("next_self_")}, "attention reads what was written"
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", MODELS)
 def test_every_kind_of_step_has_its_caches_written_by_select(option: str, tmp_path: Path) -> None:
     """And nothing else: a copying model scatters its mixture as well."""
-    manifest = write_bundle(tmp_path, OPTIONS[option], "float32")
+    manifest = write_bundle(tmp_path, MODELS[option], "float32")
     network, *_alive = parsed(tmp_path, manifest, "scatter")
     caches = 2 * manifest.model.decoder_layers
     assert write_caches_by_select(find_tensorrt("tensorrt_rtx"), network) == caches
@@ -244,10 +265,10 @@ def test_every_kind_of_step_has_its_caches_written_by_select(option: str, tmp_pa
     assert [made[name] for name in outputs if name.startswith("next_self_")] == ["SELECT"] * caches
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", MODELS)
 def test_no_weakly_typed_network_broadcasts_over_heads(option: str, tmp_path: Path) -> None:
     """What 8.6 needs is written into the network of another version, which checks types and shapes alike."""
-    manifest = write_bundle(tmp_path, OPTIONS[option], "float32")
+    manifest = write_bundle(tmp_path, MODELS[option], "float32")
     tensorrt = find_tensorrt("tensorrt_rtx")
     eight: Any = SimpleNamespace(strongly_typed=False)
     for lowering in ("standard", "scatter"):
@@ -258,7 +279,8 @@ def test_no_weakly_typed_network_broadcasts_over_heads(option: str, tmp_path: Pa
         network, _parser = make_network(tensorrt, builder, tmp_path / graph.file, changes)
         sizes = manifest.model
         heads = sizes.heads if lowering == "scatter" else sizes.encoder_heads or sizes.heads
-        assert one_head_meets_all(plain, heads), "else this shows nothing"
+        layers = sizes.decoder_layers if lowering == "scatter" else sizes.encoder_layers
+        assert bool(one_head_meets_all(plain, heads)) == (layers > 0), "else this shows nothing"
         assert not one_head_meets_all(network, heads)
         check_network(tensorrt, network, graph, "float32", set())
         shapes = [{t.name: tuple(t.shape) for t in map(n.get_output, range(n.num_outputs))} for n in (plain, network)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_engines import expected, sources
+from memory_engine import vectors_of
 from tensorrt_programs import open_program, trt_engine
 from txport.exporter.engines import check
 from txport.exporter.engines.check import check_buckets, check_rows, try_engines
@@ -44,6 +45,15 @@ def test_cases_are_answered_in_every_bucket_and_in_rows_that_refill(tmp_path: Pa
     assert {1, 4} <= set(library.model.launched)
     check_buckets(engine, Golden(1, tuple(golden())), [], library.record)
     check_buckets(engine, Golden(1, ()), [], library.record)
+
+
+def test_cases_of_vectors_are_answered_too(tmp_path: Path) -> None:
+    engine, library = engine_in(tmp_path, features=True)
+    cases = [Case.of("", vectors_of(case.source_ids), case.target_ids) for case in golden()]
+    check_buckets(engine, Golden(1, tuple(cases)), [], library.record)
+    check_rows(engine, Golden(1, tuple(cases)), library.record)
+    with pytest.raises(CheckFailed, match=r"golden.json: case \d in a batch of"):
+        check_buckets(engine, Golden(1, tuple(cases[1:2] + cases[:1])), [8, 9], library.record)
 
 
 def test_an_engine_that_is_wrong_once_a_row_is_refilled_is_refused(tmp_path: Path) -> None:

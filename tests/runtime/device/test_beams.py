@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from device_engines import engine_on, manifest_of
+from device_engines import engine_on, manifest_of, reading_vectors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_device import HashProgram, MemoryDevice
@@ -60,17 +60,21 @@ def requests_of(data: st.DataObject, search: Search, words: int, ends: int) -> l
     return data.draw(st.lists(request, min_size=1, max_size=7))
 
 
-def hash_engine(device: MemoryDevice, rows: int = 12) -> tuple[DeviceEngine, HashProgram]:
-    return engine_on(device, batches=(1, 3, rows), targets=(32, 100))
+def hash_engine(device: MemoryDevice, rows: int = 12, features: bool = False) -> tuple[DeviceEngine, HashProgram]:
+    return engine_on(device, batches=(1, 3, rows), targets=(32, 100), features=features)
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.data(), SEARCHES, st.booleans())
-def test_any_batch_gives_what_each_sentence_gives_alone(data: st.DataObject, search: Search, lazy: bool) -> None:
+@given(st.data(), SEARCHES, st.booleans(), st.booleans())
+def test_any_batch_gives_what_each_sentence_gives_alone(
+    data: st.DataObject, search: Search, lazy: bool, features: bool
+) -> None:
     """By a model that sees each token of each hypothesis, read back from the caches."""
-    engine, _ = hash_engine(MemoryDevice(lazy))
+    engine, _ = hash_engine(MemoryDevice(lazy), features=features)
     requests = requests_of(data, search, 11, TOKENS.eos)
     expected = decode_all(MemoryEngine(Limits(12, 40, 100)), requests)
+    if features:
+        requests = reading_vectors(requests)
     for rows in (None, 1, 2, 3):
         assert_same(decode_all(engine, requests, rows=rows), expected)
 

@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from device_engines import any_request, check_threads, engine_on, expected, ids_of, manifest_of, sources
+from device_engines import (
+    any_request,
+    check_threads,
+    engine_on,
+    expected,
+    ids_of,
+    manifest_of,
+    reading_vectors,
+    sources,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
@@ -29,6 +38,7 @@ BUFFERS = ("caches", "cross", "bias", "masked", "cache_positions", "state", "log
     st.sampled_from([(1, 4), (3,), (1, 2, 4)]),
     st.sampled_from([(32, 100), (100,), (16, 48, 100)]),
     st.sampled_from(["float32", "float16"]),
+    st.booleans(),
 )
 def test_any_batch_gives_what_each_sentence_gives_alone(
     requests: list[Request],
@@ -37,11 +47,14 @@ def test_any_batch_gives_what_each_sentence_gives_alone(
     batches: tuple[int, ...],
     targets: tuple[int, ...],
     precision: str,
+    features: bool,
 ) -> None:
-    engine, _ = engine_on(MemoryDevice(lazy), poll, batches, targets, precision)
+    engine, _ = engine_on(MemoryDevice(lazy), poll, batches, targets, precision, features)
     if precision == "float16":  # the second best of rounded logits may be another one than that of exact ones
         requests = [dataclasses.replace(request, min_length=0) for request in requests]
     wanted = expected(requests)
+    if features:
+        requests = reading_vectors(requests)
     assert ids_of(engine, requests) == wanted
     assert ids_of(engine, requests) == wanted, "buffers that are used again hold nothing of before"
     for request, ids in zip(requests[:3], wanted, strict=False):

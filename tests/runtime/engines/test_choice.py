@@ -14,6 +14,7 @@ from txport.runtime.engines.choice import choose, open_engine
 from txport.runtime.errors import MissingLibrary, TxportError
 
 MODULE = "txport.runtime.engines.choice"
+VECTORS = DATA / "feature_bundle"
 CASES = json.loads((DATA / "engines" / "choices.json").read_bytes())["devices"]
 NO_PARAMETERS = Parameters(Architecture("post", "relu", 1.0, 1e-5), ())
 no_gpu = pytest.mark.skipif(not isinstance(find_gpu(), str), reason="needs a machine without an NVIDIA GPU")
@@ -30,6 +31,15 @@ def test_without_a_gpu_auto_is_the_cpu_and_the_rest_says_why() -> None:
         choose(manifest, engine="trt", bundle=BUNDLE)
     with pytest.raises(MissingLibrary, match="CUDA"):
         open_engine(BUNDLE, manifest, choose(manifest, "cuda", bundle=BUNDLE))
+
+
+def test_a_gpu_is_chosen_for_vectors_as_for_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = Manifest.load(VECTORS)
+    assert choose(manifest, "cuda", bundle=VECTORS).lowerings == ("scatter",)
+    monkeypatch.setattr(MODULE + ".find_gpu", lambda: Gpu("NVIDIA H200", "9.0", 132, "13.0"))
+    monkeypatch.setattr(MODULE + ".cuda_provider", lambda: Path("a file"))
+    choice = choose(manifest, bundle=VECTORS)
+    assert (choice.engine, choice.device) == ("ort", "cuda")
 
 
 @no_gpu

@@ -21,11 +21,14 @@ from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines import cuda_libraries, ort_session
 from txport.runtime.engines.choice import _tried
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries
+from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
 from txport.runtime.engines.ort_session import refuse_unaligned
 from txport.runtime.errors import BundleError, EngineError, MissingLibrary, ResourceError
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
+
+VECTORS = Path(__file__).parents[2] / "data" / "feature_bundle"
 
 
 def test_the_toy_answers_what_arithmetic_says() -> None:
@@ -35,6 +38,11 @@ def test_the_toy_answers_what_arithmetic_says() -> None:
     requests = [Request([*word, 3], min_length=i % 3, prefix=word[: i % 2]) for i, word in enumerate(words)]
     for request, result in zip(requests, decode_all(engine, requests), strict=True):
         assert result.ids == answer(request.source_ids, minimum=request.min_length, prefix=request.prefix)[0]
+
+
+@pytest.mark.parametrize("lowering", ["ort", "scatter"])
+def test_a_bundle_of_vectors_gives_the_ids_of_the_host_engine(lowering: Lowering) -> None:
+    check_like_host(MemoryDevice(lazy=False), VECTORS, lowering)
 
 
 @pytest.mark.parametrize("lowering", ["ort", "scatter", "tensorscatter"])
@@ -54,9 +62,9 @@ class CapturingDevice(MemoryDevice):
         return lambda: enqueue()
 
 
-def capturing(device: CapturingDevice) -> tuple[OrtProgram, DeviceEngine]:
-    manifest = Manifest.load(BUNDLE)
-    program = OrtProgram(BUNDLE, manifest, manifest.lowerings, device, where="cpu")
+def capturing(device: CapturingDevice, bundle: Path = BUNDLE) -> tuple[OrtProgram, DeviceEngine]:
+    manifest = Manifest.load(bundle)
+    program = OrtProgram(bundle, manifest, manifest.lowerings, device, where="cpu")
     program.captures = program.captured = True
     return program, DeviceEngine(device, manifest, program)
 
@@ -99,6 +107,17 @@ def test_runs_of_the_encoder_that_come_often_are_captured() -> None:
     held = [engine.encode(word, lengths) for word in words]  # at once: none in the memory of another
     assert device.captures == captures[-1]
     assert len({each.memory.value for each in held}) == len(held)
+
+
+def test_captured_runs_of_the_encoder_read_the_vectors_that_are_there() -> None:
+    device = CapturingDevice(lazy=False)
+    program, engine = capturing(device, VECTORS)
+    host = OrtEngine(VECTORS, Manifest.load(VECTORS), ["ort"])
+    captures = []
+    for array in np.random.default_rng(0).standard_normal((6, 9, 6), np.float32):
+        assert decode_all(engine, [Request(array)]) == decode_all(host, [Request(array)])
+        captures.append(device.captures)
+    assert program.captured and captures[2:] == [captures[1] + 1] * 4
 
 
 def test_an_engine_that_is_dropped_goes_at_once() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from device_engines import any_request, expected, ids_of, sources
+from device_engines import any_request, expected, ids_of, reading_vectors, sources
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_device import BOUND, MemoryDevice
@@ -38,15 +38,19 @@ from txport.runtime.search.settings import Search
     st.booleans(),
     st.booleans(),
     st.sampled_from(["8.6.0", "10.3.0"]),
+    st.booleans(),
 )
 def test_any_batch_gives_what_each_sentence_gives_alone(
-    tmp_path: Path, requests: list[Request], lazy: bool, one_file: bool, twice: bool, version: str
+    tmp_path: Path, requests: list[Request], lazy: bool, one_file: bool, twice: bool, version: str, features: bool
 ) -> None:
     """Also where the library computes twice, the second time from what it has written over its inputs."""
-    program, library = open_program(tmp_path, MemoryDevice(lazy), one_file=one_file, version=version)
+    device = MemoryDevice(lazy)
+    program, library = open_program(tmp_path, device, one_file=one_file, features=features, version=version)
     library.twice = twice
     engine = trt_engine(program, library)
     wanted = expected(requests)
+    if features:
+        requests = reading_vectors(requests)
     assert ids_of(engine, requests) == wanted
     assert ids_of(engine, requests) == wanted
     for request, ids in zip(requests[:2], wanted, strict=False):

@@ -25,6 +25,8 @@ class DeviceEngine : public Engine {
         tokens_(manifest.tokens),
         vocabulary_(manifest.model.target_vocabulary),
         encoder_(manifest.encoder()),
+        source_name_(manifest.model.feature_size ? kFeatures : kInputIds),
+        source_numbers_(manifest.model.feature_size.value_or(1)),
         step_{manifest.step(parts_.lowering), parts_.id_type, *parts_.program},
         pool_(step_, *parts_.device, latch_, tokens_.pad,
               [this](const DeviceBuffers& buffers) { return warm_up(buffers); }) {}
@@ -36,30 +38,44 @@ class DeviceEngine : public Engine {
   std::int64_t poll() const override { return kMaxStepsAhead; }
 
   std::shared_ptr<const Memory> encode(const Ids& input_ids, const Ids& source_lengths) const override {
+    return encode_on_device(input_ids, tokens_.pad, source_lengths);
+  }
+
+  std::shared_ptr<const Memory> encode_features(const std::vector<float>& features,
+                                                const Ids& source_lengths) const override {
+    return encode_on_device(features, 0.0F, source_lengths);
+  }
+
+  // Encode ids `[batch, source]`, or vectors `[batch, source, feature_size]`. Buffers are padded with `pad`.
+  template <typename Number>
+  std::shared_ptr<const Memory> encode_on_device(const std::vector<Number>& sources, Number pad,
+                                                 const Ids& source_lengths) const {
     const auto batch = static_cast<std::int64_t>(source_lengths.size());
-    const std::int64_t source = static_cast<std::int64_t>(input_ids.size()) / batch;
+    const std::int64_t source = static_cast<std::int64_t>(sources.size()) / batch / source_numbers_;
     const std::int64_t width =
         std::min((source + kSourceMultiple - 1) / kSourceMultiple * kSourceMultiple, parts_.limits.source);
     const StepSizes sizes{batch, width, 0};
     DeviceTensors tensors = tensors_of(encoder_, parts_.id_type, sizes);
-    std::vector<Stack> sources = source_stacks(tensors);
+    std::vector<Stack> stacks = source_stacks(tensors);
+    const std::array others{kCrossBias, source_name_, "source_lengths"};  // not in stacks
     std::size_t bytes = 0;
-    for (const Stack& stack : sources) bytes += aligned(stack.bytes());
-    for (const char* name : kOtherTensors) bytes += aligned(tensors.at(name).bytes());
+    for (const Stack& stack : stacks) bytes += aligned(stack.bytes());
+    for (const char* name : others) bytes += aligned(tensors.at(name).bytes());
     return latch_.guard([&] {
       Pool::Lease<Block> memory = pool_.memory(bytes);
       std::byte* at = memory->address();
-      for (Stack& stack : sources) {
+      for (Stack& stack : stacks) {
         stack.put(at, tensors);
         at += aligned(stack.bytes());
       }
-      for (const char* name : kOtherTensors) {
+      for (const char* name : others) {
         tensors.at(name).address = at;
         at += aligned(tensors.at(name).bytes());
       }
-      upload_inputs(tensors, input_ids, source_lengths);
+      upload_padded(tensors.at(source_name_), sources, pad);
+      upload(tensors.at("source_lengths"), source_lengths);
       parts_.program->encode(tensors, sizes);
-      return std::make_shared<DeviceMemory>(std::move(memory), std::move(sources), tensors.at(kCrossBias));
+      return std::make_shared<DeviceMemory>(std::move(memory), std::move(stacks), tensors.at(kCrossBias));
     });
   }
 
@@ -81,31 +97,33 @@ class DeviceEngine : public Engine {
   }
 
  private:
-  // Tensors of the encoder that are not in source_stacks().
-  static constexpr std::array kOtherTensors{kCrossBias, "input_ids", "source_lengths"};
-
   const DeviceParts parts_;
   const SpecialTokens tokens_;
   const std::int64_t vocabulary_;
   const Graph encoder_;
+  const char* const source_name_;      // of the ids or vectors that the encoder reads
+  const std::int64_t source_numbers_;  // numbers of a token or vector
   const DeviceGraph step_;
   const Latch latch_;
   const Pool pool_;
   const DeviceSteps steps_{step_, pool_, latch_, tokens_};
   mutable bool warned_ = false;
 
-  // Upload ids `[batch, width]`, padded, and their lengths.
-  void upload_inputs(const DeviceTensors& tensors, const Ids& input_ids, const Ids& source_lengths) const {
-    const DeviceTensor& ids = tensors.at("input_ids");
-    const std::size_t rows = source_lengths.size();
-    const auto width = static_cast<std::size_t>(ids.shape[1]);
-    Ids padded(rows * width, tokens_.pad);
+  // Upload rows of numbers, padded to the rows of the tensor.
+  template <typename Number>
+  void upload_padded(const DeviceTensor& tensor, const std::vector<Number>& sources, Number pad) const {
+    const auto rows = static_cast<std::size_t>(tensor.shape[0]);
+    const std::size_t source = sources.size() / rows;
+    const std::size_t width = tensor.count() / rows;
+    std::vector<Number> padded(rows * width, pad);
     for (std::size_t row = 0; row < rows; ++row) {
-      const std::size_t source = input_ids.size() / rows;
-      std::copy_n(input_ids.data() + row * source, source, padded.data() + row * width);
+      std::copy_n(sources.data() + row * source, source, padded.data() + row * width);
     }
-    upload(ids, padded);
-    upload(tensors.at("source_lengths"), source_lengths);
+    upload(tensor, padded);
+  }
+
+  void upload(const DeviceTensor& tensor, const std::vector<float>& numbers) const {
+    parts_.device->upload(tensor.address, numbers.data(), tensor.bytes());
   }
 
   void upload(const DeviceTensor& tensor, const Ids& ids) const {

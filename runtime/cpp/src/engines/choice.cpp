@@ -30,7 +30,6 @@ constexpr std::array kEngines{"auto", kFused, kOrt, kTrt};
 constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
 constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
 constexpr const char* kNoEngines = "the bundle has no TensorRT engines";
-constexpr const char* kNoFeatures = "engines for a GPU do not read feature vectors yet";
 constexpr const char* kNoFloat32 = "lowering ort has no float32 kernels on a GPU";
 
 // Return the choice of ONNX Runtime, with the lowerings in the order of their speed on this device.
@@ -159,7 +158,6 @@ Choice fastest(const Bundle& bundle, const Manifest& manifest, const EngineReque
     return on_cpu(manifest, request, "auto chose the CPU: " + reason, machine);
   };
   if (manifest.precision.weights == "int8") return cpu("int8 weights are for it");
-  if (manifest.model.feature_size) return cpu(kNoFeatures);
   const auto gpu = machine.gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
   const std::string title = std::get<Gpu>(gpu).title();
@@ -181,8 +179,12 @@ Choice fastest(const Bundle& bundle, const Manifest& manifest, const EngineReque
 
 // Run the encoder and allocate a state once, since a missing library such as cuDNN may only be detected then. The
 // buffers have the size that a first sentence needs.
-void try_out(const Engine& engine) {
-  engine.encode({engine.tokens().eos}, {1});
+void try_out(const Engine& engine, const Manifest& manifest) {
+  if (const auto size = manifest.model.feature_size) {
+    engine.encode_features(std::vector<float>(static_cast<std::size_t>(*size)), {1});
+  } else {
+    engine.encode({engine.tokens().eos}, {1});
+  }
   engine.allocate(1, 1, engine.first_target(1), {});
   engine.synchronize();
 }
@@ -207,7 +209,7 @@ std::unique_ptr<Engine> open_untried(const Bundle& bundle, const Manifest& manif
 std::unique_ptr<Engine> open_chosen(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
   auto engine = open_untried(bundle, manifest, choice, share, warn);
-  if (choice.device == "cuda") try_out(*engine);
+  if (choice.device == "cuda") try_out(*engine, manifest);
   return engine;
 }
 
@@ -232,9 +234,6 @@ bool cuda_provider_is_here() {
 
 Choice choose(const Bundle& bundle, const Manifest& manifest, const EngineRequest& request, const Machine& machine) {
   check_words(request);
-  if (manifest.model.feature_size && (request.device == "cuda" || request.engine == kTrt)) {
-    throw InputError(std::string(kNoFeatures) + ": use the device cpu");
-  }
   if (request.engine == kFused) return requested_fused(manifest, request, machine);
   if (request.engine == kTrt) {
     if (request.device == "cpu") throw InputError("engine trt is for a GPU: leave out the device cpu");
