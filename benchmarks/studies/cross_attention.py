@@ -2,7 +2,7 @@
 
 `python -m txport.benchmarks.studies.cross_attention BUNDLE`, with a float32 or int8 bundle for the fused engine whose
 model has at least 1,500 positions. A step over 16 source tokens is subtracted, so what remains is cross-attention. One
-thread; processor time, the minimum of rounds in turns. Keys and values of int8 bundles have one byte.
+thread; processor time, the minimum of rounds in turns.
 """
 
 import itertools
@@ -69,17 +69,17 @@ def main(bundle: Path) -> None:
     """Print a table of batches and source lengths."""
     manifest = Manifest.load(bundle)
     model = manifest.model
-    numbers = 2 * model.heads * model.head_dim * model.decoder_layers  # of a source token
     if manifest.precision.weights == "int8":
-        width = 1
+        size = 2 * model.head_dim + 12  # of a token in a head: key, value, their scales and the sum of the key
     else:
-        width = 4
+        size = 8 * model.head_dim
+    size *= model.heads * model.decoder_layers
     engine = NativeEngine(bundle, manifest, threads=1)
     rows = []
     for sentences, beams in BATCHES:
         for length in LENGTHS:
             calls = [stepper(engine, each, sentences, beams) for each in (length, SHORT)]
-            long, short, read = milliseconds([*calls, reader(sentences * length * numbers * width)])
+            long, short, read = milliseconds([*calls, reader(sentences * length * size)])
             batch = f"{sentences} x {beams} beams, {length:,}"
             rows.append((batch, f"{long - short:.2f}", f"{read:.2f}", f"{(long - short) / read:.2f}"))
     heads = ("sentences, source tokens", "cross-attention, ms", "reading, ms", "ratio")
