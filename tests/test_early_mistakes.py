@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from txport.training.recipe import read
 
 DATA = Path(__file__).parent / "data"
 HEAVY = ("torch", "lightning", "torchmetrics", "transformers", "onnxruntime", "onnx", "datasets")
@@ -30,6 +31,8 @@ CALLS = {
     "tx-train --recipe tiny -o busy --force": "busy is not replaced",
     "tx-train --recipe tiny -o t.en/out": "t.en/out.run cannot be written (Not a directory)",
     "tx-train --recipe tiny -o out --resume": "holds no run to resume",
+    "tx-train --recipe digits -o begun --resume": "begun.run/recipe.json has another [corpus] than this recipe",
+    "tx-train --recipe tiny -o begun --resume --batch-tokens 800": "has another [training] than this recipe",
     "tx-train --recipe tiny -o out --from nope": "nope does not exist",
     "tx-train --recipe tiny -o out --from empty": "empty/config.json is missing",
     "tx-train --recipe tiny -o out --from bundle": "is a bundle",
@@ -142,6 +145,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     (directory / "r.toml").write_text(
         f'[corpus]\nkind = "parallel"\ntrain = "t"\n{languages}[training]\nmax_steps = 1\n'
     )
+    (directory / "begun.run/state").mkdir(parents=True)
+    (directory / "begun.run/recipe.json").write_text(json.dumps(read("tiny").to_json()))
+    (directory / "begun.run/state/last.ckpt").touch()
     before = sorted(directory.iterdir())
     given = json.dumps([list(CALLS), HEAVY])
     run = subprocess.run(

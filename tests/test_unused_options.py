@@ -11,6 +11,8 @@ from txport.models import entry as models
 from txport.runtime import entry as runtime
 from txport.training import entry as training
 
+CHECKPOINT = Path(__file__).parent / "data" / "checkpoints" / "tiny"
+TRAIN = (training, "tx-train", "--recipe", "tiny", "-o", "new")
 BENCH = (benchmarks, "tx-bench", BUNDLE, "-o", "bench")
 TABLE = (training, "tx-distill", BUNDLE, "--source", "text", "-o", "pairs.tsv")
 CASES = [
@@ -23,6 +25,16 @@ CASES = [
     ((training, "tx-shortlist", BUNDLE, "--no-check"), "--max-loss=3", "with --no-check"),
     ((models, "tx-import", "model", "-o", "new", "--no-tokenizer"), "--vocabulary=.", "with --no-tokenizer"),
     ((models, "tx-import", "model", "-o", "new", "--no-tokenizer"), "--source-language=en", "with --no-tokenizer"),
+    (
+        (training, "tx-train", "--recipe", "tiny", "-o", "new"),
+        "--data=.",
+        "with a corpus of kind builtin, which has no files",
+    ),
+    (
+        (training, "tx-train", "--recipe", "tiny", "-o", "new", "--from", CHECKPOINT),
+        "--vocabulary=99",
+        "with the tokenizer of --from",
+    ),
     (BENCH, "--peer-seconds=3", "without --peers or --peer"),
     (BENCH, "--peer-python=ctranslate2=python", "without --peers or --peer"),
     ((*BENCH, "--peer=pytorch"), "--compute-types=int8", "without --peer ctranslate2"),

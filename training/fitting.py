@@ -18,7 +18,7 @@ from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
 from txport.training.guidance.heads import default_heads
 from txport.training.options import TokenizerOptions, TrainingOptions
-from txport.training.recipe import Recipe, chosen
+from txport.training.recipe import Recipe, chosen, filled
 from txport.training.scheduled_sampling import time_constant
 from txport.training.speed_estimate import Share, SpeedEstimate
 from txport.training.tokenizers import most_pieces
@@ -82,7 +82,7 @@ def fit(
     size = Size.of(pairs)
     given = recipe.training
     estimate = estimate or SpeedEstimate()
-    tokenizer = _filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
+    tokenizer = filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
     speed = _Speed(given, chosen(tokenizer.vocabulary), size, estimate)
     model = _fitted_model(recipe.model, size, speed)
     if given.guided_attention != "none" and not model.get("alignment_heads"):
@@ -111,7 +111,7 @@ def fit(
     rate = 3e-3 * math.sqrt(128 / _config(model).d_model)
     if given.from_checkpoint is not None:
         rate *= FINE_TUNING
-    training = _filled(
+    training = filled(
         given,
         batch_tokens=max(batch, given.max_length),
         learning_rate=float(f"{rate:.2g}"),
@@ -123,27 +123,6 @@ def fit(
     )
     fitted = replace(recipe, tokenizer=tokenizer, model=model, training=training)
     return fitted, _differences(recipe.to_json(), fitted.to_json())
-
-
-def as_before(recipe: Recipe, before: Recipe) -> Recipe:
-    """Return a recipe whose unset values are those of an earlier run."""
-    return replace(
-        recipe,
-        tokenizer=_filled(recipe.tokenizer, vocabulary=before.tokenizer.vocabulary),
-        model={**before.model, **recipe.model},
-        training=_filled(recipe.training, **{name: getattr(before.training, name) for name in _OPEN}),
-    )
-
-
-_OPEN = (
-    "batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep", "sampling_steps",
-    "from_checkpoint",
-)  # fmt: skip
-
-
-def _filled(options: Any, **values: Any) -> Any:
-    """`options` with the values of fields that are None."""
-    return replace(options, **{name: value for name, value in values.items() if getattr(options, name) is None})
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

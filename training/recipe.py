@@ -6,7 +6,7 @@ import re
 import sys
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -163,6 +163,27 @@ def chosen(value: T | None) -> T:
     """Return a value that a recipe may leave open, after `txport.training.fitting`."""
     assert value is not None, "the recipe was not fitted to its corpus"
     return value
+
+
+def as_before(recipe: Recipe, before: Recipe) -> Recipe:
+    """Return a recipe whose unset values are those of an earlier run."""
+    return replace(
+        recipe,
+        tokenizer=filled(recipe.tokenizer, vocabulary=before.tokenizer.vocabulary),
+        model={**before.model, **recipe.model},
+        training=filled(recipe.training, **{name: getattr(before.training, name) for name in _OPEN}),
+    )
+
+
+_OPEN = (
+    "batch_tokens", "learning_rate", "warmup_steps", "cooldown", "validation_sentences", "keep", "sampling_steps",
+    "from_checkpoint",
+)  # fmt: skip
+
+
+def filled(options: Any, **values: Any) -> Any:
+    """Return options with these values for fields that are None."""
+    return replace(options, **{name: value for name, value in values.items() if getattr(options, name) is None})
 
 
 def _override(table: dict[str, Any], text: str) -> None:

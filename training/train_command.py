@@ -4,16 +4,22 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from txport.models.config import PRESETS
 from txport.runtime.bundle.kinds import check_checkpoint
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.libraries import keep_memory, needs, share_cores, without_collection
 
+if TYPE_CHECKING:
+    from txport.training.recipe import Recipe
+
 # The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
+# Kinds of corpora that are generated or downloaded.
+WITHOUT_FILES = ("builtin", "names", "digits", "datasets")
 
 
 def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -83,16 +89,19 @@ def main(
     with without_collection(), needs("train"):
         from txport.training.corpora import check_files
         from txport.training.recipe import read
-        from txport.training.run.paths import RunPaths
+        from txport.training.run.directory import RunDirectory
         from txport.training.run.starting import Start, check_positions
 
         loaded = read(recipe, [*overrides, *values])
+        directory = RunDirectory(output)
         # These errors are reported before PyTorch is imported.
+        _refuse_unused(loaded, data)
         if resume:
             stated = {override.partition("=")[0].strip().rpartition(".")[2] for override in (*overrides, *values)}
-            loaded = RunPaths(output).check_resume(loaded, stated)
+            loaded = directory.check_resume(loaded, stated)
+            directory.resume(loaded, write=False)
         elif not os.environ.get("LOCAL_RANK", "0").strip("0"):
-            RunPaths(output).check(force)
+            directory.check(force)
             if loaded.training.from_checkpoint is not None:
                 checkpoint = Path(loaded.training.from_checkpoint)
                 check_checkpoint(checkpoint)
@@ -104,3 +113,12 @@ def main(
     if outcome is not None:
         click.echo(outcome.sentence())
         click.echo(f"tx-train: next: tx-export {output} -o {output}-bundle", err=True)
+
+
+def _refuse_unused(recipe: "Recipe", data: Path | None) -> None:
+    """Refuse options that have no effect with this recipe."""
+    from txport.training.options import CORPORA
+
+    kind = next(name for name, options in CORPORA.items() if isinstance(recipe.corpus, options))
+    refuse_unused(kind in WITHOUT_FILES, f"with a corpus of kind {kind}, which has no files", "data")
+    refuse_unused(recipe.training.from_checkpoint is not None, "with the tokenizer of --from", "vocabulary")

@@ -52,6 +52,8 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "annotated": import_annotated,
     "d2l": import_d2l,
 }
+# Kinds whose directory contains the tokenizer.
+_WITH_TOKENIZER = (*MODEL_TYPES.values(), "small100")
 # Kinds that read lists of tokens by themselves.
 _WITH_LISTS = ("annotated", "d2l", "ctranslate2", "argos", "marian-files")
 
@@ -77,6 +79,11 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
         raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, specifies it itself")
     if options.adapter is not None and kind not in MODEL_TYPES.values() and kind != "small100":
         raise InputError(f"--adapter {options.adapter} is for models of Hugging Face's: {source} is of {kind}")
+    if options.vocabulary is not None and kind in _WITH_TOKENIZER and not has_lists(options.vocabulary):
+        raise InputError(
+            f"--vocabulary {options.vocabulary} has no effect: it contains no lists of tokens (shared.txt, or "
+            f"source.txt and target.txt), and models of {kind} have their tokenizer beside them; leave it out"
+        )
     if options.tokenizer and kind not in _WITH_LISTS and has_lists(options.vocabulary):
         return _with_lists(IMPORTERS[kind](path, replace(options, tokenizer=False, vocabulary=None)), options)
     return IMPORTERS[kind](path, options)

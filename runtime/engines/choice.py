@@ -318,8 +318,8 @@ def _open(bundle: Files, manifest: Manifest, choice: Choice, threads: int, many:
     if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:
         _say_once(f"ONNX Runtime runs the bundle: {reason}")
     why = "ONNX Runtime runs this bundle (tx-inspect shows why)"
-    if (requested := "engine ort was requested") in choice.reason:
-        why = requested
+    if "engine ort was requested" in choice.reason:
+        why = "engine ort is ONNX Runtime"
     with needs("ort", why):
         from txport.runtime.engines.ort import OrtEngine
     return OrtEngine(bundle, manifest, choice.lowerings, threads)

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 from toy import BUNDLE
-from txport.runtime import Translator
+from txport.runtime import Translator, entry
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import cuda_provider, needs, without_collection
 from txport.runtime.system import POSIX
@@ -45,6 +46,26 @@ def test_garbage_is_collected_again_after_an_import() -> None:
 def test_there_may_be_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert cuda_provider() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({}, "ONNX Runtime runs this bundle (tx-inspect shows why)"), ({"engine": "ort"}, "engine ort is ONNX Runtime")],
+)
+def test_without_onnxruntime_the_reason_is_short(
+    options: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history of the choice is tx-inspect's, which names the missing library once."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for name in [name for name in sys.modules if name.startswith("txport.runtime.engines.ort")]:
+        monkeypatch.delitem(sys.modules, name)
+    words = f"{reason}, and onnxruntime is not installed: pip install 'txport[ort]'"
+    with pytest.raises(MissingLibrary) as error:
+        Translator(BUNDLE, "cpu", **options)
+    assert str(error.value) == words
+    done = run(entry, "tx-inspect", BUNDLE, "--device", "cpu", "--check")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"tx-inspect: engine ort is ONNX Runtime, and {words.partition(', and ')[2]}\n"
 
 
 IMPORTED = """

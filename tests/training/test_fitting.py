@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from txport.models.config import preset
 from txport.training import fitting
-from txport.training.fitting import as_before, fit
+from txport.training.fitting import fit
 from txport.training.loop import train
 from txport.training.options import TrainingOptions
-from txport.training.recipe import Recipe, from_table
+from txport.training.recipe import Recipe, as_before, from_table
 
 OPEN = {"corpus": {"kind": "parallel"}}
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from txport.models.config import preset
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
-from txport.training.fitting import as_before, fit
+from txport.training.fitting import fit
 from txport.training.loop import train
-from txport.training.recipe import Recipe
+from txport.training.recipe import Recipe, as_before
 from txport.training.scheduled_sampling import Schedule, mixed_inputs, time_constant
 
 Tiny = Callable[..., Recipe]

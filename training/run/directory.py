@@ -17,8 +17,7 @@ from typing import Any
 
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
-from txport.training.fitting import as_before
-from txport.training.recipe import Recipe, from_table
+from txport.training.recipe import Recipe, as_before, from_table
 from txport.training.run.paths import RunPaths
 from txport.training.run.starting import Start
 

@@ -29,6 +29,8 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(marian: Path, tmp_path: Path, tokens: list[str]) -> Any:
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "shared.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"--vocabulary .* has no effect: it contains no lists of tokens"):
+        import_here(marian, tmp_path / "checkpoint", vocabulary=tmp_path)
     checkpoint = import_here(marian, tmp_path / "checkpoint", vocabulary=tmp_path / "lists")
     assert checkpoint.config.unk_id == 1 and checkpoint.config.eos_id == 0
     return open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
