@@ -13,7 +13,10 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import ACTIVATIONS, HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
+from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
+from txport.models.importers.tokenizers.multilingual import SPM, SharedTokenizer, described, sentencepiece_files
+from txport.models.importers.tokenizers.t5 import json_sentencepiece, sentencepiece_parts, without_special
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles
 from txport.runtime.errors import CheckpointError, InputError
 
@@ -166,14 +169,29 @@ def _tokenizer(
 ) -> TokenizerParts:
     if not options.tokenizer:
         return TokenizerParts(TokenizerDescription("none", None, None, (), (), prefix, None))
-    if not any((model.directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
-        raise CheckpointError(
-            f"{model.directory} has no tokenizer.json: save its tokenizer there, or give --no-tokenizer"
-        )
-    data = byte_level_tokenizer(model.directory, ours.target_vocabulary)
+    return _text_tokenizer(model, ours).beginning_with(prefix)
+
+
+def _text_tokenizer(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
+    """XLM-RoBERTa's SentencePiece (TrOCR-small, Donut), else byte-level BPE or another tokenizer.json.
+
+    Raises:
+        CheckpointError: there is none, or it belongs to another model.
+    """
+    directory = model.directory
+    if (directory / SPM).is_file():
+        files = sentencepiece_files(directory, ours.target_vocabulary, "", KEEPS_SPACES)
+        return described(files, (), (ours.eos_id,), (), None)
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        raise CheckpointError(f"{directory} has no tokenizer.json: save its tokenizer there, or give --no-tokenizer")
+    if (directory / "tokenizer.json").is_file():
+        file, data = json_sentencepiece(directory)
+        if data is not None:
+            return sentencepiece_parts(file, data, without_special(data, file), ours, KEEPS_SPACES)
+    data = byte_level_tokenizer(directory, ours.target_vocabulary)
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
-    description = TokenizerDescription("tokenizers", names, names, (), (ours.eos_id,), prefix, None)
-    return TokenizerParts(description, {"tokenizer.json": data})
+    tokenizer = SharedTokenizer("tokenizers", names, {"tokenizer.json": data}, {})
+    return described(tokenizer, (), (ours.eos_id,), (), None)
 
 
 def _imported(kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts) -> Imported:
