@@ -45,9 +45,9 @@ class TokenizerParts:
     description: TokenizerDescription
     files: Mapping[str, bytes] = field(default_factory=dict)
 
-    def beginning_with(self, ids: tuple[int, ...]) -> "TokenizerParts":
-        """Return the same, for answers that are forced to begin with these ids."""
-        return replace(self, description=replace(self.description, target_prefix=ids))
+    def beginning_with(self, ids: tuple[int, ...], *, prompt: bool = False) -> "TokenizerParts":
+        """Return the same, for answers that are forced to begin with these ids; for `prompt` see the description."""
+        return replace(self, description=replace(self.description, target_prefix=ids, prompt=prompt))
 
 
 @dataclass(frozen=True)

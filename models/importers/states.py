@@ -57,8 +57,8 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     if pre_norm:
         model.plan.affine("decoder_norm", f"{prefix}.layer_norm")
     _fold_bridge(model, ours)
-    forced = model.forced_start(ours.target_vocabulary)
-    return _imported("vision", model, ours, _tokenizer(model, ours, options, forced))
+    tokenizer = _tokenizer(model, ours, options).beginning_with(model.forced_start(ours.target_vocabulary))
+    return _imported("vision", model, ours, tokenizer)
 
 
 def import_whisper(directory: Path, options: ImportOptions) -> Imported:
@@ -81,7 +81,8 @@ def import_whisper(directory: Path, options: ImportOptions) -> Imported:
         **sizes,
     )
     model.plan.affine("decoder_norm", f"{model.prefix}decoder.layer_norm")
-    return _imported("whisper", model, ours, _tokenizer(model, ours, options, _task(model, options)))
+    tokenizer = _tokenizer(model, ours, options).beginning_with(_task(model, options), prompt=True)
+    return _imported("whisper", model, ours, tokenizer)
 
 
 def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0, **fields: Any) -> Config:
@@ -164,20 +165,14 @@ def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
     return tuple(each for each in (languages[name], tasks.get("transcribe"), last) if isinstance(each, int))
 
 
-def _tokenizer(
-    model: HuggingFaceModel, ours: Config, options: ImportOptions, prefix: tuple[int, ...]
-) -> TokenizerParts:
-    if not options.tokenizer:
-        return TokenizerParts(TokenizerDescription("none", None, None, (), (), prefix, None))
-    return _text_tokenizer(model, ours).beginning_with(prefix)
-
-
-def _text_tokenizer(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
+def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
     """XLM-RoBERTa's SentencePiece (TrOCR-small, Donut), else byte-level BPE or another tokenizer.json.
 
     Raises:
         CheckpointError: there is none, or it belongs to another model.
     """
+    if not options.tokenizer:
+        return TokenizerParts(TokenizerDescription("none", None, None, (), (), (), None))
     directory = model.directory
     if (directory / SPM).is_file():
         files = sentencepiece_files(directory, ours.target_vocabulary, "", KEEPS_SPACES)
