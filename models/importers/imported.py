@@ -27,6 +27,7 @@ class ImportOptions:
         heads: number of attention heads, for a state dict that does not specify it.
         adapter: directory of a LoRA adapter, to be merged into a model of Hugging Face's.
         pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
+        encoder: what makes the states that a decoder alone reads, in the user's words; None for the model's own.
     """
 
     tokenizer: bool = True
@@ -36,6 +37,7 @@ class ImportOptions:
     heads: int | None = None
     adapter: Path | None = None
     pickles: bool = False
+    encoder: str | None = None
 
 
 @dataclass(frozen=True)

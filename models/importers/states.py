@@ -58,7 +58,7 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
         model.plan.affine("decoder_norm", f"{prefix}.layer_norm")
     _fold_bridge(model, ours)
     tokenizer = _tokenizer(model, ours, options).beginning_with(model.forced_start(ours.target_vocabulary))
-    return _imported("vision", model, ours, tokenizer)
+    return _imported("vision", model, ours, tokenizer, options)
 
 
 def import_whisper(directory: Path, options: ImportOptions) -> Imported:
@@ -82,7 +82,7 @@ def import_whisper(directory: Path, options: ImportOptions) -> Imported:
     )
     model.plan.affine("decoder_norm", f"{model.prefix}decoder.layer_norm")
     tokenizer = _tokenizer(model, ours, options).beginning_with(_task(model, options), prompt=True)
-    return _imported("whisper", model, ours, tokenizer)
+    return _imported("whisper", model, ours, tokenizer, options)
 
 
 def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0, **fields: Any) -> Config:
@@ -189,11 +189,14 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     return described(tokenizer, (), (ours.eos_id,), (), None)
 
 
-def _imported(kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts) -> Imported:
+def _imported(
+    kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts, options: ImportOptions
+) -> Imported:
     model.plan.check(ours)
+    name = options.encoder or "the encoder of the model"
     model.notes.append(
-        f"the input is the last hidden state of the model's own encoder, [states, {ours.feature_size}]: run that with "
-        "the library of your choice"
+        f"run {name} with the library of your choice, and give its last hidden states, [states, {ours.feature_size}], "
+        "to translate_features"
     )
     generation = model.generation_settings(ours.target_vocabulary, banned=False)
     return Imported(kind, ours, model.plan, tokenizer, model.notes, generation)

@@ -1,6 +1,7 @@
 """Decoders of TrOCR, Donut and Whisper against Hugging Face, given the same encoder states: logits, greedy, beams."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from click.testing import CliRunner
 from foreign_models import import_here, write_json
-from state_models import EOS, START, VOCABULARY, mbart, sinusoidal_trocr, trocr, vision, whisper
+from state_models import DECODER, EOS, START, VOCABULARY, mbart, sinusoidal_trocr, trocr, vision, whisper
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint
+from txport.models.importers.command import main
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.translator import Translator
 
@@ -167,6 +170,30 @@ def test_whispers_own_generate_makes_the_same(tmp_path: Path) -> None:
         )
         (ids,) = decode(theirs, [array], [21, 22, VOCABULARY - 1])
         assert made[0].tolist() == [token for token in ids[3:] if token != EOS]
+
+
+@pytest.mark.parametrize("encoder", [None, "openai/whisper-tiny"])
+def test_the_encoder_to_run_is_named(encoder: str | None, tmp_path: Path) -> None:
+    whisper(tmp_path / "model")
+    options = [] if encoder is None else ["--encoder", encoder]
+    arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", *options]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0
+    name = encoder or "the encoder of the model"
+    note = f"run {name} with the library of your choice, and give its last hidden states, [states, 32]"
+    assert note in result.stderr
+    notes = json.loads((tmp_path / "checkpoint" / "training.json").read_text())["notes"]
+    assert any(note in each for each in notes)
+
+
+def test_an_encoder_of_a_model_that_has_one_is_refused(tmp_path: Path) -> None:
+    fields = {name: value for name, value in DECODER.items() if name != "max_position_embeddings"}
+    sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "max_position_embeddings": 40}
+    bart = transformers.BartForConditionalGeneration(transformers.BartConfig(**fields, **sizes))
+    bart.save_pretrained(tmp_path / "m")
+    arguments = [str(tmp_path / "m"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", "--encoder", "other"]
+    found = str(CliRunner().invoke(main, arguments).exception)
+    assert re.fullmatch(r"--encoder other has no effect: .* \(bart\) has an encoder; leave it out", found)
 
 
 def test_other_decoders_are_refused(tmp_path: Path) -> None:
