@@ -48,6 +48,12 @@ _ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".pt", ".pth", ".safetensors
     is_flag=True,
     help="Accept weights in PyTorch's pickle format (.bin).",
 )
+@click.option(
+    "--encoder",
+    metavar="NAME|DIRECTORY",
+    help="Encoder whose states the decoder reads, for whisper and vision; it is recorded in training.json. [default: "
+    "the encoder of SOURCE]",
+)
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(
     source: str,
@@ -60,6 +66,7 @@ def main(
     heads: int | None,
     adapter: Path | None,
     allow_pickle: bool,
+    encoder: str | None,
     force: bool,
 ) -> None:
     """Import SOURCE as a checkpoint for tx-export. SOURCE is a directory, a file or a model id of the Hugging Face hub.
@@ -80,9 +87,11 @@ def main(
         from txport.models.importers.imported import ImportOptions, write_imported
 
     options = ImportOptions(
-        not no_tokenizer, source_language, target_language, vocabulary, heads, adapter, allow_pickle
+        not no_tokenizer, source_language, target_language, vocabulary, heads, adapter, allow_pickle, encoder
     )
     imported = import_model(source, kind, options)
+    if encoder is not None and not imported.config.reads_states:
+        raise InputError(f"--encoder {encoder} has no effect: {source} ({imported.kind}) has an encoder; leave it out")
     for note in imported.notes:
         click.echo(f"tx-import: {note}", err=True)
     with Stages() as stages:

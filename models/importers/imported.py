@@ -28,6 +28,7 @@ class ImportOptions:
         heads: number of attention heads, for a state dict that does not specify it.
         adapter: directory of a LoRA adapter, to be merged into a model of Hugging Face's.
         pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
+        encoder: what makes the states that a decoder alone reads, in the user's words; None for the model's own.
     """
 
     tokenizer: bool = True
@@ -37,6 +38,7 @@ class ImportOptions:
     heads: int | None = None
     adapter: Path | None = None
     pickles: bool = False
+    encoder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ class TokenizerParts:
     description: TokenizerDescription
     files: Mapping[str, bytes] = field(default_factory=dict)
 
-    def beginning_with(self, ids: tuple[int, ...]) -> "TokenizerParts":
-        """Return the same, for answers that are forced to begin with these ids."""
-        return replace(self, description=replace(self.description, target_prefix=ids))
+    def beginning_with(self, ids: tuple[int, ...], *, prompt: bool = False) -> "TokenizerParts":
+        """Return the same, for answers that are forced to begin with these ids; for `prompt` see the description."""
+        return replace(self, description=replace(self.description, target_prefix=ids, prompt=prompt))
 
 
 @dataclass(frozen=True)

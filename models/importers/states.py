@@ -13,7 +13,10 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import ACTIVATIONS, HuggingFaceModel
 from txport.models.importers.imported import Imported, ImportOptions, TokenizerParts
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
+from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
+from txport.models.importers.tokenizers.multilingual import SPM, SharedTokenizer, described, sentencepiece_files
+from txport.models.importers.tokenizers.t5 import json_sentencepiece, sentencepiece_parts, without_special
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles
 from txport.runtime.errors import CheckpointError, InputError
 
@@ -54,8 +57,8 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     if pre_norm:
         model.plan.affine("decoder_norm", f"{prefix}.layer_norm")
     _fold_bridge(model, ours)
-    forced = model.forced_start(ours.target_vocabulary)
-    return _imported("vision", model, ours, _tokenizer(model, ours, options, forced))
+    tokenizer = _tokenizer(model, ours, options).beginning_with(model.forced_start(ours.target_vocabulary))
+    return _imported("vision", model, ours, tokenizer, options)
 
 
 def import_whisper(directory: Path, options: ImportOptions) -> Imported:
@@ -78,7 +81,8 @@ def import_whisper(directory: Path, options: ImportOptions) -> Imported:
         **sizes,
     )
     model.plan.affine("decoder_norm", f"{model.prefix}decoder.layer_norm")
-    return _imported("whisper", model, ours, _tokenizer(model, ours, options, _task(model, options)))
+    tokenizer = _tokenizer(model, ours, options).beginning_with(_task(model, options), prompt=True)
+    return _imported("whisper", model, ours, tokenizer, options)
 
 
 def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0, **fields: Any) -> Config:
@@ -161,26 +165,38 @@ def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
     return tuple(each for each in (languages[name], tasks.get("transcribe"), last) if isinstance(each, int))
 
 
-def _tokenizer(
-    model: HuggingFaceModel, ours: Config, options: ImportOptions, prefix: tuple[int, ...]
-) -> TokenizerParts:
+def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
+    """XLM-RoBERTa's SentencePiece (TrOCR-small, Donut), else byte-level BPE or another tokenizer.json.
+
+    Raises:
+        CheckpointError: there is none, or it belongs to another model.
+    """
     if not options.tokenizer:
-        return TokenizerParts(TokenizerDescription("none", None, None, (), (), prefix, None))
-    if not any((model.directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
-        raise CheckpointError(
-            f"{model.directory} has no tokenizer.json: save its tokenizer there, or give --no-tokenizer"
-        )
-    data = byte_level_tokenizer(model.directory, ours.target_vocabulary)
+        return TokenizerParts(TokenizerDescription("none", None, None, (), (), (), None))
+    directory = model.directory
+    if (directory / SPM).is_file():
+        files = sentencepiece_files(directory, ours.target_vocabulary, "", KEEPS_SPACES)
+        return described(files, (), (ours.eos_id,), (), None)
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        raise CheckpointError(f"{directory} has no tokenizer.json: save its tokenizer there, or give --no-tokenizer")
+    if (directory / "tokenizer.json").is_file():
+        file, data = json_sentencepiece(directory)
+        if data is not None:
+            return sentencepiece_parts(file, data, without_special(data, file), ours, KEEPS_SPACES)
+    data = byte_level_tokenizer(directory, ours.target_vocabulary)
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
-    description = TokenizerDescription("tokenizers", names, names, (), (ours.eos_id,), prefix, None)
-    return TokenizerParts(description, {"tokenizer.json": data})
+    tokenizer = SharedTokenizer("tokenizers", names, {"tokenizer.json": data}, {})
+    return described(tokenizer, (), (ours.eos_id,), (), None)
 
 
-def _imported(kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts) -> Imported:
+def _imported(
+    kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts, options: ImportOptions
+) -> Imported:
     model.plan.check(ours)
+    name = options.encoder or "the encoder of the model"
     model.notes.append(
-        f"the input is the last hidden state of the model's own encoder, [states, {ours.feature_size}]: run that with "
-        "the library of your choice"
+        f"run {name} with the library of your choice, and give its last hidden states, [states, {ours.feature_size}], "
+        "to translate_features"
     )
     generation = model.generation_settings(ours.target_vocabulary, banned=False)
     return Imported(kind, ours, model.plan, tokenizer, model.notes, generation)

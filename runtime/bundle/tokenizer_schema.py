@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from txport.runtime.bundle import strict_json
 from txport.runtime.bundle.strict_json import added
 
 # Kinds of which there are no files.
@@ -124,6 +125,8 @@ class TokenizerDescription:
         languages: none where there is nothing to choose.
         added: tokens beside those of the model files, for the kinds "sentencepiece" and "bytes"; a vocabulary has
             the codes in answers.
+        prompt: target_prefix does not count in the length of a hypothesis, as in Whisper: Hugging Face has it in
+            `decoder_input_ids`.
     """
 
     kind: Literal["sentencepiece", "tokenizers", "bytes", "none"]
@@ -134,6 +137,7 @@ class TokenizerDescription:
     target_prefix: tuple[Placeholder | int, ...]
     languages: Languages | None
     added: AddedTokens | None = added(None)
+    prompt: bool = strict_json.added(False)  # `added` is a field here
 
 
 def ids_only(eos: int) -> TokenizerDescription:

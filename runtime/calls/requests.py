@@ -85,6 +85,7 @@ class Call:
         search: how to search.
         warn: takes one sentence about a text that is cut.
         shortlist: gives each sentence its words; None for all words.
+        prompt: whether `target_prefix` does not count in the length of a hypothesis.
     """
 
     options: Options
@@ -95,6 +96,7 @@ class Call:
     search: Search
     warn: Callable[[str], object]
     shortlist: Shortlist | None = None
+    prompt: bool = False
 
     @classmethod
     def of(
@@ -119,7 +121,8 @@ class Call:
             asked = options
             options = with_settings(options, model.generation, limits)
             check_effect(asked, options)
-        target_prefix = tokenizer.affixes(options.source_language, options.target_language).target_prefix
+        around = tokenizer.affixes(options.source_language, options.target_language)
+        target_prefix = around.target_prefix
         prefix: Sequence[int] = []
         if isinstance(options.prefix, str):
             check_text(options.prefix, "the prefix")
@@ -136,7 +139,7 @@ class Call:
             shortlist = model.shortlist
         else:
             shortlist = None
-        return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist)
+        return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist, around.prompt)
 
     def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
         """Return the sentence of a text; None if there is nothing in it to translate.
@@ -212,7 +215,7 @@ class Call:
             limit = self.limits.target
         elif limit is None:
             limit = length_limit(len(source), max(len(prefix), options.min_length), self.limits.target)
-        forced = len(target_prefix)
+        forced = 0 if self.prompt else len(target_prefix)
         if self.shortlist is None or isinstance(source, np.ndarray):
             words = None
         else:

@@ -23,11 +23,13 @@ class Affixes:
         source_prefix: before the source text's ids.
         source_suffix: after them.
         target_prefix: what the answer is forced to begin with.
+        prompt: whether it does not count in the length of a hypothesis.
     """
 
     source_prefix: list[int]
     source_suffix: list[int]
     target_prefix: list[int]
+    prompt: bool = False
 
     def wrap(self, ids: Sequence[int], most: int | None = None) -> list[int]:
         """Prefix, ids and suffix of a source text; with `most`, ids are cut so that no more than that remain."""
@@ -68,7 +70,8 @@ def affixes(
         return ids
 
     in_text = languages is not None and languages.in_text
-    return Affixes(filled("source_prefix", in_text), filled("source_suffix"), filled("target_prefix"))
+    around = filled("source_prefix", in_text), filled("source_suffix"), filled("target_prefix")
+    return Affixes(*around, description.prompt)
 
 
 def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:

@@ -1,6 +1,7 @@
 """Decoders of TrOCR, Donut and Whisper against Hugging Face, given the same encoder states: logits, greedy, beams."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,97 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from foreign_models import import_here, shake, write_json
+from click.testing import CliRunner
+from foreign_models import import_here, write_json
+from state_models import DECODER, EOS, START, VOCABULARY, mbart, sinusoidal_trocr, trocr, vision, whisper
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint
+from txport.models.importers.command import main
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.translator import Translator
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 
-PAD, EOS, START = 1, 2, 2
-VOCABULARY = 50
+
 COUNT = 200
 LONGEST = 12  # target tokens
 States = npt.NDArray[np.float32]
-DECODER = {
-    **{
-        "vocab_size": VOCABULARY,
-        "d_model": 32,
-        "decoder_layers": 2,
-        "decoder_attention_heads": 4,
-        "decoder_ffn_dim": 48,
-    },
-    **{"max_position_embeddings": 40, "pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": 0},
-    **{"decoder_start_token_id": START},
-}
-
-
-def vision(directory: Path, decoder: Any, *, hidden: int = 24, seed: int = 0) -> Any:
-    """A tiny ViT before this decoder, with random weights."""
-    sizes = {
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "image_size": 8,
-        "patch_size": 4,
-    }
-    encoder = transformers.ViTConfig(hidden_size=hidden, **sizes)
-    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
-    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = START, PAD, EOS
-    model = transformers.VisionEncoderDecoderModel(config).eval()
-    shake(model, seed, scale=1.6)
-    model.generation_config.decoder_start_token_id = START
-    model.generation_config.pad_token_id, model.generation_config.eos_token_id = PAD, EOS
-    model.save_pretrained(directory)
-    return model
-
-
-def trocr(directory: Path, **changes: Any) -> Any:
-    return vision(directory, transformers.TrOCRConfig(**{**DECODER, "cross_attention_hidden_size": 24, **changes}))
-
-
-def sinusoidal_trocr(directory: Path) -> Any:
-    """The large models'. Padding is never made: Hugging Face does not count it in positions."""
-    options = {"use_learned_position_embeddings": False, "layernorm_embedding": False, "scale_embedding": True}
-    model = trocr(directory, **options)
-    model.generation_config.suppress_tokens = [PAD]
-    model.save_pretrained(directory)
-    return model
-
-
-def mbart(directory: Path, hidden: int = 32, **changes: Any) -> Any:
-    """Donut's and Nougat's."""
-    fields = {"is_decoder": True, "add_cross_attention": True, "add_final_layer_norm": True, "scale_embedding": True}
-    config = transformers.MBartConfig(**{**DECODER, **fields, "encoder_layers": 2, **changes})
-    return vision(directory, config, hidden=hidden)
-
-
-def whisper(directory: Path, **changes: Any) -> Any:
-    fields = {name: value for name, value in DECODER.items() if name != "max_position_embeddings"}
-    sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "num_mel_bins": 8}
-    config = transformers.WhisperConfig(
-        **{
-            **fields,
-            **sizes,
-            "max_source_positions": 20,
-            "max_target_positions": 40,
-            **changes,
-        }
-    )
-    model = transformers.WhisperForConditionalGeneration(config).eval()
-    shake(model, 3, scale=1.6, but="encoder.embed_positions")
-    model.tie_weights()
-    generation = transformers.GenerationConfig(
-        decoder_start_token_id=START, pad_token_id=PAD, eos_token_id=EOS, suppress_tokens=[7, 9],
-        begin_suppress_tokens=[11], lang_to_id={"<|en|>": 20, "<|de|>": 21}, task_to_id={"transcribe": 22},
-        no_timestamps_token_id=23,
-    )  # fmt: skip
-    model.generation_config = generation
-    model.save_pretrained(directory)
-    return model
-
-
 MODELS: dict[str, tuple[Callable[[Path], Any], int]] = {
     "trocr": (trocr, 24),
     "trocr_scaled": (lambda directory: trocr(directory, scale_embedding=True, activation_function="relu"), 24),
@@ -120,17 +45,21 @@ def states(count: int, size: int, seed: int = 0) -> list[States]:
     return [random.standard_normal((LENGTHS[number % 3], size), np.float32) for number in range(count)]
 
 
-def decode(model: Any, arrays: Sequence[States], **options: Any) -> list[list[int]]:
-    """`generate` of Hugging Face from these states."""
+def decode(
+    model: Any, arrays: Sequence[States], prefix: Sequence[int] = (), longest: int = LONGEST, **options: Any
+) -> list[list[int]]:
+    """`generate` of Hugging Face from these states: what follows bos."""
     found: dict[int, list[int]] = {}
     for length in LENGTHS:
         rows = [number for number, array in enumerate(arrays) if len(array) == length]
+        if not rows:
+            continue
         memory = transformers.modeling_outputs.BaseModelOutput(
             last_hidden_state=torch.from_numpy(np.stack([arrays[row] for row in rows]))
         )
-        start = torch.full((len(rows), 1), START)
+        start = torch.tensor([[START, *prefix]] * len(rows))
         made = transformers.GenerationMixin.generate(
-            model, decoder_input_ids=start, encoder_outputs=memory, max_new_tokens=LONGEST, do_sample=False, **options
+            model, decoder_input_ids=start, encoder_outputs=memory, max_new_tokens=longest, do_sample=False, **options
         )
         for row, ids in zip(rows, made[:, 1:].tolist(), strict=True):
             found[row] = ids[: ids.index(EOS) + 1] if EOS in ids else ids
@@ -203,6 +132,68 @@ def test_language_and_task_of_whisper_are_forced(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "checkpoint").tokenizer.target_prefix == (21, 22, 23)
     with pytest.raises(InputError, match="--source-language fr is not one of this model: there are de, en"):
         import_here(tmp_path / "model", tmp_path / "other", tokenizer=False, source_language="fr")
+
+
+def test_whisper_begins_and_suppresses_as_hugging_face(tmp_path: Path) -> None:
+    """Language, task and no timestamps are forced; the first token after them follows rules of its own."""
+    theirs = whisper(tmp_path / "model")
+    theirs.generation_config.is_multilingual = True
+    import_here(tmp_path / "model", tmp_path / "checkpoint", tokenizer=False, source_language="de")
+    options = ExportOptions(lowerings=("ort",), beams=True, sentences=16)
+    report = export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    assert report is not None and report.passed
+    prefix = [21, 22, 23]
+    arrays = states(COUNT, 32)
+    expected = decode(theirs, arrays, prefix)
+    hypotheses = decode(theirs, arrays, prefix, num_beams=4)
+    for name in ("ort", "auto"):
+        translator = Translator(tmp_path / "bundle", "cpu", name, threads=1)
+        settings = {"max_length": len(prefix) + LONGEST, "generation": "model"}
+        assert [each.ids for each in translator.translate_features(arrays, **settings)] == expected
+        beams = translator.translate_features(arrays, beam=4, **settings)
+        assert [each.ids for each in beams] == hypotheses
+    theirs.generation_config.suppress_tokens = theirs.generation_config.begin_suppress_tokens = None
+    plain = decode(theirs, arrays, prefix)
+    assert {7, 9} & {token for ids in plain for token in ids}, "else nothing is suppressed"
+    assert 11 in [ids[3] for ids in plain] and any(11 in ids[4:] for ids in expected)
+
+
+def test_whispers_own_generate_makes_the_same(tmp_path: Path) -> None:
+    """Given the language and the task. No id is a timestamp, by which it would go on to later states."""
+    theirs = whisper(tmp_path / "model")
+    theirs.generation_config.is_multilingual = True
+    theirs.generation_config.no_timestamps_token_id = VOCABULARY - 1
+    for array in states(6, 32):
+        memory = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=torch.from_numpy(array[None]))
+        made = theirs.generate(
+            encoder_outputs=memory, language="de", task="transcribe", max_new_tokens=LONGEST, num_beams=1
+        )
+        (ids,) = decode(theirs, [array], [21, 22, VOCABULARY - 1])
+        assert made[0].tolist() == [token for token in ids[3:] if token != EOS]
+
+
+@pytest.mark.parametrize("encoder", [None, "openai/whisper-tiny"])
+def test_the_encoder_to_run_is_named(encoder: str | None, tmp_path: Path) -> None:
+    whisper(tmp_path / "model")
+    options = [] if encoder is None else ["--encoder", encoder]
+    arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", *options]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0
+    name = encoder or "the encoder of the model"
+    note = f"run {name} with the library of your choice, and give its last hidden states, [states, 32]"
+    assert note in result.stderr
+    notes = json.loads((tmp_path / "checkpoint" / "training.json").read_text())["notes"]
+    assert any(note in each for each in notes)
+
+
+def test_an_encoder_of_a_model_that_has_one_is_refused(tmp_path: Path) -> None:
+    fields = {name: value for name, value in DECODER.items() if name != "max_position_embeddings"}
+    sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "max_position_embeddings": 40}
+    bart = transformers.BartForConditionalGeneration(transformers.BartConfig(**fields, **sizes))
+    bart.save_pretrained(tmp_path / "m")
+    arguments = [str(tmp_path / "m"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", "--encoder", "other"]
+    found = str(CliRunner().invoke(main, arguments).exception)
+    assert re.fullmatch(r"--encoder other has no effect: .* \(bart\) has an encoder; leave it out", found)
 
 
 def test_other_decoders_are_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) 
     if (model.directory / "merges.txt").is_file():
         refuse_languages(options, model.directory)
         return ours, _byte_level(model, ours)
-    file, spm_of_json = _of_json(model)
+    file, spm_of_json = json_sentencepiece(model.directory)
     if spm_of_json is not None:
         return _sentencepiece(file, spm_of_json, ours, options)
     return ours, _of_tokenizers(model, ours, options)
@@ -79,12 +79,12 @@ def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
     refuse_languages(options, model.directory)
     spm = model.directory / SPM[0]
     if not spm.is_file() and (model.directory / _JSON).is_file():
-        file, spm_of_json = _of_json(model)
+        file, spm_of_json = json_sentencepiece(model.directory)
         if spm_of_json is None:
             return _of_tokenizers(model, ours, options)
-        return _parts(file, spm_of_json, _without_special(spm_of_json, file), ours, KEEPS_SPACES)
+        return sentencepiece_parts(file, spm_of_json, without_special(spm_of_json, file), ours, KEEPS_SPACES)
     data = read_bytes(spm)
-    table = _without_special(data, spm)
+    table = without_special(data, spm)
     settings = tokenizer_settings(model.directory)
     offset = settings.get("offset", _PEGASUS_OFFSET, int)
     if not 0 <= offset <= ours.source_vocabulary:
@@ -92,11 +92,11 @@ def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
             f"{settings.file}: offset must be between 0 and the {ours.source_vocabulary} rows of the embedding, "
             f"not {offset}"
         )
-    return _parts(spm, data, [*[None] * offset, *table], ours, KEEPS_SPACES)
+    return sentencepiece_parts(spm, data, [*[None] * offset, *table], ours, KEEPS_SPACES)
 
 
 def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
-    table = _without_special(data, spm)
+    table = without_special(data, spm)
     processor = sentencepiece.SentencePieceProcessor(model_proto=data)
     ids = {match[1]: i for i, piece in enumerate(table) if (match := _LANGUAGE.fullmatch(piece or ""))}
     chosen_language(options.source_language, {}, "source", spm.parent)
@@ -111,7 +111,7 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
         before = tuple(int(i) for i in processor.encode(f"<2{name}>") if i != token)  # the "▁" of a text's beginning
     for name in ids:
         table[ids[name]] = None
-    parts = _parts(spm, data, table, ours, LIBRARY, before, languages)
+    parts = sentencepiece_parts(spm, data, table, ours, LIBRARY, before, languages)
     if languages is not None:  # one inside a text is its id as well
         inside = tuple(AddedToken(f"<2{name}>", token, special=True) for name, token in ids.items())
         added = parts.description.added or AddedTokens((), "tokenizers")
@@ -121,7 +121,7 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
     return replace(ours, unk_id=int(processor.unk_id())), parts
 
 
-def _without_special(data: bytes, spm: Path) -> list[str | None]:
+def without_special(data: bytes, spm: Path) -> list[str | None]:
     """Return pieces by SentencePiece's own ids; None for those of no text."""
     pieces: Sequence[str] = pieces_of(data, spm)
     processor = sentencepiece.SentencePieceProcessor(model_proto=data)
@@ -129,7 +129,7 @@ def _without_special(data: bytes, spm: Path) -> list[str | None]:
     return [None if any(each(i) for each in special) else piece for i, piece in enumerate(pieces)]
 
 
-def _parts(
+def sentencepiece_parts(
     spm: Path,
     data: bytes,
     table: list[str | None],
@@ -138,13 +138,19 @@ def _parts(
     before: tuple[int, ...] = (),
     languages: Languages | None = None,
 ) -> TokenizerParts:
-    if len(table) > ours.source_vocabulary:
+    """Return a SentencePiece model with its pieces by the ids of the model; None for those of no text.
+
+    Raises:
+        CheckpointError: there are more ids than the embedding has rows, or added tokens that do not fit.
+    """
+    rows = ours.vocabularies.source
+    if len(table) > rows:
         raise CheckpointError(
-            f"{spm} gives ids up to {len(table) - 1}, but the embedding has {ours.source_vocabulary} rows: "
+            f"{spm} gives ids up to {len(table) - 1}, but the embedding has {rows} rows: "
             "it belongs to another model; find the right file, or give --no-tokenizer"
         )
     vocabulary = {piece: token for token, piece in enumerate(table) if piece is not None}
-    added = added_tokens(spm.parent, vocabulary, ours.source_vocabulary, around, size=len(table))
+    added = added_tokens(spm.parent, vocabulary, rows, around, size=len(table))
     table = with_added(table, data, added)
     names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
     files = {"shared.model": data, "vocabulary.json": vocabulary_bytes(table)}
@@ -174,17 +180,15 @@ def _byte_level(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
     return described(tokenizer, (model.token("bos_token_id"),), (ours.eos_id,), (), None)
 
 
-def _of_json(model: HuggingFaceModel) -> tuple[Path, bytes | None]:
+def json_sentencepiece(directory: Path) -> tuple[Path, bytes | None]:
     """Return tokenizer.json, which is all that transformers 5 writes, and the SentencePiece model made from it, if any.
 
     Raises:
         CheckpointError: it is missing or damaged.
     """
-    file = model.directory / _JSON
+    file = directory / _JSON
     if not file.is_file():
-        raise CheckpointError(
-            f"{model.directory} holds neither {SPM[0]} nor {_JSON}: copy it too, or give --no-tokenizer"
-        )
+        raise CheckpointError(f"{directory} holds neither {SPM[0]} nor {_JSON}: copy it too, or give --no-tokenizer")
     try:
         return file, sentencepiece_of(read_bytes(file))
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:

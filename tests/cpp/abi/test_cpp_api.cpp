@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bundle/golden.hpp"
 #include "repository.hpp"
 #include "txport/txport.hpp"
 
@@ -172,5 +173,50 @@ TEST_CASE("C++ API: a bundle in one file, and its bytes") {
   CHECK_THROWS_AS(txport::Translator(txport::BundleBytes{data.data(), data.size() - 1}), txport::BundleError);
   CHECK_THROWS_AS(txport::Translator(txport::BundleBytes{data.data(), 0}), txport::BundleError);
   CHECK_THROWS_WITH_AS(txport::Translator(txport::BundleBytes{}), "the argument bundle is NULL: give one",
+                       txport::InputError);
+}
+
+TEST_CASE("feature vectors through the C++ API") {
+  const txport::Translator translator(kFeatureBundle.string());
+  std::vector<txport::Matrix> arrays;  // of unequal lengths
+  std::vector<std::vector<std::int64_t>> expected;
+  std::int64_t longest = 0;
+  for (const auto& each : txport::core::parse_golden(contents(kFeatureBundle / "golden.json"), "golden.json")) {
+    arrays.push_back({each.vectors->rows, each.vectors->columns, each.vectors->values});
+    expected.push_back(each.target_ids);
+    longest = std::max(longest, static_cast<std::int64_t>(each.target_ids.size()));
+  }
+  REQUIRE(arrays.size() > 8);
+  txport::Options options;
+  options.max_length = static_cast<std::int32_t>(longest);
+  options.alignments = true;
+  const auto results = translator.translate_features(arrays, options);
+  REQUIRE(results.size() == arrays.size());
+  options.alignments = false;
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const std::vector<std::int64_t>& ids = results[i].ids;
+    REQUIRE(ids.size() >= expected[i].size());
+    CHECK(std::vector(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(expected[i].size())) == expected[i]);
+    REQUIRE(results[i].alignment);
+    const txport::Alignment& alignment = *results[i].alignment;
+    REQUIRE(alignment.times.size() == ids.size());
+    for (std::size_t token = 0; token < ids.size(); ++token) {
+      const std::int64_t vector = alignment.tokens[token];
+      CHECK(vector < static_cast<std::int64_t>(arrays[i].rows));
+      CHECK(alignment.times[token] == doctest::Approx(vector < 0 ? -1.0 : static_cast<double>(vector) / 50.0));
+    }
+    std::vector<std::int64_t> streamed;
+    auto stream = translator.stream_features(arrays[i], options);
+    while (const auto piece = stream.next()) streamed.push_back(piece->id);
+    CHECK(streamed == ids);
+    CHECK(translator.submit_features(arrays[i], options).get().ids == ids);
+  }
+  CHECK_THROWS_WITH_AS(translator.translate("text"),
+                       "this bundle reads feature vectors, not text or ids: use translate_features",
+                       txport::InputError);
+  CHECK_THROWS_AS(translator.translate_features({{2, 6, {1.0F}}}), txport::InputError);
+  const txport::Translator text(kToyBundle.string());
+  CHECK_THROWS_WITH_AS(text.translate_features(arrays),
+                       "this bundle reads text or ids, not feature vectors: use translate or translate_ids",
                        txport::InputError);
 }

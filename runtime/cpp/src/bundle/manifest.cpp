@@ -159,7 +159,8 @@ std::optional<AddedTokens> decode_added(const Value& value) {
 }
 
 TokenizerDescription decode_tokenizer(const Value& value) {
-  value.fields({"kind", "source", "target", "source_prefix", "source_suffix", "target_prefix", "languages"}, {"added"});
+  value.fields({"kind", "source", "target", "source_prefix", "source_suffix", "target_prefix", "languages"},
+               {"added", "prompt"});
   return {value["kind"].literal({"sentencepiece", "tokenizers", "bytes", "none"}),
           decode_side(value["source"]),
           decode_side(value["target"]),
@@ -167,7 +168,8 @@ TokenizerDescription decode_tokenizer(const Value& value) {
           decode_affixes(value["source_suffix"]),
           decode_affixes(value["target_prefix"]),
           decode_languages(value["languages"]),
-          value.has("added") ? decode_added(value["added"]) : std::nullopt};
+          value.has("added") ? decode_added(value["added"]) : std::nullopt,
+          value.has("prompt") && value["prompt"].boolean()};
 }
 
 std::optional<Verification> decode_verification(const Value& value) {

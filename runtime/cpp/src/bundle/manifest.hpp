@@ -148,6 +148,7 @@ struct TokenizerDescription {
   std::vector<Affix> target_prefix;  // forced beginning of each translation
   std::optional<Languages> languages;
   std::optional<AddedTokens> added;  // for kinds "sentencepiece" and "bytes"
+  bool prompt = false;               // target_prefix does not count in the length of a hypothesis
 };
 
 // The result of comparing the bundle with PyTorch at export; verification.json has the details.

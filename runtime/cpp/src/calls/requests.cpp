@@ -155,7 +155,7 @@ Request Call::request(EncoderInput source, const Ids& target_prefix, std::size_t
           options_.min_length,
           std::move(prefix),
           options_.scores,
-          target_prefix.size(),
+          manifest_.tokenizer.prompt ? 0 : target_prefix.size(),
           static_cast<std::uint64_t>(number),
           search_,
           std::move(words),

@@ -102,7 +102,8 @@ class OrtProgram : public Program {
     const auto run = [&] {
       Bound(sessions_->encoder, encoder_, tensors, on_gpu_).run();
     };  // only called during this call
-    on_gpu_ ? encoder_runs_.launch({tensors.at(encoder_.inputs.front().name).address, sizes.batch, sizes.source}, run) : run();
+    on_gpu_ ? encoder_runs_.launch({tensors.at(encoder_.inputs.front().name).address, sizes.batch, sizes.source}, run)
+            : run();
   }
 
   bool can_be_captured() const override { return on_gpu_; }
