@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from txport.runtime.bundle.argument import BUNDLE
-from txport.runtime.bundle.kinds import check_model
+from txport.runtime.bundle.kinds import check_model, kind_of
 from txport.runtime.bundle.strict_json import finite
 from txport.runtime.console.flags import DEVICE, ENGINE, THREADS, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import plural
+from txport.runtime.engines.choice import check_words
 from txport.runtime.errors import InputError
 from txport.runtime.files import check_writable, write_atomically
 from txport.runtime.libraries import needs, without_collection
 from txport.runtime.text.lines import as_line
-from txport.training.quality.evaluation_sets import EvaluationSet, evaluation_sets
+from txport.training.quality.evaluation_sets import NO_ENGINE, EvaluationSet, evaluation_sets
 
 if TYPE_CHECKING:
     from txport.training.quality.comparison import Standing
@@ -91,8 +92,11 @@ def main(
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
     if output is not None and len(models) * len(sets) > 1:
         raise InputError("--output takes the translations of one model on one test set: evaluate them one by one")
+    check_words(device, engine)
     for model in models:
         check_model(model)
+        if engine != "auto" and kind_of(model) == "checkpoint":
+            raise InputError(NO_ENGINE.format(model, engine))
     if output is not None:
         check_writable(output)
     evaluation = _Evaluation(sets, lines, max_length, beam, device, engine, threads, batch, show, bleu_order)

@@ -103,7 +103,7 @@ def choose(
         BundleError: the bundle lacks the lowering, parameters for the fused engine, or a TensorRT engine that fits.
         MissingLibrary: for "trt" there is no GPU, no driver or no TensorRT; for "fused" there is no library.
     """
-    _check_words(device, engine, lowering)
+    check_words(device, engine, lowering)
     if engine == FUSED:
         return _forced(manifest, device, lowering)
     if engine == TRT:
@@ -120,7 +120,12 @@ def choose(
     return found if isinstance(found, Choice) else _on_ort(manifest, "cuda", lowering, f"{reason}; {found}")
 
 
-def _check_words(device: str, engine: str, lowering: str | None) -> None:
+def check_words(device: str, engine: str, lowering: str | None = None) -> None:
+    """Check names of a device, an engine and a lowering.
+
+    Raises:
+        InputError: there is none of this name.
+    """
     for name, value in (("device", device), ("lowering", lowering)):
         if value in (FUSED, TRT):
             raise InputError(f"{name} {value!r} is an engine: give engine {value} instead")

@@ -176,8 +176,8 @@ def test_evaluate_says_how_far_it_is_where_there_is_no_terminal(
 
 def test_evaluate_refuses_a_device_and_a_length_that_are_not_there(checkpoint: Path) -> None:
     for arguments, message in (
-        (["--device", "tpu"], "a checkpoint cannot run on 'tpu': give auto or cpu"),
-        (["--engine", "trt"], "a checkpoint has no engine 'trt', PyTorch runs it: leave out the engine"),
+        (["--device", "tpu"], "device 'tpu' is not supported"),
+        (["--engine", "trt"], "is a checkpoint, which PyTorch runs, not engine trt: leave out --engine"),
         (["--max-length", "9999"], "the maximum length 9999 is not between 1 and 64"),
     ):
         refused = CliRunner().invoke(evaluate, [str(checkpoint), "--recipe", "tiny", *arguments])

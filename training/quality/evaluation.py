@@ -19,6 +19,7 @@ from txport.runtime.options import Options
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.tokenizer import Tokenizer, open_tokenizer
 from txport.runtime.translator import Translator
+from txport.training.quality.evaluation_sets import NO_ENGINE
 from txport.training.spoken.recordings import Recording
 from txport.training.torch_engine import TorchEngine
 
@@ -147,7 +148,7 @@ def open_model(model: Path, device: str = "auto", engine: str = "auto", threads:
         return translator.engine, translator.tokenizer
     check_model(model)
     if engine != "auto":
-        raise InputError(f"a checkpoint has no engine {engine!r}, PyTorch runs it: leave out the engine")
+        raise InputError(NO_ENGINE.format(model, engine))
     checkpoint = load_checkpoint(model)
     if checkpoint.tokenizer.kind == "none":
         raise CheckpointError(f"{model} has no tokenizer: it can only be evaluated on ids")

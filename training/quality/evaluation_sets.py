@@ -12,6 +12,10 @@ from txport.training.recipe import read
 _WAYS = "name a test set by --source and --reference, or by --recipe"
 
 
+# Of a checkpoint and an engine.
+NO_ENGINE = "{} is a checkpoint, which PyTorch runs, not engine {}: leave out --engine"
+
+
 @dataclass(frozen=True)
 class EvaluationSet:
     """Pairs of a sentence and its reference, and the name that the report gives them."""
