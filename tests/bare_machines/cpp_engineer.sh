@@ -6,10 +6,10 @@ page=runtime/cpp/README.md
 bundle=$PWD/tests/data/before_t5/bundle
 answer='smallp likes seesp likesvvvi'
 
-# Packages are named by one message, which is then followed.
-step apt-get install -qq cmake
+# The first row of the page's table; one message names the other packages.
+step bash -c "$(grep -om1 'apt install cmake[^`]*' $page)"
 refused 1 20 'apt install' cmake -S runtime/cpp -B build/cpp
-packages=$(tr '\n' ' ' < "$output" | grep -o 'apt install [a-z0-9+ -]*' | sed 's/apt install//' || true)
+packages=$(tr -s ' \n' ' ' < "$output" | grep -o 'apt install [^;]*' | sed 's/apt install//')
 step apt-get install -qq --no-install-recommends $packages
 refused 1 20 'TXPORT_WITH_ORT=OFF' cmake -S runtime/cpp -B build/cpp
 refused 1 20 'has no include' cmake -S runtime/cpp -B build/cpp -DONNXRUNTIME_ROOT=/nowhere
