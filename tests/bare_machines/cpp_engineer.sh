@@ -25,7 +25,7 @@ step txport-translate --version
 step bash -c "echo 'the cat sees a bird' | txport-translate $bundle"
 expect "$answer"
 refused 2 2 'ONNX Runtime' bash -c "echo a | txport-translate $bundle --engine ort"
-refused 2 2 'does not exist' bash -c "echo a | txport-translate nope"
+refused 2 2 'nope' bash -c "echo a | txport-translate nope"
 
 # The examples, by their first lines and by pkg-config.
 mkdir build/examples

@@ -25,10 +25,10 @@ imported m2m100 '--target-language fr'
 step tx-inspect build/m2m100-bundle --check
 expect 'fr'
 
-refused 2 6 'does not exist' tx-import build/nope -o build/new
+refused 2 6 'build/nope' tx-import build/nope -o build/new
 refused 2 3 'build/marian' tx-import build/theirs/marian -o build/marian
 refused 2 3 'tx-import' tx-export build/theirs/marian -o build/new
 refused 2 3 'bundle' tx-import build/marian-bundle -o build/new
-refused 2 6 'TARGET' tx-import build/theirs/m2m100 -o build/new --target-language xx
+refused 2 6 'target language' tx-import build/theirs/m2m100 -o build/new --target-language xx
 refused 2 6 'someone/nothing' env HF_ENDPOINT=http://127.0.0.1:9 tx-get someone/nothing
 echo '== The way of an ML engineer: passed'

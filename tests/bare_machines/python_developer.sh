@@ -25,12 +25,12 @@ paste benchmarks/examples/README.md 'subtitles.py'
 expect 'see you at five p m'
 
 # Mistakes: one sentence each, at once.
-refused 2 2 'does not exist' tx-translate build/nope input.txt
+refused 2 2 'build/nope' tx-translate build/nope input.txt
 refused 2 2 'nope.txt' tx-translate build/demo/bundle nope.txt
 refused 2 2 'checkpoint' tx-translate build/demo/checkpoint input.txt
 refused 2 2 '--sample' tx-translate build/demo/bundle input.txt --top-p 0.9
-refused 2 2 '--beam' tx-translate build/demo/bundle input.txt --n-best 3
-refused 2 2 'full' bash -c 'tx-translate build/demo/bundle input.txt > /dev/full'
+refused 2 2 '--json' tx-translate build/demo/bundle input.txt --n-best 3
+refused 2 2 'No space left' bash -c 'tx-translate build/demo/bundle input.txt > /dev/full'
 
 # The server, with README's command and with that of its page.
 apt-get install -qq curl > /dev/null
