@@ -216,7 +216,7 @@ def test_there_are_recipes_and_code_to_read() -> None:
 
 
 def test_what_the_readme_translates_is_what_the_demo_checks() -> None:
-    """`make demo` fails if its model gets one of them wrong."""
+    """`make demo` warns if its model gets one of them wrong."""
     from txport.benchmarks.demo import SENTENCES
     from txport.benchmarks.demo_summary import SHOWN
 
