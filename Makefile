@@ -55,6 +55,7 @@ endif
 .PHONY: gpu-kit gpu-rehearsal lint types fixtures unit unit-runtime whole-grid
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
+.PHONY: bare-machine bare-machines
 .PHONY: cpp cpp-build cpp-ctest cpp-dependencies cpp-clang cpp-sanitize cpp-sanitize-build cpp-fuzz cpp-tidy
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -210,6 +211,16 @@ test-cuda-provider: $(CUDA_PROVIDER_VENVS) wheel
 	@test -n '$(OLDEST)' || echo 'There is no Python 3.10 here: the last onnxruntime-gpu for it is not tested.'
 	@$(foreach venv,$(patsubst %/.ready,%,$(CUDA_PROVIDER_VENVS)),echo "== ONNX Runtime's CUDA provider without a GPU: \
 	  $$($(venv)/bin/python -c 'import onnxruntime as o; print(o.__version__)')" && $(call cuda_provider_tests,$(venv)) &&) true
+
+# What a new user does, by the commands of the pages, on a bare Debian (debootstrap, as root): one way, or all ways on both.
+WAY ?= python_developer
+SUITE ?= bookworm
+WAYS := $(notdir $(basename $(shell grep -l pages.sh tests/bare_machines/*.sh)))
+bare-machine:
+	@tests/bare_machines/machine.sh $(SUITE) tests/bare_machines/$(WAY).sh
+
+bare-machines:
+	@$(foreach suite,bookworm trixie,$(foreach way,$(WAYS),$(call stage,$(way)-$(suite),$(MAKE) bare-machine WAY=$(way) SUITE=$(suite)) &&)) true
 
 # Each minor version of ONNX Runtime, 20 MB each, on the bundle of the tests.
 test-onnxruntime: $(VENV)/.ready

@@ -108,7 +108,10 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     table.add_section()
     table.add_row("bundle", escape(str(figures.bundle)))
     console.print(table)
-    for sentence in missed(figures):
+    misses = missed(figures)
+    if misses:
+        misses.append("The model learned too little, as on a busy machine: run `make demo` again when it is idle.")
+    for sentence in misses:
         console.print(f"[yellow]{escape(sentence)}", highlight=False, soft_wrap=True)
     script = Path(sys.executable).parent / "tx-translate"
     if script.is_relative_to(Path.cwd()):  # as a user in this directory can type it

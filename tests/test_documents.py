@@ -124,6 +124,23 @@ def test_commands_run_in_a_clean_folder(document: str, command: str, tmp_path: P
     assert done.returncode == 0, done.stderr.decode()
 
 
+def test_the_ways_of_new_users_paste_blocks_of_the_pages() -> None:
+    """What `make bare-machine` runs is found on the page, without a bare machine."""
+    found = []
+    for way in sorted((ROOT / "tests/bare_machines").glob("*.sh")):
+        script = way.read_text()
+        page = re.search(r"^page=(\S+)", script, re.MULTILINE)
+        script = script.replace("$page", page[1]) if page else script
+        pattern = r"(paste|paste_line|block|line|paste_python \S+) (\S+\.md) '([^']+)'"
+        found += [(way.name, *each) for each in re.findall(pattern, script)]
+    assert len(found) > 30 and len({way for way, *_ in found}) == 4
+    for way, kind, document, text in found:
+        code = blocks(document, *(("python",) if "python" in kind else ("bash", "toml")))
+        lines = [line for block in code for line in block.splitlines()]
+        wanted = any(line.startswith(text) for line in lines) if "line" in kind else any(text in each for each in code)
+        assert wanted, f"{way}: {document} has no {kind} {text}"
+
+
 def test_tables_have_at_most_four_columns() -> None:
     for document in DOCUMENTS:
         text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -199,7 +216,7 @@ def test_there_are_recipes_and_code_to_read() -> None:
 
 
 def test_what_the_readme_translates_is_what_the_demo_checks() -> None:
-    """`make demo` fails if its model gets one of them wrong."""
+    """`make demo` warns if its model gets one of them wrong."""
     from txport.benchmarks.demo import SENTENCES
     from txport.benchmarks.demo_summary import SHOWN
 

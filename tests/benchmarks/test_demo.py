@@ -108,6 +108,13 @@ def test_the_summary_shows_every_figure_in_a_pipe() -> None:
     assert "\x1b" not in text, "no colours in a pipe"
 
 
+def test_a_model_that_learned_too_little_comes_with_advice() -> None:
+    for exact, advised in ((0.97, False), (0.969, True)):
+        output = io.StringIO()
+        print_summary(dataclasses.replace(GOOD, exact=exact), Console(file=output))
+        assert ("run `make demo` again" in output.getvalue()) is advised
+
+
 def test_an_fp16_bundle_that_failed_is_a_row_with_its_reason() -> None:
     output, reason = io.StringIO(), "verification failed: scatter: NaN or infinity in logits or encoder outputs"
     failed = dataclasses.replace(GOOD, verified={**GOOD.verified, "FP16": []}, failures={"FP16": reason})
