@@ -1,6 +1,7 @@
 """Opens ONNX Runtime sessions: chooses the provider and the decoder step, and reduces errors to one sentence."""
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,6 +40,9 @@ class _GpuSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     _alone = WHOLE_DEVICE  # a global may be gone when the interpreter ends
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
+        # Self-attention over one token is four nodes of a CUDA graph by XQA, the default of newer versions, and one by
+        # flash attention, which also writes the caches. ONNX Runtime has no other switch for it.
+        os.environ.setdefault("ORT_ENABLE_XQA", "0")
         with self._alone:
             super().__init__(*arguments, **options)
 

@@ -20,13 +20,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cuda_calls import Step
+from cuda_calls import Step, taken_calls
 from txport.exporter.graphs.capturable import not_capturable
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Lowering
 from txport.runtime.engine import Engine
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.engines.ort_session import open_session, providers_of
+from txport.runtime.engines.ort_session import _GpuSession, open_session, providers_of
 from txport.runtime.errors import BundleError
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
@@ -113,6 +113,53 @@ def test_a_step_of_ort_has_few_nodes(rows: int, float16_bundle: Path) -> None:
     step.device.graphs = []
     step.prepare(rows, 32, 64)
     assert step.device.graphs[-1].total() <= (52 if IS_1_23 else 49)
+
+
+def launches_of_self_attention() -> Counter[str]:
+    """The work of the GPU in a run of self-attention of one token, over heads of 64 as in the base preset."""
+    shapes = {"qkv": [1, 1, 384], "key": [1, 2, 64, 64], "value": [1, 2, 64, 64], "context": [1, 1, 128]}
+    typed = {name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, shapes[name]) for name in shapes}
+    caches = [
+        onnx.helper.make_tensor_value_info(f"{name}_after", onnx.TensorProto.FLOAT16, shapes[name])
+        for name in ("key", "value")
+    ]
+    lengths = [
+        onnx.numpy_helper.from_array(np.full(1, value, np.int32), name) for name, value in (("last", 31), ("total", 64))
+    ]
+    names = ["qkv", "", "", "key", "value", "last", "total"]
+    node = onnx.helper.make_node(
+        "GroupQueryAttention",
+        names,
+        ["context", *(cache.name for cache in caches)],
+        domain="com.microsoft",
+        num_heads=2,
+        kv_num_heads=2,
+    )
+    inputs = [typed[name] for name in names[:5] if name]
+    graph = onnx.helper.make_graph([node], "attention", inputs, [typed["context"], *caches], lengths)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = _GpuSession(model.SerializeToString(), providers=providers_of("cuda"))
+    binding = session.io_binding()
+    for name, shape in shapes.items():
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float16), "cuda", 0)
+        if name != "context":
+            binding.bind_ortvalue_input(name, value)
+        if name != "qkv":
+            binding.bind_ortvalue_output("context" if name == "context" else f"{name}_after", value)
+    for _ in range(3):
+        taken_calls()
+        session.run_with_iobinding(binding)
+    calls = taken_calls()
+    return Counter({name: calls[name] for name in WORK if calls[name]})
+
+
+def test_self_attention_is_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which also writes the caches; XQA, the default of newer versions, is four nodes of a CUDA graph."""
+    monkeypatch.delenv("ORT_ENABLE_XQA", raising=False)
+    assert launches_of_self_attention() == {"cudaLaunchKernel": 1}
+    monkeypatch.setenv("ORT_ENABLE_XQA", "1")
+    assert launches_of_self_attention().total() == (1 if IS_1_23 else 4)
 
 
 @pytest.mark.parametrize("capability", ["75", "87", "120"])

@@ -1,12 +1,16 @@
 // cuda.cpp over a driver in host memory, tests/cpp/cuda_driver.cpp, which ctest puts in the place of libcuda.so.1.
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <future>
 #include <shared_mutex>
 #include <thread>
+#include <utility>
 
 #include "bundle/interface.hpp"
 #include "cuda_stream.hpp"
@@ -425,6 +429,64 @@ TEST_CASE("CUDA: who waits for the whole device spoils a capture, unless the lib
   stop = true;
   other.join();
   CHECK(failures == 0);
+}
+
+TEST_CASE("CUDA: a forked process fails instead of waiting for a thread of its parent" *
+          doctest::skip(!runs_over("lazy"))) {
+  // A thread that has locked everything: it captures a step.
+  class Held : public DriverStream {
+   public:
+    explicit Held(Device& device) : DriverStream(device.stream()), device_(device) {}
+    void enqueue(std::function<void()> command) override {
+      DriverStream::enqueue(std::move(command));
+      int capturing = 0;
+      driver_function<int (*)(void*, int*)>("cuStreamIsCapturing")(device_.stream(), &capturing);
+      if (capturing == 0 || std::exchange(was_held_, true)) return;
+      reached.set_value();
+      released.get_future().wait();
+    }
+    std::promise<void> reached;
+    std::promise<void> released;
+
+   private:
+    Device& device_;
+    bool was_held_ = false;
+  };
+  const auto device = cuda_device();
+  Held stream(*device);
+  auto engine = driver_engine(device, stream, "int64", [](const std::string& said) { FAIL_CHECK(said); });
+  const std::vector<Request> asked = requests(3, 5);
+  std::thread other([&] { decode_all(*engine, asked, {8}); });
+  stream.reached.get_future().wait();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    const std::string fault = fault_of<EngineError>([&] { decode_all(*engine, asked, {8}); });
+    engine = nullptr;
+    ::_exit(fault.find("this process was forked after the GPU was used: use posix_spawn") == 0 ? 0 : 1);
+  }
+  stream.released.set_value();
+  other.join();
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  check_same(*engine, 1.0F, 3, 0, false);
+}
+
+TEST_CASE("CUDA: a forked process leaves what its parent has leased" * doctest::skip(!runs_over("lazy"))) {
+  const auto device = cuda_device();
+  DriverStream stream(device->stream());
+  const auto engine = driver_engine(device, stream, "int64", [](const std::string& said) { FAIL_CHECK(said); });
+  auto state = engine->allocate(2, 5, 9, {});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    state = nullptr;  // as when an exception ends a call in whose callback a program forks
+    ::_exit(0);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
 }
 
 TEST_CASE("CUDA: work that comes often is captured, and replayed from then on" * doctest::skip(!runs_over("lazy"))) {

@@ -5,12 +5,17 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "system/system.hpp"
 
 namespace txport::core {
 
 std::shared_mutex& whole_device() {
-  static std::shared_mutex one;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
-  return one;
+  // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
+  static std::shared_mutex mutex;
+  static std::shared_mutex of_forked;  // a thread of the parent may have locked the other one
+  // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
+  static const unsigned first = forks();
+  return forks() == first ? mutex : of_forked;
 }
 
 void CapturedRuns::launch(const Key& key, const std::function<void()>& work) {

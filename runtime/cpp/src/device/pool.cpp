@@ -104,6 +104,7 @@ std::string Pool::too_large(const StepSizes& sizes) const {
 
 template <typename Item>
 void Pool::give_back(Idle<Item>& idle, Item* item) const noexcept {
+  if (latch_.is_forked()) return;  // it is the parent's
   const auto locked = latch_.lock();
   idle.emplace_front(item);
   if (idle.size() <= kMaxIdle) return;

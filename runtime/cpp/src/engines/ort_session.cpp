@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <map>
@@ -130,6 +131,9 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     throw MissingLibrary("device " + device +
                          " needs an ONNX Runtime with its CUDA provider, which this one lacks: use device cpu");
   }
+  // Self-attention over one token is four nodes of a CUDA graph by XQA, the default of newer versions, and one by flash
+  // attention, which also writes the caches. ONNX Runtime has no other switch for it.
+  ::setenv("ORT_ENABLE_XQA", "0", 0);  // NOLINT(concurrency-mt-unsafe): only the first call changes it
   try {
     OrtCUDAProviderOptionsV2* created = nullptr;
     Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&created));
