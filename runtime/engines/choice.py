@@ -12,7 +12,7 @@ from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
 from txport.runtime.device.gpu import Gpu, find_gpu, usable_gpu
-from txport.runtime.engine import Engine
+from txport.runtime.engine import Engine, Sources
 from txport.runtime.engines import native
 from txport.runtime.engines.build_record import BuildRecord, LibraryName
 from txport.runtime.engines.directories import (
@@ -358,7 +358,9 @@ def _tried(engine: "DeviceEngine") -> "DeviceEngine":
     The step's buffers are of the size that a first sentence needs.
     """
     size = engine.manifest.model.feature_size
-    source = np.array([[engine.tokens.eos]]) if size is None else np.zeros((1, 1, size), np.float32)
+    source: Sources = np.array([[engine.tokens.eos]])
+    if size is not None:
+        source = np.zeros((1, 1, size), np.float32)
     engine.encode(source, np.array([1]))
     engine.allocate(1, 1, engine.first_target(1))
     engine.synchronize()

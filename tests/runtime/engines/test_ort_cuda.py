@@ -177,6 +177,11 @@ def test_a_step_that_fails_without_a_capture_too_is_an_error() -> None:
         decode_all(engine, [Request([5, 6, 3])])
 
 
+def test_an_engine_of_vectors_is_tried_with_a_vector() -> None:
+    engine = over(MemoryDevice(lazy=False), VECTORS)
+    assert _tried(engine) is engine
+
+
 def test_an_engine_is_tried_before_it_counts_as_opened() -> None:
     """What ONNX Runtime looks for only as it runs, as cuDNN, would else be missed by each sentence."""
     device = CapturingDevice(lazy=False)
