@@ -7,6 +7,7 @@ from txport.models.hub.source import HUB_ID
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.progress import Stages
+from txport.runtime.console.words import printable
 from txport.runtime.errors import InputError
 from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs
@@ -81,7 +82,7 @@ def main(
     )
     imported = import_model(source, kind, options)
     for note in imported.notes:
-        click.echo(f"tx-import: {note}", err=True)
+        click.echo(f"tx-import: {printable(note)}", err=True)
     with Stages() as stages:
         stages.stage("import", len(imported.plan.parts))
         write_imported(imported, output, source, replace=force, advance=stages.advance)
