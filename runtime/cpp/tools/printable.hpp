@@ -7,8 +7,8 @@
 
 namespace txport::tools {
 
-// Return a text of UTF-8 with escapes such as \x1b instead of control characters, except line ends and tabs, and of controls
-// of the direction of text, as Python's `printable`: names in a message may come from a stranger's file.
+// Return a text of UTF-8 with escapes such as \x1b instead of control characters, except line ends and tabs, and of
+// controls of the direction of text, as Python's `printable`: names in a message may come from a stranger's file.
 inline std::string printable(std::string_view text) {
   std::string result;
   char escape[8];

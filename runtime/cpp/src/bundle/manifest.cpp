@@ -398,8 +398,7 @@ std::string manifest_of(const Bundle& bundle) {
   const fs::path manifest = bundle.directory() / kManifestName;
   const fs::file_status status = fs::status(manifest, ignored);
   if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) {  // a named pipe may never open
-    throw BundleError(bundle.name(kManifestName) +
-                      " is not a file: the bundle is damaged, copy or export it again");
+    throw BundleError(bundle.name(kManifestName) + " is not a file: the bundle is damaged, copy or export it again");
   }
   try {
     return read_file(manifest, kLargestFile + 1);
