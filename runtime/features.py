@@ -34,7 +34,9 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files if name in ("features", "lengths", "texts")}
+            found = {
+                name: np.asarray(archive[name]) for name in archive.files if name in ("features", "lengths", "texts")
+            }
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # of zipfile, of zlib, of Python's tokenizer and parser, of NumPy: each has its own
