@@ -8,7 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
-from txport.runtime.console.words import program
+from txport.runtime.console.words import printable, program
 from txport.runtime.errors import ResourceError, TxportError
 from txport.runtime.libraries import needs
 
@@ -63,7 +63,7 @@ def run_command(module: str, extra: str) -> NoReturn:
         if sys.stdout is not None:  # as it is if standard output is closed
             sys.stdout.flush()
     except TxportError as error:
-        print(f"{program()}: {error}", file=sys.stderr)
+        print(f"{program()}: {printable(error)}", file=sys.stderr)
         code = error.exit_code
     except MemoryError:
         print(f"{program()}: there is not enough memory", file=sys.stderr)
@@ -75,8 +75,8 @@ def run_command(module: str, extra: str) -> NoReturn:
         _discard_output()
         code = CLOSED_PIPE
     except OSError as error:
-        print(f"{program()}: {error.filename or 'the output'} cannot be read or written: {error.strerror or error}",
-              file=sys.stderr)  # fmt: skip
+        place = printable(error.filename or "the output")
+        print(f"{program()}: {place} cannot be read or written: {error.strerror or error}", file=sys.stderr)
         _discard_output()
         code = ResourceError.exit_code
     except SystemExit as leaving:

@@ -1,6 +1,5 @@
 """Files of feature vectors: .npz archives with one array of all vectors, the length of each source, and its text."""
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +34,12 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files if name in ("features", "lengths", "texts")}
+            found = {
+                name: np.asarray(archive[name]) for name in archive.files if name in ("features", "lengths", "texts")
+            }
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # of zipfile, of zlib, of Python's tokenizer and parser, of NumPy: each has its own
         raise InputError(f"{file} is not an .npz archive of {LAYOUT} ({error})") from None
     if fault := _fault(found, size):
         raise InputError(f"{file} {fault}: give {LAYOUT}")

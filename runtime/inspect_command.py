@@ -12,6 +12,7 @@ from txport.runtime.bundle.names import origin_of
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES
+from txport.runtime.console.words import printable
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.choice import FUSED, against_fused, choose, installed
 from txport.runtime.engines.directories import ENGINES, directories, own_engines, untrusted
@@ -71,7 +72,7 @@ def main(
             rows.append(("fetched from", origin))
         rows += _engine_rows(bundle, manifest)
         rows.append(("runs on", f"{', '.join(words)}: {choice.reason}"))
-        click.echo(_table([*rows, *(("checked", line) for line in checks)]))
+        click.echo(printable(_table([*rows, *(("checked", line) for line in checks)])))
 
 
 def _check(

@@ -11,6 +11,7 @@ from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.bundle.names import Name, record_origin
 from txport.runtime.bundle.schema import LOWERINGS
+from txport.runtime.console.words import printable
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.files import make_directory, new_directory, scratch_directory
 from txport.runtime.libraries import needs, share_cores, without_collection
@@ -95,7 +96,7 @@ def _export(model: Path, name: Name, source: str, force: bool) -> None:
     with scratch_directory() as scratch, Stages() as stages:
         imported = import_model(str(model), None, ImportOptions())
         for note in imported.notes:
-            click.echo(f"tx-get: {note}", err=True)
+            click.echo(f"tx-get: {printable(note)}", err=True)
         write_imported(imported, scratch / "checkpoint", source, replace=False)
         int8 = name.precision == "int8"
         lowerings = ("ort",) if int8 else tuple(LOWERINGS)

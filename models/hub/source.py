@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 from warnings import catch_warnings, filterwarnings
 
 from txport.runtime.bundle.manifest import NAME, Manifest
@@ -23,6 +24,8 @@ SMALL100_MARK = "tokenization_small100.py"
 # bytes, and times its own size, that an archive may unpack to
 MIN_UNPACKED = 64 << 20
 MAX_RATIO = 16
+# bytes of headers and padding that a compressed .tar file may have besides
+MAX_HEADERS = 8 << 20
 # Files that importers read; those of bundles are named by their manifest.
 _MODEL_FILES = (
     *("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", "*.npz", "*.yml"),
@@ -74,7 +77,7 @@ def unpack(archive: Path, directory: Path) -> None:
                 check_zip(archive, file)
                 file.extractall(directory)
         else:
-            with tarfile.open(archive) as tar:
+            with _Tar.open(archive) as tar:
                 _check_size(archive, (member.size for member in tar))
                 members = tar.getmembers()
                 _check_names(archive, [member.name for member in members])
@@ -104,12 +107,56 @@ def check_zip(archive: Path, file: zipfile.ZipFile) -> None:
 
 def _check_size(archive: Path, sizes: Iterable[int]) -> None:
     """Refuse an archive whose files are much larger than it: weights hardly shrink."""
-    most = max(MIN_UNPACKED, MAX_RATIO * archive.stat().st_size)
+    most = _most(archive)
     total = 0
     for size in sizes:
         total += size
         if total > most:
-            raise InputError(f"{archive} would unpack to more than {most:,} bytes: unpack it yourself if you trust it")
+            raise _too_large(archive, most)
+
+
+def _most(archive: Path) -> int:
+    return max(MIN_UNPACKED, MAX_RATIO * archive.stat().st_size)
+
+
+def _too_large(archive: Path, most: int) -> InputError:
+    return InputError(f"{archive} would unpack to more than {most:,} bytes: unpack it yourself if you trust it")
+
+
+class _Tar(tarfile.TarFile):
+    """A tar file of which a limited number of bytes is decompressed, since headers may have any size and number."""
+
+    @classmethod
+    def taropen(cls, name: Any, mode: Any = "r", fileobj: Any = None, **options: Any) -> Any:
+        """Open a tar file; a compressed one comes as a file object, which is limited."""
+        if fileobj is not None:
+            fileobj = _Limited(fileobj, Path(name))
+        return super().taropen(name, mode, fileobj, **options)
+
+
+class _Limited:
+    """A decompressed archive that is not read beyond the largest unpacked size plus headers.
+
+    Args:
+        file: the decompressed archive.
+        archive: the compressed one.
+    """
+
+    def __init__(self, file: BinaryIO, archive: Path) -> None:
+        self._archive = archive
+        self._file = file
+        self._most = _most(archive)
+        self.seek, self.tell, self.close = file.seek, file.tell, file.close
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+            InputError: they end beyond the limit.
+        """
+        if self._file.tell() + size > self._most + MAX_HEADERS:
+            raise _too_large(self._archive, self._most)
+        return self._file.read(size)
 
 
 def _check_names(archive: Path, names: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from txport.models.importers.settings import model_kind
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.progress import Stages
+from txport.runtime.console.words import printable
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs
@@ -93,7 +94,7 @@ def main(
     if encoder is not None and not imported.config.reads_states:
         raise InputError(f"--encoder {encoder} has no effect: {source} ({imported.kind}) has an encoder; leave it out")
     for note in imported.notes:
-        click.echo(f"tx-import: {note}", err=True)
+        click.echo(f"tx-import: {printable(note)}", err=True)
     with Stages() as stages:
         stages.stage("import", len(imported.plan.parts))
         write_imported(imported, output, source, replace=force, advance=stages.advance)

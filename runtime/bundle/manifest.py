@@ -141,6 +141,8 @@ def _first_bytes(file: File) -> bytes:
     """Return the bytes of a manifest; of a file that is too large for one, only the first."""
     if not isinstance(file, Path):
         return bytes(file.view()[: _LARGEST_FILE + 1])
+    if file.exists() and not (file.is_file() or file.is_dir()):  # to open a named pipe may take forever
+        raise BundleError(f"{file} is not a file: the bundle is damaged, copy or export it again")
     with file.open("rb") as opened:
         return opened.read(_LARGEST_FILE + 1)
 

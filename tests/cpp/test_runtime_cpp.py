@@ -113,6 +113,16 @@ def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
     assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
 
 
+def test_names_do_not_control_the_terminal(tmp_path: Path) -> None:
+    controls = "".join(map(chr, [*range(1, 10), *range(11, 32), *range(0x7F, 0xA0)]))
+    for name in (controls, "a\u202e\u2066\u2069\u200d🙂"):
+        expected = run("tx-translate", tmp_path / name)
+        found = run(TOOL, tmp_path / name)
+        assert not {*b"\x1b\x7f\x9b"} & {*found.stderr} and "\u202e".encode() not in found.stderr
+        assert expected.returncode == found.returncode == 2
+        assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -1,6 +1,7 @@
 """Models that read vectors: graphs in every lowering against PyTorch, verified bundles, golden cases and refusals."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +195,12 @@ def test_pickled_files_and_others_are_refused(tmp_path: Path) -> None:
     for name in ("pickled", "text"):
         with pytest.raises(InputError, match=rf"{name}.npz is not an .npz archive of"):
             read_features(tmp_path / f"{name}.npz")
+    for data in (b"\x93NUMPY\1\0\4\0{'''", b"no array"):
+        with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive:
+            for name in ("features", "lengths"):
+                archive.writestr(f"{name}.npy", data)
+        with pytest.raises(InputError, match=r"bad\.npz"):
+            read_features(tmp_path / "bad.npz")
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_features(tmp_path / "missing.npz")
 

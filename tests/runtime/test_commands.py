@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -134,6 +135,16 @@ def test_long_lines() -> None:
 )
 def test_bad_use(arguments: list[object], words: list[str]) -> None:
     assert_one_sentence(run("translate", *arguments, stdin=b"one\n"), 2, *words)
+
+
+def test_names_do_not_control_the_terminal(damaged: Path) -> None:
+    manifest = damaged / "manifest.json"
+    manifest.write_text('{"\\u001b[2J\x9b2J\x7f\u202e\u2066\u00e9\u200d": 1}')
+    done = run("translate", damaged)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", done.stderr)
+    manifest.rename(damaged / "\x1b[2J\x9b2J\x7f\u202e\u2066\u00e9\u200d")
+    done = run("translate", damaged / "\x1b[2J\x9b2J\x7f\u202e\u2066\u00e9\u200d")
+    assert_one_sentence(done, 2, r"\x1b[2J\x9b2J\x7f\u202e\u2066" + "\u00e9\u200d")
 
 
 def test_bad_options_are_clicks() -> None:

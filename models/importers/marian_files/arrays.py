@@ -4,9 +4,11 @@ NumPy's format is read without pickles. A weight is read when it is needed.
 """
 
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from lzma import LZMAError
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -60,7 +62,7 @@ def read_npz(file: Path) -> Weights:
         return Weights(file, tensors, _text(file, config.shape))
     except InputError as error:
         raise CheckpointError(str(error)) from None
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, LZMAError) as error:
         raise CheckpointError(f"{file} is not a whole .npz file ({error}): copy it again") from None
 
 
@@ -118,7 +120,7 @@ def _array(file: Path, name: str) -> np.ndarray[Any, Any]:
         with zipfile.ZipFile(file) as archive, archive.open(name) as opened:
             array: np.ndarray[Any, Any] = npy.read_array(opened, allow_pickle=False)
             opened.read()  # to its end, where zipfile compares checksums
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+    except Exception as error:  # of zlib, of lzma, of NumPy: each has its own
         raise CheckpointError(f"{file}: {name} cannot be read ({error}): copy the file again") from None
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 

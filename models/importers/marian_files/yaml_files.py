@@ -68,7 +68,10 @@ def _value(text: str, file: Path, number: int) -> Any:
     """Return a value, or a list in brackets."""
     text = text.strip()
     if text.startswith("[") and text.endswith("]"):
-        return [_value(part, file, number) for part in text[1:-1].split(",") if part.strip()]
+        parts = [part.strip() for part in text[1:-1].split(",") if part.strip()]
+        if any(part.startswith("[") for part in parts):  # nor does Marian write lists in lists
+            raise _damaged(file, number, text)
+        return [_value(part, file, number) for part in parts]
     if text[:1] in ("'", '"'):
         return _unquoted(text, file, number)
     text = text.partition(" #")[0].strip()

@@ -15,12 +15,14 @@
 
 #include "at_least.hpp"
 #include "errors.hpp"
+#include "printable.hpp"
 #include "translator.hpp"
 
 namespace {
 
 using namespace txport::core;
 using txport::tools::at_least;
+using txport::tools::printable;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
@@ -235,7 +237,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {
-    std::cerr << "txport-bench: " << error.what() << "\n";
+    std::cerr << "txport-bench: " << printable(error.what()) << "\n";
     return 2;
   }
 }

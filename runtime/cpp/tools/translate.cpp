@@ -20,6 +20,7 @@
 #include "at_least.hpp"
 #include "errors.hpp"
 #include "new_file.hpp"
+#include "printable.hpp"
 #include "text/lines.hpp"
 #include "translator.hpp"
 #include "utf8.hpp"
@@ -28,6 +29,7 @@ namespace {
 
 using namespace txport::core;
 using txport::tools::at_least;
+using txport::tools::printable;
 
 // Exit codes after Ctrl-C and after a closed pipe, as shells report them.
 constexpr int kInterrupted = 130;
@@ -465,13 +467,13 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const CheckFailed& error) {
-    std::cerr << "txport-translate: " << error.what() << "\n";
+    std::cerr << "txport-translate: " << printable(error.what()) << "\n";
     return 1;
   } catch (const InputError& error) {
-    std::cerr << "txport-translate: " << with_flags(error.what()) << "\n";
+    std::cerr << "txport-translate: " << printable(with_flags(error.what())) << "\n";
     return 2;
   } catch (const std::exception& error) {
-    std::cerr << "txport-translate: " << error.what() << "\n";
+    std::cerr << "txport-translate: " << printable(error.what()) << "\n";
     return 2;
   }
 }

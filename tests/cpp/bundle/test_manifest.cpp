@@ -1,6 +1,9 @@
 // The manifests that tests/data/manifests describes: what Python accepts and refuses, C++ does too, in the same words.
 
 #include <doctest/doctest.h>
+#ifndef _WIN32
+#include <sys/stat.h>
+#endif
 
 #include <cstdlib>
 #include <fstream>
@@ -55,6 +58,14 @@ TEST_CASE("directories that are no bundles") {
   std::filesystem::create_directory(scratch.path() / "manifest.json");
   CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "cannot be read"));
 }
+
+#ifndef _WIN32
+TEST_CASE("a named pipe is not opened") {
+  const Scratch scratch;
+  REQUIRE(::mkfifo((scratch.path() / "manifest.json").c_str(), 0600) == 0);
+  CHECK(contains(fault_of<BundleError>([&] { Manifest::load(scratch.path()); }), "manifest.json is not a file"));
+}
+#endif
 
 TEST_CASE("files of a bundle that were changed") {
   const Scratch scratch;

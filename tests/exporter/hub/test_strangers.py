@@ -1,15 +1,17 @@
 """What tx-get, tx-import and tx-push take from strangers, and what they give to them."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,6 +97,27 @@ def test_archives_that_would_fill_the_disk_are_refused(
     monkeypatch.setattr(sources, "MIN_UNPACKED", 4 << 20)
     with open_source(str(archive), "main", offline=False) as directory:
         assert (directory / "weights").read_bytes() == zeros
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.DIRTYPE])
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_headers_of_small_archives_do_not_fill_the_memory(
+    kind: bytes, compress: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MIN_UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "MAX_HEADERS", 1 << 16)
+    info = tarfile.TarInfo("model/x")
+    info.type, size = kind, 16 << 20
+    if kind == tarfile.DIRTYPE:  # many empty members
+        plain = info.tobuf(tarfile.GNU_FORMAT) * (size // 512)
+    else:
+        info.size = size
+        plain = info.tobuf(tarfile.GNU_FORMAT) + bytes(size)
+    archive = tmp_path / "model.tar.x"
+    archive.write_bytes(compress(plain + bytes(1024)))
+    with pytest.raises(InputError, match=r"would unpack to more than 1,\d{3},\d{3} bytes"):
+        with open_source(str(archive), "main", offline=False):
+            raise AssertionError("it was unpacked")
 
 
 def test_only_listed_files_of_a_bundle_are_fetched(served: Served, tmp_path: Path) -> None:

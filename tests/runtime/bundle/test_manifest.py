@@ -167,6 +167,13 @@ def test_what_is_no_bundle(tmp_path: Path) -> None:
         Manifest.load(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(BundleError, match=r"manifest\.json is not a file"):
+        Manifest.load(tmp_path)
+
+
 def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "manifest.json").open("wb") as file:
         os.truncate(file.fileno(), 1 << 40)

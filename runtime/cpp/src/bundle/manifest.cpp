@@ -397,8 +397,13 @@ std::string manifest_of(const Bundle& bundle) {
     throw BundleError(bundle.name() + (exists ? " is not a directory" : " does not exist") +
                       ": give a directory of tx-export or a file of tx-pack");
   }
+  const fs::path manifest = bundle.directory() / kManifestName;
+  const fs::file_status status = fs::status(manifest, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) {  // a named pipe may never open
+    throw BundleError(bundle.name(kManifestName) + " is not a file: the bundle is damaged, copy or export it again");
+  }
   try {
-    return read_file(bundle.directory() / kManifestName, kLargestFile + 1);
+    return read_file(manifest, kLargestFile + 1);
   } catch (const std::system_error& error) {
     if (error.code() == std::errc::no_such_file_or_directory) {
       throw BundleError(bundle.name() + description_of(bundle.directory()));

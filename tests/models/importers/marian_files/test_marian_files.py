@@ -213,7 +213,15 @@ def test_settings(tmp_path: Path) -> None:
     expected = {"a": 1, "b": [], "c": ["x", "y z"], "d": [1, 2.5], "e": "", "f": True, "g": None, "h": "n"}
     assert parse_settings(text, tmp_path).fields == expected
     assert parse_settings(yaml(expected), tmp_path).fields == {**expected, "g": "None"}
-    for bad in ("a: &x 1", "a: *x", "a: !!python/object:os.system 1", "a: {b: 1}", "- a", "?"):
+    for bad in (
+        "a: &x 1",
+        "a: *x",
+        "a: !!python/object:os.system 1",
+        "a: {b: 1}",
+        "- a",
+        "?",
+        "a: " + "[" * 9999 + "]" * 9999,
+    ):
         with pytest.raises(CheckpointError, match="line 1"):
             parse_settings(bad, tmp_path)
 
@@ -236,6 +244,12 @@ def test_damaged_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a.npy", b"\x93NUMPY\x01\0\x10\0{'descr': '<f4' ")
     assert_refused(tmp_path, "a.npy is not an array")
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes(range(256)) * 9)
+    damaged = bytearray(file.read_bytes())
+    damaged[35] = 0xFF  # the first byte of the compressed data: a kind of block that does not exist
+    file.write_bytes(damaged)
+    assert_refused(tmp_path, "model.npz is not a whole .npz file (Error -3")
     file.unlink()
     assert_refused(tmp_path, "--from")
 
