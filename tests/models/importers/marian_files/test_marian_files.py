@@ -377,3 +377,36 @@ def test_texts_have_the_ids_of_the_vocabulary(vocabulary: str, tmp_path: Path) -
     assert isinstance(tokenizer, TextTokenizer) and tokenizer.encode(text) == [*expected, names.index(EOS)]
     if vocabulary == "yml":
         assert tokenizer.encode(f">>fra<< {text}") == [names.index(">>fra<<"), *expected, 0]
+
+
+@pytest.mark.parametrize("name", ["model.npz", "decoder.yml", "vocab.yml", "opus.zip"])
+def test_damage_anywhere(name: str, tmp_path: Path) -> None:
+    """Truncated files and changed bytes: a model, or one sentence with a name of a file."""
+    write_marian(tmp_path / "model")
+    with zipfile.ZipFile(tmp_path / "opus.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted((tmp_path / "model").iterdir()):
+            archive.write(file, file.name)
+    source = tmp_path / "model" if name != "opus.zip" else tmp_path / name
+    file = source if source.is_file() else source / name
+    whole = file.read_bytes()
+    draw = np.random.default_rng(0)
+    ends = {*draw.integers(0, len(whole), 20).tolist()}
+    if name.endswith((".npz", ".zip")):
+        with zipfile.ZipFile(file) as archive:
+            starts = [member.header_offset for member in archive.infolist()]
+            ends |= {int(start) + more for start in draw.choice(starts, min(8, len(starts))) for more in (0, 4, 30, 60)}
+            ends.add(archive.start_dir)
+    changes = [whole[:end] for end in sorted(ends)]
+    for position in [*draw.integers(0, len(whole), 20), *draw.integers(max(0, len(whole) - 3000), len(whole), 20)]:
+        changes.append(whole[:position] + bytes([whole[position] ^ int(draw.integers(1, 256))]) + whole[position + 1 :])
+    refused = 0
+    for changed in changes:
+        file.write_bytes(changed)
+        try:
+            imported = import_model(str(source), None if source.is_dir() else "marian-files", ImportOptions())
+            for part in imported.plan.parts.values():
+                part.read(0, part.shape[0])
+        except (CheckpointError, InputError) as error:
+            refused += 1
+            assert str(tmp_path) in str(error) and "\n" not in str(error), error
+    assert refused > (5 if name != "opus.zip" else 20)
