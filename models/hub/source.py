@@ -5,7 +5,7 @@ import stat
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path, PurePosixPath
@@ -33,8 +33,10 @@ _MODEL_FILES = (
 )
 # Endings of files of weights, some of which are zip files.
 _WEIGHTS = (".npz", ".bin", ".pt", ".pth", ".safetensors")
-# Weights in CTranslate2's format, which is not a pickle.
-_CTRANSLATE2 = "model.bin"
+# Names of weights that may be in the formats of CTranslate2 and Marian, which are not pickles.
+_PLAIN = ("model.bin", "*intgemm*.bin", "*alphas*.bin")
+# Both begin with a version of four or eight bytes; no pickle, and no zip file of PyTorch's, begins so.
+_VERSIONS = tuple(version.to_bytes(4, "little") for version in range(1, 100))
 
 
 @contextmanager
@@ -219,7 +221,8 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
                 source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
             )
         if not pickles and not Path(fetched, NAME).is_file():
-            _refuse_pickles(source, [path.name for path in Path(fetched).rglob("*.*")])
+            paths = [str(path) for path in Path(fetched).rglob("*.*") if path.is_file()]
+            _refuse_pickles(source, paths, _is_plain)
         return Path(fetched)
     except TxportError:
         raise
@@ -244,9 +247,19 @@ def _reason(error: Exception, source: str, revision: str) -> str:
     return f"its download from the hub failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
 
 
-def _refuse_pickles(source: str, files: Sequence[str]) -> None:
+def _is_plain(file: str) -> bool:
+    """Return whether a file begins as weights of CTranslate2 or Marian do."""
+    with open(file, "rb") as opened:
+        return opened.read(4) in _VERSIONS
+
+
+def _has_plain_name(file: str) -> bool:
+    return any(map(PurePosixPath(file).match, _PLAIN))
+
+
+def _refuse_pickles(source: str, files: Sequence[str], is_plain: Callable[[str], bool] = _has_plain_name) -> None:
     """Refuse a repository whose weights are pickles only: hostile ones have corrupted memory (CVE-2026-24747)."""
-    pickles = any(file.endswith(".bin") and PurePosixPath(file).name != _CTRANSLATE2 for file in files)
+    pickles = any(file.endswith(".bin") and not (_has_plain_name(file) and is_plain(file)) for file in files)
     if pickles and not any(file.endswith(".safetensors") for file in files):
         raise InputError(
             f"{source} has its weights in files of PyTorch only, which are pickles: use --allow-pickle if you trust it"

@@ -16,7 +16,7 @@ from txport.models.importers.fairseq import import_fairseq
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100, m2m100_kind
 from txport.models.importers.marian import import_marian
-from txport.models.importers.marian_files.files import is_marian, refuse_binary
+from txport.models.importers.marian_files.files import is_marian
 from txport.models.importers.marian_files.importer import import_marian_files
 from txport.models.importers.opennmt import import_opennmt
 from txport.models.importers.pegasus import import_pegasus
@@ -138,7 +138,6 @@ def _detected(path: Path) -> str:
         return "torch"
     if is_marian(path):
         return "marian-files"
-    refuse_binary(path)
     if path.is_file() or any(list(path.glob(f"*.{ending}")) for ending in ENDINGS):
         return _from_file(one_file(path, ("checkpoint_best.pt", "model.pt"), ENDINGS))
     raise CheckpointError(f"{path}: its kind was not recognised: set it with --from ({', '.join(IMPORTERS)})")

@@ -1,5 +1,6 @@
 """Tiny Transformers in Marian's own format with random weights, and Marian itself if pymarian is installed."""
 
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,39 @@ def save(file: Path, arrays: Mapping[str, npt.NDArray[Any]], options: Mapping[st
     text = options if isinstance(options, str) else yaml(options)
     config: npt.NDArray[np.int8] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(file, **{**arrays, "special:model.yml": config})
+
+
+def save_binary(
+    file: Path, arrays: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any], kind: int = 0x404
+) -> list[int]:
+    """Write a model as marian-conv does, with matrices of a type by its code; return where fields end.
+
+    Codes are those of Marian (0x10001, 0x10002) and of browsermt (0x4101, 0x4102), which rounds embeddings too.
+    """
+    config: npt.NDArray[np.int8] = np.frombuffer(yaml(options).encode() + b"\0", np.int8)
+    items: list[tuple[str, int, tuple[int, ...], bytes]] = []
+    for name, array in {**arrays, "special:model.yml": config}.items():
+        code, data = 0x101 if array.dtype == np.int8 else 0x404, array.tobytes()
+        embedding = "Wemb" in name
+        if kind != 0x404 and ((name.rpartition("_")[2][0] == "W" and not embedding) or (embedding and kind < 0x10000)):
+            code, data = kind, _rounded(array, kind & 0xFF, transposed=not embedding)
+        items.append((name, code, array.shape, data + bytes(-len(data) % 256)))
+    fields = [struct.pack("<Q", 1), struct.pack("<Q", len(items))]
+    fields += [struct.pack("<4Q", len(name) + 1, code, len(shape), len(data)) for name, code, shape, data in items]
+    fields += [name.encode() + b"\0" for name, *_ in items]
+    fields += [struct.pack(f"<{len(shape)}i", *shape) for *_, shape, _ in items]
+    padding = 255 - (sum(map(len, fields)) + 8 - 1) % 256
+    fields += [struct.pack("<Q", padding), bytes(padding), *(data for *_, data in items)]
+    file.write_bytes(b"".join(fields))
+    return np.cumsum([len(each) for each in fields]).tolist()
+
+
+def _rounded(array: npt.NDArray[np.float32], size: int, *, transposed: bool) -> bytes:
+    """Return a matrix as integers, and the factor behind them."""
+    factor = np.float32(127 / np.abs(array).max() if size == 1 else 1024)
+    limit = 127 if size == 1 else 32767
+    values = np.clip(np.rint(array * factor), -limit, limit).astype(np.int8 if size == 1 else np.int16)
+    return (values.T if transposed else values).tobytes() + factor.tobytes()
 
 
 def write_marian(

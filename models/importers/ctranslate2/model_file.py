@@ -58,7 +58,7 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
-class _Variable:
+class Variable:
     """A variable in the file: its type, shape and place."""
 
     file: Path
@@ -94,8 +94,14 @@ def is_model_file(file: Path) -> bool:
     return OLDEST <= version < 100 and whole and (length == 1 or name[:-1].isalnum())
 
 
-class _Reader:
-    """Reads fields one after the other, and names the one that the file ends in."""
+class FieldReader:
+    """Reads fields one after the other, and names the one that the file ends in.
+
+    Args:
+        file: where it is, for messages.
+        opened: the file.
+        size: its size in bytes.
+    """
 
     def __init__(self, file: Path, opened: BinaryIO, size: int) -> None:
         self.file = file
@@ -155,12 +161,12 @@ def read_model_file(file: Path, known: Mapping[str, str]) -> ModelFile:
         with file.open("rb") as opened:
             size = opened.seek(0, 2)
             opened.seek(0)
-            return _read(_Reader(file, opened, size), known)
+            return _read(FieldReader(file, opened, size), known)
     except OSError as error:
         raise CheckpointError(f"{file} is missing or cannot be read ({error.strerror}): copy it too") from None
 
 
-def _read(reader: _Reader, known: Mapping[str, str]) -> ModelFile:
+def _read(reader: FieldReader, known: Mapping[str, str]) -> ModelFile:
     version = reader.number(4, "the version of the format")
     if version > NEWEST:
         raise CheckpointError(f"{reader.file} has version {version} of CTranslate2's format; there are up to {NEWEST}")
@@ -186,8 +192,8 @@ def _read(reader: _Reader, known: Mapping[str, str]) -> ModelFile:
     return model
 
 
-def _variables(reader: _Reader, version: int) -> dict[str, _Variable]:
-    variables: dict[str, _Variable] = {}
+def _variables(reader: FieldReader, version: int) -> dict[str, Variable]:
+    variables: dict[str, Variable] = {}
     count = reader.number(4, "the number of variables")
     if count > _MAX_VARIABLES:
         raise reader.fault(f"it claims to have {count} variables")
@@ -206,11 +212,11 @@ def _variables(reader: _Reader, version: int) -> dict[str, _Variable]:
             size *= code
         if size != math.prod(shape) * dtype.itemsize:
             raise reader.fault(f"{name} of shape {shape} and type {str(dtype)[6:]} has {size} bytes")
-        variables[name] = _Variable(reader.file, dtype, shape, reader.skip(size, f"the values of {name}"))
+        variables[name] = Variable(reader.file, dtype, shape, reader.skip(size, f"the values of {name}"))
     return variables
 
 
-def _type(reader: _Reader, name: str, code: int, version: int) -> torch.dtype:
+def _type(reader: FieldReader, name: str, code: int, version: int) -> torch.dtype:
     if version >= 4 and code < len(_TYPES):
         return _TYPES[code]
     if version < 4 and code in _OLD_TYPES:
@@ -218,7 +224,7 @@ def _type(reader: _Reader, name: str, code: int, version: int) -> torch.dtype:
     raise reader.fault(f"{name} has the unknown type {code}")
 
 
-def _aliases(reader: _Reader, variables: Mapping[str, _Variable]) -> dict[str, str]:
+def _aliases(reader: FieldReader, variables: Mapping[str, Variable]) -> dict[str, str]:
     """Return the variable of each alias."""
     aliases: dict[str, str] = {}
     count = reader.number(4, "the number of aliases")
@@ -236,7 +242,7 @@ def _aliases(reader: _Reader, variables: Mapping[str, _Variable]) -> dict[str, s
     return aliases
 
 
-def _fill(model: ModelFile, variables: Mapping[str, _Variable], aliases: Mapping[str, str]) -> None:
+def _fill(model: ModelFile, variables: Mapping[str, Variable], aliases: Mapping[str, str]) -> None:
     """Sort variables and aliases into tensors and attributes."""
     scales = {f"{name}_scale" for name, variable in variables.items() if variable.dtype in _QUANTISED}
     for name, origin in ({name: name for name in variables} | dict(aliases)).items():
@@ -251,14 +257,14 @@ def _fill(model: ModelFile, variables: Mapping[str, _Variable], aliases: Mapping
         model.types[name] = variable.dtype
 
 
-def _attribute(file: Path, name: str, variable: _Variable) -> int | float:
+def _attribute(file: Path, name: str, variable: Variable) -> int | float:
     value = variable.rows(0, 1).item()
     if not math.isfinite(value):
         raise CheckpointError(f"{file}: {name} must be a finite number, not {value}")
     return value
 
 
-def _stored(file: Path, name: str, variable: _Variable, scale: _Variable | None) -> Stored:
+def _stored(file: Path, name: str, variable: Variable, scale: Variable | None) -> Stored:
     where = (file, variable.offset)
     if variable.dtype.is_floating_point:
         return Stored(variable.shape, variable.dtype, variable.rows, where)

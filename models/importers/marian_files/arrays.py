@@ -25,6 +25,8 @@ CONFIG = "special:model.yml"
 _TYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 _READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _LARGEST_CONFIG = 1 << 20
+# Scales of activations for intgemm (browsermt), and a table for the search of likely tokens (marian-conv --add-lsh).
+_OF_KERNELS = ("_QuantMultA", "lsh_output_codes", "lsh_output_rotation")
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class Weights:
         file: it.
         tensors: weights by Marian's names, as Marian stores them.
         config: the configuration inside, as text; empty if there is none.
+        quantised: names of the types of integer weights, which are read as float32.
     """
 
     file: Path
     tensors: dict[str, Stored]
     config: str
+    quantised: tuple[str, ...] = ()
 
 
 def read_npz(file: Path) -> Weights:
@@ -58,8 +62,9 @@ def read_npz(file: Path) -> Weights:
             }
         config = tensors.pop(CONFIG, None)
         if config is None:
-            return Weights(file, tensors, "")
-        return Weights(file, tensors, _text(file, config.shape))
+            return Weights(file, weights_of(tensors), "")
+        check_config(file, config.shape)
+        return Weights(file, weights_of(tensors), config_text(file, _array(file, f"{CONFIG}.npy").tobytes()))
     except InputError as error:
         raise CheckpointError(str(error)) from None
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, LZMAError) as error:
@@ -125,12 +130,28 @@ def _array(file: Path, name: str) -> np.ndarray[Any, Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _text(file: Path, shape: tuple[int, ...]) -> str:
-    """Return the configuration, an array of bytes that ends with a zero."""
+def check_config(file: Path, shape: tuple[int, ...]) -> None:
+    """Check the size of the configuration, before it is read.
+
+    Raises:
+        CheckpointError: it is not a text.
+    """
     if len(shape) != 1 or shape[0] > _LARGEST_CONFIG:
         raise CheckpointError(f"{file}: {CONFIG} has the shape {shape}, which no configuration has")
-    data = _array(file, f"{CONFIG}.npy").tobytes()
+
+
+def config_text(file: Path, data: bytes) -> str:
+    """Return the configuration, an array of bytes that ends with a zero.
+
+    Raises:
+        CheckpointError: it is not a text.
+    """
     try:
         return data.rstrip(b"\0").decode()
     except UnicodeDecodeError:
-        raise CheckpointError(f"{file}: {CONFIG} is not UTF-8: copy the file again") from None
+        raise CheckpointError(f"{file}: {CONFIG} is not UTF-8: copy it again") from None
+
+
+def weights_of(tensors: dict[str, Stored]) -> dict[str, Stored]:
+    """Return weights without the maxima of activations and the hashes of tokens, which only speed Marian up."""
+    return {name: stored for name, stored in tensors.items() if not name.endswith(_OF_KERNELS)}

@@ -1,13 +1,14 @@
 """Files of a model of Marian's: weights, decoder.yml and vocabularies."""
 
 import zipfile
-from contextlib import suppress
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from txport.models.importers.ctranslate2.vocabularies import Vocabularies
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.marian_files.arrays import CONFIG, Weights, read_npz
+from txport.models.importers.marian_files.binary import begins_binary, is_binary, read_binary
 from txport.models.importers.marian_files.yaml_files import parse_settings, read_text, read_vocabulary_file
 from txport.models.importers.settings import Settings
 from txport.models.importers.tokenizers.pieces import pieces_of
@@ -15,9 +16,6 @@ from txport.models.importers.tokenizers.vocabulary import read_bytes
 from txport.runtime.errors import CheckpointError
 
 _DECODER = "decoder.yml"
-# Of Marian's binary files: their version, and bytes that contain all names.
-_BINARY = (1).to_bytes(8, "little")
-_START = 1 << 17
 _EOS, _UNK = "</s>", "<unk>"
 # Names of Nematus' vocabularies, which Marian takes for its own if they have the ids 0 and 1.
 _OLD_NAMES = {_EOS: (0, "eos"), _UNK: (1, "UNK")}
@@ -63,33 +61,22 @@ class Sides:
 def is_marian(path: Path) -> bool:
     """Return whether a path is a file of Marian's, a directory with one, or an archive of such a directory."""
     if path.is_dir():
-        return any(path.glob("*.npz"))
-    if path.suffix == ".npz":
+        return any(path.glob("*.npz")) or any(map(is_binary, path.glob("*.bin")))
+    if path.suffix == ".npz" or is_binary(path):
         return True
     try:
         with zipfile.ZipFile(path) as archive:
-            return any(name.endswith(".npz") and name.count("/") < 2 for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+            return any(_is_member(archive, name) for name in archive.namelist() if name.count("/") < 2)
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error):
         return False
 
 
-def refuse_binary(path: Path) -> None:
-    """Refuse models that marian-conv wrote, also with int8 weights (intgemm).
-
-    Raises:
-        CheckpointError: a path is such a file, or a directory with one.
-    """
-    files = [path]
-    if path.is_dir():
-        files = sorted(path.glob("*.bin"))
-    for file in files:
-        with suppress(OSError), file.open("rb") as opened:
-            start = opened.read(_START)
-            if start[:8] == _BINARY and CONFIG.encode() in start:
-                raise CheckpointError(
-                    f"{file} is a binary model of Marian's (marian-conv), which is not supported: give the .npz file "
-                    "that it was made from"
-                )
+def _is_member(archive: zipfile.ZipFile, name: str) -> bool:
+    """Return whether a file of an archive contains weights of Marian's."""
+    if not name.endswith(".bin"):
+        return name.endswith(".npz")
+    with archive.open(name) as opened:
+        return begins_binary(opened)
 
 
 def find_files(path: Path) -> ModelFiles:
@@ -104,13 +91,18 @@ def find_files(path: Path) -> ModelFiles:
     decoder = _decoder(path, directory)
     if path.is_dir():
         file = _weights(directory, decoder)
-    weights = read_npz(file)
+    if file.suffix == ".npz":
+        weights = read_npz(file)
+    else:
+        weights = read_binary(file)
     if not weights.config:
         raise CheckpointError(f"{file} has no {CONFIG}, the configuration of the model: give a model that Marian saved")
     notes = []
     script = directory / "preprocess.sh"
     if script.is_file():
         notes.append(f"{script.name} is not run: write texts as it leaves them, except for SentencePiece")
+    if weights.quantised:
+        notes.append(f"weights of {', '.join(weights.quantised)} are dequantised; activations are not rounded")
     config = parse_settings(weights.config, file)
     if "n" in str(config.get("transformer-preprocess", "")):
         notes.append(
@@ -154,9 +146,9 @@ def _weights(directory: Path, decoder: Settings) -> Path:
         return directory / names[0]
     files = [
         file for file in sorted(directory.glob("*.npz")) if not file.name.endswith((".optimizer.npz", ".orig.npz"))
-    ]
+    ] or [file for file in sorted(directory.glob("*.bin")) if is_binary(file)]
     if len(files) != 1:
-        raise CheckpointError(f"{directory} has {len(files) or 'no'} .npz files of weights: name one of them")
+        raise CheckpointError(f"{directory} has {len(files) or 'no'} files of weights (.npz, .bin): name one of them")
     return files[0]
 
 

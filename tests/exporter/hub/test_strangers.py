@@ -141,15 +141,27 @@ def test_pickles_of_the_hub_are_taken_only_if_they_are_allowed(served: Served, t
     assert words in served.fetch(offline=True).stderr
 
 
-def test_weights_of_ctranslate2_are_no_pickles(served: Served, tmp_path: Path) -> None:
+def test_weights_of_ctranslate2_and_marian_are_no_pickles(served: Served, tmp_path: Path) -> None:
     repository = tmp_path / "repositories" / REPOSITORY
     repository.mkdir(parents=True)
     names = ("model.bin", "config.json", "shared_vocabulary.json", "source_vocabulary.txt", "en_es.argosmodel")
+    names = (*names, "model.enes.intgemm.alphas.bin", "decoder.yml")
     for name in names:
-        (repository / name).write_bytes(b"{}")
+        (repository / name).write_bytes((6).to_bytes(4, "little") if name == "model.bin" else (1).to_bytes(8, "little"))
     done = served.fetch()
     assert done.returncode == 0, done.stderr
     assert {each.name for each in Path(done.stdout.strip()).iterdir()} == set(names)
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.intgemm.bin"])
+def test_pickles_with_names_of_other_formats(name: str, served: Served, tmp_path: Path) -> None:
+    """An index of Hugging Face's could name them as shards."""
+    repository = tmp_path / "repositories" / REPOSITORY
+    repository.mkdir(parents=True)
+    (repository / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    (repository / name).write_bytes(b"PK\x03\x04")
+    assert "in files of PyTorch only, which are pickles: use --allow-pickle" in served.fetch().stderr
+    assert served.fetch(pickles=True).returncode == 0
 
 
 def test_a_kept_bundle_goes_before_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

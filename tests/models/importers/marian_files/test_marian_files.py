@@ -1,6 +1,7 @@
 """Imports of Marian's own files, against CTranslate2's converter and Marian itself, and what is refused."""
 
 import shutil
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 import sentencepiece
 import torch
 from foreign_models import MADE, greedy, import_here, padded, pieces, sentencepiece_model
-from marian_models import EOS, ROWS, UNK, WIDTH, save, tokens, write_marian, yaml
+from marian_models import EOS, ROWS, UNK, WIDTH, save, save_binary, tokens, write_marian, yaml
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.layers import offset_sinusoids
+from txport.models.importers.marian_files.binary import read_binary
 from txport.models.importers.marian_files.yaml_files import parse_settings, read_vocabulary_file
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
@@ -254,13 +256,98 @@ def test_damaged_files(tmp_path: Path) -> None:
     assert_refused(tmp_path, "--from")
 
 
-def test_binary_models_are_named(tmp_path: Path) -> None:
-    """The start of a file of marian-conv: version, number of arrays, and a header and a name for each."""
-    name = b"special:model.yml\0"
-    header = b"".join(number.to_bytes(8, "little") for number in (1, 1, len(name), 0x101, 1, 4))
-    (tmp_path / "model.intgemm.bin").write_bytes(header + name + bytes(100))
-    assert_refused(tmp_path, "model.intgemm.bin is a binary model of Marian's", ".npz")
-    assert_refused(tmp_path / "model.intgemm.bin", "marian-conv")
+def binary(directory: Path, kind: int) -> list[int]:
+    """Replace model.npz by model.bin; return where its fields end."""
+    with np.load(directory / "model.npz") as archive:
+        arrays = {name: archive[name] for name in archive.files if not name.startswith("special:")}
+    arrays["Wemb_QuantMultA"] = np.ones((1, 1), np.float32)
+    ends = save_binary(directory / "model.bin", arrays, write_marian(directory), kind)
+    (directory / "model.npz").unlink()
+    (directory / "decoder.yml").write_text("models: [model.bin]\nvocabs: [vocab.yml, vocab.yml]\n")
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("kind", "archived"), [(0x404, False), (0x10001, True), (0x10002, False), (0x4101, False), (0x4102, False)]
+)
+def test_binary_models(kind: int, archived: bool, tmp_path: Path) -> None:
+    """Float weights are the same. Rounded ones differ by half a step, and vectors not at all."""
+    write_marian(tmp_path / "npz")
+    write_marian(tmp_path / "bin")
+    binary(tmp_path / "bin", kind)
+    source = tmp_path / "bin"
+    if archived:
+        source = tmp_path / "bin.zip"
+        with zipfile.ZipFile(source, "w") as archive:
+            for file in sorted((tmp_path / "bin").iterdir()):
+                archive.write(file, file.name)
+    checkpoint = import_here(source, tmp_path / "ours")
+    expected = import_here(tmp_path / "npz", tmp_path / "plain").model.state_dict()
+    for name, tensor in checkpoint.model.state_dict().items():
+        step = 0.0
+        is_table = "embedding.tokens" in name or name == "projection.weight"
+        is_matrix = tensor.dim() == 2 and "positions" not in name
+        if kind != 0x404 and is_matrix and (kind < 0x10000 or not is_table):
+            step = 1 / 1024 if kind & 0xFF == 2 else float(expected[name].abs().max()) / 127
+        difference = float((tensor - expected[name]).abs().max())
+        assert difference <= 0.51 * step and (step == 0 or difference > 0.2 * step), name
+    notes = import_model(str(source), None, ImportOptions()).notes
+    assert any("dequantised" in note for note in notes) == (kind != 0x404)
+
+
+@pytest.mark.parametrize("kind", ["float32", "intgemm8", "intgemm16"])
+def test_binary_models_of_marian_conv(kind: str, tmp_path: Path) -> None:
+    """The files of marian-conv have the same weights as those of the tests' writer."""
+    marian = pytest.importorskip("_pymarian", reason="needs Marian: pip install pymarian")
+    options = write_marian(tmp_path)
+    npz, theirs, ours = (tmp_path / name for name in ("model.npz", "theirs.bin", "ours.bin"))
+    assert marian.main(["convert", "-f", str(npz), "-t", str(theirs), "-g", kind]) == 0
+    with np.load(npz) as archive:
+        arrays = {name: archive[name] for name in archive.files if not name.startswith("special:")}
+    save_binary(ours, arrays, options, {"float32": 0x404, "intgemm8": 0x10001, "intgemm16": 0x10002}[kind])
+    tensors = read_binary(theirs).tensors
+    assert {*tensors} == {*arrays}
+    for name, stored in read_binary(ours).tensors.items():
+        torch.testing.assert_close(tensors[name].whole().float(), stored.whole().float(), rtol=0, atol=1e-6)
+
+
+def test_damaged_binary_models(tmp_path: Path) -> None:
+    """Files that end at or before any field's end, and files with any byte of their start changed."""
+    write_marian(tmp_path)
+    ends = binary(tmp_path, 0x10001)
+    file = tmp_path / "model.bin"
+    whole = file.read_bytes()
+    for end in ends[:-1]:
+        for length in (end - 1, end):
+            file.write_bytes(whole[:length])
+            with pytest.raises(CheckpointError, match=r"model\.bin is incomplete: it ends within .*; copy it again"):
+                read_binary(file)
+    file.write_bytes(whole + b"\0")
+    assert_refused(tmp_path, "model.bin is damaged", "1 bytes after")
+    draw = np.random.default_rng(0)
+    for position in [*range(64), *draw.integers(64, ends[-1], 300)]:
+        changed = bytearray(whole)
+        changed[position] ^= int(draw.integers(1, 256))
+        file.write_bytes(changed)
+        try:
+            for stored in read_binary(file).tensors.values():
+                assert stored.whole().numel() * 4 <= 8 * len(whole)
+        except CheckpointError as error:
+            assert "model.bin" in str(error) and "\n" not in str(error), error
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0x11001, "intgemm8avx2"), (0x1801, "packed8avx2"), (0x777, "the unknown type 0x777")]
+)
+def test_binary_models_for_one_processor(code: int, words: str, tmp_path: Path) -> None:
+    write_marian(tmp_path)
+    binary(tmp_path, 0x10001)
+    file = tmp_path / "model.bin"
+    file.write_bytes(file.read_bytes().replace(struct.pack("<Q", 0x10001), struct.pack("<Q", code)))
+    assert_refused(tmp_path, "model.bin", words)
+    file.write_bytes(struct.pack("<Q", 2) + file.read_bytes()[8:])
+    with pytest.raises(CheckpointError, match=r"model\.bin is encrypted"):
+        read_binary(file)
 
 
 def test_files_that_are_missing(tmp_path: Path) -> None:
@@ -271,7 +358,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     assert_refused(tmp_path, "vocabularies", "--no-tokenizer")
     assert import_model(str(tmp_path), None, ImportOptions(tokenizer=False)).config.unk_id == 1
     shutil.copy(tmp_path / "model.npz", tmp_path / "more.npz")
-    assert_refused(tmp_path, "2 .npz files")
+    assert_refused(tmp_path, "2 files of weights")
     (tmp_path / "decoder.yml").write_text("models:\n  - a.npz\n  - b.npz\n")
     assert_refused(tmp_path, "ensemble")
     (tmp_path / "decoder.yml").write_text("models: [../../model.npz]\nvocabs: [/etc/passwd, x.fsv]\n")
@@ -304,3 +391,36 @@ def test_texts_have_the_ids_of_the_vocabulary(vocabulary: str, tmp_path: Path) -
     assert isinstance(tokenizer, TextTokenizer) and tokenizer.encode(text) == [*expected, names.index(EOS)]
     if vocabulary == "yml":
         assert tokenizer.encode(f">>fra<< {text}") == [names.index(">>fra<<"), *expected, 0]
+
+
+@pytest.mark.parametrize("name", ["model.npz", "decoder.yml", "vocab.yml", "opus.zip"])
+def test_damage_anywhere(name: str, tmp_path: Path) -> None:
+    """Truncated files and changed bytes: a model, or one sentence with a name of a file."""
+    write_marian(tmp_path / "model")
+    with zipfile.ZipFile(tmp_path / "opus.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted((tmp_path / "model").iterdir()):
+            archive.write(file, file.name)
+    source = tmp_path / "model" if name != "opus.zip" else tmp_path / name
+    file = source if source.is_file() else source / name
+    whole = file.read_bytes()
+    draw = np.random.default_rng(0)
+    ends = {*draw.integers(0, len(whole), 20).tolist()}
+    if name.endswith((".npz", ".zip")):
+        with zipfile.ZipFile(file) as archive:
+            starts = [member.header_offset for member in archive.infolist()]
+            ends |= {int(start) + more for start in draw.choice(starts, min(8, len(starts))) for more in (0, 4, 30, 60)}
+            ends.add(archive.start_dir)
+    changes = [whole[:end] for end in sorted(ends)]
+    for position in [*draw.integers(0, len(whole), 20), *draw.integers(max(0, len(whole) - 3000), len(whole), 20)]:
+        changes.append(whole[:position] + bytes([whole[position] ^ int(draw.integers(1, 256))]) + whole[position + 1 :])
+    refused = 0
+    for changed in changes:
+        file.write_bytes(changed)
+        try:
+            imported = import_model(str(source), None if source.is_dir() else "marian-files", ImportOptions())
+            for part in imported.plan.parts.values():
+                part.read(0, part.shape[0])
+        except (CheckpointError, InputError) as error:
+            refused += 1
+            assert str(tmp_path) in str(error) and "\n" not in str(error), error
+    assert refused > (5 if name != "opus.zip" else 20)
