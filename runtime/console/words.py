@@ -12,5 +12,5 @@ def plural(count: int, noun: str) -> str:
 
 
 def program() -> str:
-    """Return the name of the command that runs."""
+    """Return the name of the running command."""
     return Path(sys.argv[0]).name

@@ -14,19 +14,19 @@ from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
 from txport.runtime.engine import FIRST_TARGET, Int64, Sources
 
-# Steps that the host has not seen: a poll may stall the device, and each step after a sentence's end is wasted.
+# Steps between polls: a poll may stall the device, but steps after the end of a sentence are wasted.
 POLL = 4
-_MULTIPLE = 8  # encoder widths, so that copies are of whole words
+_MULTIPLE = 8  # of encoder widths, so that copies consist of complete words
 
 
 class DeviceEngine:
     """An `Engine` (see `txport.runtime.engine`) over a device and a program.
 
     Args:
-        device: where the state is.
+        device: the device that stores the state.
         manifest: the bundle's.
-        program: what runs there.
-        poll: the most steps that the host has not seen.
+        program: the library and its graphs.
+        poll: maximum number of steps that the host has not read.
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:
@@ -47,15 +47,15 @@ class DeviceEngine:
 
     @property
     def captured(self) -> bool:
-        """True while its steps are replayed as CUDA graphs; false once the device has refused one."""
+        """State of captures: true while steps are replayed as CUDA graphs, false once the device has refused one."""
         return self._program.captured
 
     def first_target(self, source: int) -> int:
-        """Return the shortest caches: the time of a step grows with their length."""
+        """Return the minimum cache length, since the time of a step grows with it."""
         return FIRST_TARGET
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Encoded:
-        """Enqueue the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths."""
+        """Enqueue the encoder for int64 `[batch, source]` ids, padded with pad, with int64 `[batch]` lengths."""
         batch, source = input_ids.shape[:2]
         width = min(-(-source // _MULTIPLE) * _MULTIPLE, self.limits.source)
         id_type = np.dtype(self._program.id_type)
@@ -89,9 +89,9 @@ class DeviceEngine:
     def allocate(
         self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
     ) -> DeviceState:
-        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+        """Return finished rows for `rows` sentences of up to `source` tokens and `target` new tokens.
 
-        Beams copy no cache where the program has their step; else a search gathers the caches of plain rows.
+        Beams copy no cache if the program has a step for them; otherwise the search gathers caches of plain rows.
 
         Raises:
             ResourceError: the device does not have enough memory for them.
@@ -109,6 +109,6 @@ class DeviceEngine:
             return self._program.graph_of(beams) is not None
 
     def synchronize(self) -> None:
-        """Wait for all enqueued work, as measurements must: `encode` and a state's `step` return before it is done."""
+        """Wait for all enqueued work, for measurements: `encode` and `DecoderState.step` return before it is done."""
         with self._pool.working():
             self.device.synchronize()
