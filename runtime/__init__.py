@@ -1,4 +1,4 @@
-"""Run exported bundles. Imports numpy at most at its base; never torch, never txport.exporter.
+"""Run exported bundles. Its base needs at most numpy; nothing here imports torch or txport.exporter.
 
 from txport.runtime import Translator
 
@@ -23,7 +23,7 @@ from txport.runtime.errors import (
 )
 
 # From 1.29 on ONNX Runtime sends telemetry, and keeps a database in the user's cache, unless this is set before it is
-# imported. A library that translates must not; set the variable to 0 to have it.
+# imported. A library for translation should not send any; set the variable to 0 to enable it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ __all__ = [
     "TxportError",
 ]
 
-# Imported on first use: they need numpy, and those of the translator the libraries that run a bundle.
+# Imported on first use: they need numpy, and the translator needs the libraries that run a bundle.
 _LAZY = {
     "Alignment": "txport.runtime.text.alignment",
     "AttentionMaps": "txport.runtime.results",

@@ -1,4 +1,4 @@
-"""Checks of what a caller of `Translator` gives: each raises `InputError`, with a sentence that begins with `what`."""
+"""Checks of arguments of `Translator`. Each raises `InputError`, with a message that begins with `what`."""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ def listed(items: Iterable[T]) -> list[T]:
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
-    """Return the ids as a list; each must be of the vocabulary."""
+    """Return the ids as a list. Each must be in the vocabulary."""
     try:
         found = [operator.index(token) for token in ids]
     except TypeError as error:
@@ -62,10 +62,10 @@ def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, wha
 
 
 def check_reads(features: bool, feature_size: int | None) -> None:
-    """Refuse text and ids for a model that reads vectors, and the reverse.
+    """Refuse text and ids for models of feature vectors, and vectors for other models.
 
     Args:
-        features: whether vectors were given.
+        features: whether the input is vectors.
         feature_size: of the model; None if it reads text or ids.
     """
     if features and feature_size is None:

@@ -24,12 +24,12 @@ Float64 = npt.NDArray[np.float64]
 # Smallest initial length of a batch's caches, in tokens: enough for most sentences.
 FIRST_TARGET = 32
 
-# A source: ids, or float32 `[n, feature_size]` vectors of a model that reads vectors.
+# A source: ids, or float32 `[n, feature_size]` vectors for a model that reads vectors.
 Source = Sequence[int] | Float32
-# Those of a batch, padded: int64 `[batch, source]` ids, or float32 `[batch, source, feature_size]` vectors.
+# Sources of a batch, padded: int64 `[batch, source]` ids, or float32 `[batch, source, feature_size]` vectors.
 Sources = Int64 | Float32
 
-# The result of `Engine.encode`, whose form is private to the engine.
+# The result of `Engine.encode`, whose type is private to the engine.
 Memory = Any
 
 

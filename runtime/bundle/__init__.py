@@ -1,1 +1,1 @@
-"""The bundle, and every way in which a directory is not one. Needs numpy at most."""
+"""Bundle format and validation. Needs at most numpy."""

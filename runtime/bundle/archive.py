@@ -1,6 +1,6 @@
-"""A bundle in one file: an uncompressed zip archive (PKWARE APPNOTE 6.3), of which members are mapped, not unpacked.
+"""Bundle in one file: an uncompressed zip archive (PKWARE APPNOTE 6.3) whose members are mapped, not unpacked.
 
-The same files always give the same archive: `write_archive` defines each byte, and a reader accepts only that. Members
+The same files always give the same archive: `write_archive` defines each byte, and readers accept nothing else. Members
 are in the order of their names. Each starts at a page, so that tensors keep the alignment that they have in the file of
 weights. Any program that reads zip archives opens it. The C++ runtime reads it by the same rules.
 """
@@ -22,14 +22,14 @@ from txport.runtime.errors import BundleError
 from txport.runtime.files import sha256
 
 PAGE = 4096
-SUFFIX = ".txb"  # that tx-serve leaves out of a model's name; nothing else depends on it
+SUFFIX = ".txb"  # tx-serve removes it from a model's name; nothing else depends on it
 _LOCAL = 30  # bytes of its header before the name
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _WIDE_END = struct.Struct("<4sQ2H2I4Q4sIQI")  # of zip64: the record, and its locator
-# Fields of 32 bits that have this value stand in an extra field, the first one, of 64 bits each.
+# A 32-bit field with this value is stored in the first extra field, in 64 bits.
 _WIDE = 0xFFFFFFFF
-# extra fields; the second as Android's zipalign writes it
+# extra fields; the second is that of Android's zipalign
 _ZIP64 = 1
 _ALIGNMENT = 0xD935
 _UTF8 = 0x0800
@@ -44,7 +44,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Entry:
-    """Facts of a member in the directory of an archive.
+    """Entry of a member in the directory of an archive.
 
     Attributes:
         name: path in the bundle, in UTF-8.
@@ -71,14 +71,14 @@ class _Entry:
         return b"PK\1\2" + made_by + self._common(extra, extra) + rest + self.name + extra
 
     def _common(self, wide: bytes, extra: bytes) -> bytes:
-        """Return the fields that both headers have."""
+        """Return the fields that both kinds of header contain."""
         size = min(self.size, _WIDE)
         facts = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
         return struct.pack("<5H3I2H", *facts, len(self.name), len(extra))
 
 
 def _wide(*values: int) -> bytes:
-    """Return the extra field for those values that need more than 32 bits, if there are any."""
+    """Return the extra field for values of more than 32 bits; empty if there are none."""
     wide = [value for value in values if value >= _WIDE]
     if wide:
         return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide)
@@ -93,7 +93,7 @@ def _version(wide: bytes) -> int:
 
 
 def _tail(central: bytes, count: int, start: int) -> bytes:
-    """Return the bytes after the last member: the directory, which begins at byte `start`, and the end."""
+    """Return the bytes after the last member: the directory, which begins at byte `start`, and the end record."""
     wide = b""
     if start >= _WIDE:
         counts = count, count, len(central), start
@@ -136,10 +136,10 @@ class Archive:
     Args:
         data: the bytes of the archive, which must not change.
         name: of the archive, in messages.
-        file: the file whose bytes they are, mapped; None for a bundle in memory.
+        file: the mapped file; None for a bundle in memory.
 
     Raises:
-        BundleError: it is not an archive as `write_archive` writes it.
+        BundleError: the archive differs from the format of `write_archive`.
     """
 
     def __init__(self, data: mmap.mmap | memoryview, name: str, file: "_File | None" = None) -> None:
@@ -153,7 +153,7 @@ class Archive:
         """Map a file.
 
         Raises:
-            BundleError: it cannot be read, or is not such an archive.
+            BundleError: the file cannot be read, or is not an archive of `write_archive`.
         """
         try:
             with path.open("rb") as file:
@@ -172,7 +172,7 @@ class Archive:
         return self._name
 
     def view(self, name: str) -> memoryview:
-        """Return the bytes of a member, which are not copied.
+        """Return the bytes of a member without copying them.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -188,7 +188,7 @@ class Archive:
 
     @property
     def path(self) -> Path | None:
-        """Path of the file that is mapped; None for a bundle in memory.
+        """Path of the mapped file; None for a bundle in memory.
 
         Raises:
             BundleError: another file is there by now.
@@ -201,7 +201,7 @@ class Archive:
 
     @contextmanager
     def mapped(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes of a member by a mapping of their own, so that what is read stays resident no longer.
+        """Yield the bytes of a member in a separate mapping, so that its pages are released afterwards.
 
         Raises:
             BundleError: another file is there by now.
@@ -217,7 +217,7 @@ class Archive:
             yield view
 
     def _read(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Check all of the archive but the members' bytes; name and span of each member."""
+        """Check the archive except the members' bytes, and return the span of each member by name."""
         entries = self._entries()
         parts = list[bytes]()
         at = 0
@@ -281,7 +281,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class _File:
-    """A file that was mapped, and what it was then."""
+    """Mapped file, and its status when it was mapped."""
 
     path: Path
     status: os.stat_result
@@ -297,7 +297,7 @@ class _File:
 
 @dataclass(frozen=True)
 class Member:
-    """A file of an archive, as far as a bundle's files are used as `pathlib.Path`."""
+    """Member of an archive, with the methods of `pathlib.Path` that the runtime uses."""
 
     archive: Archive
     name: str
@@ -310,7 +310,7 @@ class Member:
         return bytes(self.view())
 
     def view(self) -> memoryview:
-        """Return its bytes, which are not copied; raises FileNotFoundError."""
+        """Return its bytes without copying them; raises FileNotFoundError."""
         return self.archive.view(self.name)
 
 
@@ -328,7 +328,7 @@ def files_of(bundle: Files) -> Files:
     """Return the files of a bundle: its directory, or its archive, opened.
 
     Raises:
-        BundleError: it is a file, but no archive of a bundle.
+        BundleError: the file is not an archive of a bundle.
     """
     if isinstance(bundle, Path) and bundle.is_file():
         check_kind(bundle, "bundle", BundleError)
@@ -337,7 +337,7 @@ def files_of(bundle: Files) -> Files:
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether a path, which exists, is meant as a bundle, and not as a checkpoint."""
+    """Return whether an existing path is a bundle rather than a checkpoint."""
     return path.is_file() or (path / "manifest.json").exists()
 
 

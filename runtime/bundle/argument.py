@@ -9,10 +9,10 @@ from txport.runtime.errors import InputError
 
 
 class _Bundle(click.Path):
-    """A path, or a name by which tx-get keeps a bundle.
+    """Path of a bundle, or the name of a bundle of tx-get.
 
     Args:
-        directory: refuse a bundle in one file, as a command does that works on the files themselves.
+        directory: refuse bundles in one file, for commands that change files of the bundle.
     """
 
     def __init__(self, *, directory: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Rules for graphs of a bundle, checked before a library parses them. The C++ runtime checks the same.
 
-A bundle's hashes prove a complete copy, not an honest author, and the libraries that parse graphs read any file or
-address that external data names. So only what tx-export writes passes: standard operators of a fixed list without
+Hashes of a bundle prove a complete copy, not an honest author, and the libraries that parse graphs read any file or
+address that external data names. So graphs must contain only what tx-export writes: listed standard operators without
 subgraphs, and weights whose data is in the graph itself or in a range of `weights.bin` (onnx.proto; Protocol Buffers
 encoding).
 """
@@ -18,7 +18,7 @@ from txport.runtime.bundle.schema import WEIGHTS
 from txport.runtime.errors import BundleError
 
 CONTRIB = "com.microsoft"
-# Operators that tx-export has written in any version, those of the tests' bundles included.
+# Operators that any version of tx-export has written, and those of the test bundles.
 OPERATORS: Mapping[str, frozenset[str]] = {
     "": frozenset(
         "Abs Add ArgMax Attention Cast Concat Div Equal Erf Exp Expand Gather GatherElements Gelu Gemm Greater "
@@ -49,10 +49,10 @@ def _tags(kind: int, *numbers: int) -> set[int]:
 
 
 class _Fields(NamedTuple):
-    """Fields that a message may have.
+    """Allowed fields of a message.
 
     Attributes:
-        part: of a model that it is, for messages.
+        part: name of this part of a model, for error messages.
         allowed: their tags.
     """
 
@@ -68,7 +68,7 @@ _INITIALIZER = 5 << 3 | _BYTES
 _PARTS = _Fields("the graph", _tags(_BYTES, 2, 10, 11, 12, 13, 16) | {_NODE, _INITIALIZER})
 _KIND, _ATTRIBUTE, _DOMAIN = (number << 3 | _BYTES for number in (4, 5, 7))
 _NODES = _Fields("a node", _tags(_BYTES, 1, 2, 3, 6, 9) | {_KIND, _ATTRIBUTE, _DOMAIN})
-# No tensor, graph, sparse tensor or type, no list of them, and no reference: numbers and strings only.
+# Attributes are numbers and strings only: no tensors, graphs, sparse tensors, types, lists of these, or references.
 _ATTRIBUTES = _Fields(
     "an attribute", _tags(_BYTES, 1, 4, 7, 8, 9, 13) | _tags(_NUMBER, 3, 8, 20) | _tags(_FIXED32, 2, 7)
 )
@@ -89,7 +89,7 @@ _PAIRS = _Fields("external data", {_KEY, _VALUE})
 
 
 def checked_graph(bundle: Files, name: str) -> bytes:
-    """Return the bytes of a graph, by its name in the bundle, that a library may parse.
+    """Return the bytes of a graph of the bundle after checking that a library may parse it.
 
     Raises:
         BundleError: it contains more than tx-export writes, or is not an ONNX model.
@@ -118,14 +118,14 @@ def _refusal(path: File, reason: str) -> BundleError:
 
 
 def check_graph(model: bytes, weights: int) -> None:
-    """Refuse what tx-export does not write.
+    """Refuse graphs that tx-export cannot have written.
 
     Args:
         model: a serialised ModelProto.
         weights: the size of weights.bin, in bytes.
 
     Raises:
-        ValueError: what the graph contains, as the rest of a sentence that begins with its name.
+        ValueError: the reason, as the rest of a sentence that begins with the graph's name.
     """
     try:
         _check_model(model, weights)
@@ -243,7 +243,7 @@ def _text(value: bytes) -> str:
 
 
 def _fields(message: bytes, fields: _Fields) -> list[tuple[int, Any]]:
-    """Tag and value of all fields, bytes or a number by the tag."""
+    """Return tag and value of all fields; the tag decides whether a value is bytes or a number."""
     found = tagged(message)
     if not fields.allowed.issuperset([tag for tag, _ in found]):
         other = next(tag >> 3 for tag, _ in found if tag not in fields.allowed)

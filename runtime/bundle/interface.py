@@ -22,17 +22,17 @@
 The encoder of a model that reads feature vectors (`model.feature_size`) has, instead of input_ids, the input features
 [batch, source, feature_size], float32 in every precision; what padding contains does not matter.
 
-The encoder of a model that copies (`model.copies`) also gives cross_ids [batch, 1, source, 1], the source's ids, which
+The encoder of a model that copies (`model.copies`) also returns cross_ids [batch, 1, source, 1], the source ids, which
 its decoder_step and decoder take; its logits are logarithms of the mixture's probabilities.
 
 ids, positions, lengths and limits are int64, finished is bool, the rest is float32 or float16. For each row, one step
 does: chosen = argmax(logits); next_token = pad if finished else chosen; next_finished = finished or next_token == eos
 or positions + 1 >= target_limits; next_positions = positions + not next_finished.
 
-The last two are optional graphs, for whole sentences in parallel; their outputs are float32 in every precision, and 0
-where padding is. `target_ids` are translations without bos. Row i of an attention of the decoder is of the step that
-makes token i: it reads bos and the tokens before i, which are the columns of its self-attention. A token's row sums to
-1, and the future is exactly 0. `log_probabilities` are natural logarithms of the given ids' probabilities.
+The last two are optional graphs that process all positions of sentences in parallel. Their outputs are float32 in every
+precision, and 0 at padding. `target_ids` are translations without bos. Row i of the decoder's attention belongs to the
+step that generates token i. That step reads bos and the tokens before i, which are the columns of self-attention. Rows
+sum to 1, and weights of future tokens are exactly 0. `log_probabilities` are natural logarithms for the target ids.
 
 The exporter writes these names, runtimes bind raw buffers by them, and `runtime/cpp/src/bundle/interface.cpp` defines
 the same in C++: `tests/data/interface.json` is compared with both.
@@ -42,33 +42,33 @@ from dataclasses import dataclass
 
 from txport.runtime.bundle.schema import Dimension, DType, ModelSizes, Tensor
 
-# Added to the score of a position that must not be attended to: below the scores of any trained model, of which some
-# reach millions. -inf would make NaN of a row in which every position is masked.
+# Added to the scores of masked positions. It is below the scores of all trained models, some of which reach millions.
+# With -inf, a row of masked positions only would become NaN.
 MASKED = -1e30
-# The same in float16, in which no score is larger either: the lowest finite number.
+# The same in float16: the lowest finite number, which no score exceeds.
 MASKED_HALF = -65504.0
 
-# The source of an encoder: ids or, of a model that reads them, feature vectors.
+# Input of the encoder: ids, or feature vectors for models that read these.
 INPUT_IDS = "input_ids"
 FEATURES = "features"
-# The source's ids, where the model copies.
+# Source ids, for models that copy.
 CROSS_IDS = "cross_ids"
-# Which slots of the caches a hypothesis continues.
+# Mask of the cache slots that belong to a hypothesis.
 ANCESTORS = "self_ancestors"
-# Beam search asks for twice as many candidates as it has beams: enough for 8, more than any model's own settings have.
+# Beam search needs twice as many candidates as beams. This suffices for 8 beams; no model's own settings have more.
 MAX_TOP = 16
-# Of each row: the candidates, and by what their logits are normalised.
+# For each row: the candidates, and the normaliser of their logits.
 TOP_OUTPUTS = ("top_ids", "top_logits", "normaliser")
 STATE = ("token_ids", "positions", "finished")
-# A lowering that has no use for it leaves it out.
+# Lowerings that do not need these inputs omit them.
 OPTIONAL_INPUTS = ("cache_positions", "slot_positions")
-# A runtime need not bind it.
+# Runtimes may leave these outputs unbound.
 OPTIONAL_OUTPUTS = ("logits", "memory", "cross_attention", "self_attention")
 
 
 @dataclass(frozen=True)
 class Interface:
-    """Inputs and outputs of a graph in order, and the (input, output) pairs that share one buffer."""
+    """Inputs and outputs of a graph, in order, and the (input, output) pairs that share a buffer."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -76,7 +76,7 @@ class Interface:
 
 
 def masked(item_bytes: int) -> float:
-    """Return what masks a position, in floating-point numbers of this size."""
+    """Return the mask value in floating-point numbers of this size."""
     if item_bytes == 2:
         return MASKED_HALF
     return MASKED
@@ -131,7 +131,7 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def most_top(sizes: ModelSizes) -> int:
-    """Return the candidates that `decoder_beams` gives for each row."""
+    """Return the number of candidates that `decoder_beams` returns for each row."""
     return min(MAX_TOP, sizes.target_vocabulary)
 
 
@@ -178,7 +178,7 @@ def decoder(sizes: ModelSizes, floating: DType) -> Interface:
 
 
 def encoder_attention(sizes: ModelSizes, floating: DType) -> Interface:
-    """Interface of the encoder whose own output and attention are read, both float32 whatever `floating` is."""
+    """Interface of the encoder that returns its output and attention, both float32 in every precision."""
     heads = sizes.encoder_heads or sizes.heads
     outputs = [
         *_tensors("float32", ("batch", "source", sizes.d_model), "memory"),
@@ -209,7 +209,7 @@ def _bias(floating: DType) -> list[Tensor]:
 
 
 def _ids(sizes: ModelSizes) -> list[Tensor]:
-    """Source ids as wide as keys, of one head and one number a token, so that whatever moves keys moves these."""
+    """Source ids in the layout of keys, with one head and one number per token, so code for keys moves them too."""
     if sizes.copies:
         return _tensors("int64", ("batch", 1, "source", 1), CROSS_IDS)
     return []

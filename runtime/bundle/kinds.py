@@ -1,4 +1,4 @@
-"""Kinds of directories and files: what a given path is if another kind is wanted, and which command takes it."""
+"""Kinds of directories and files. Messages about a wrong path name its kind and the command that takes it."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from txport.runtime.errors import InputError, TxportError
 
 Kind = Literal["bundle", "checkpoint", "model", "ctranslate2", "argos", "run"]
-# The advice for each kind where another kind is expected. Commands read a kind without advice.
+# Advice for each kind if another kind is expected. No advice means that the command reads this kind itself.
 _FOREIGN: dict[Kind, str] = {
     "bundle": "tx-get makes a bundle of it",
     "checkpoint": "tx-import makes a checkpoint of it",
@@ -67,10 +67,10 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) -> None:
-    """Refuse a path that does not exist or is of another kind than wanted; leave others to who reads them.
+    """Refuse a path that does not exist or is of a known other kind. Other faults are found when it is read.
 
     Raises:
-        TxportError: of the type `error`, with what it is and which command takes it.
+        TxportError: of the type `error`. The message contains the kind and the command that takes it.
     """
     if not path.exists():
         raise error(f"{path} does not exist")
@@ -83,7 +83,7 @@ def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) 
 
 
 def check_checkpoint(path: Path) -> None:
-    """Refuse what cannot be a checkpoint; its contents are left to who reads it.
+    """Refuse a path that cannot be a checkpoint. Its contents are checked when it is read.
 
     Raises:
         InputError: with what it is, and which command takes it.
@@ -98,7 +98,7 @@ def check_checkpoint(path: Path) -> None:
 
 
 def check_model(path: Path) -> None:
-    """Refuse what is neither a bundle nor a checkpoint, where both are taken.
+    """Refuse a path that is neither a bundle nor a checkpoint, for commands that take both.
 
     Raises:
         InputError: with what it is, and which command takes it.
@@ -111,7 +111,7 @@ def check_model(path: Path) -> None:
 
 
 def _fields(file: Path) -> dict[str, Any]:
-    """Return the fields of a JSON object; none if there is no such."""
+    """Return the fields of a JSON file; no fields if it cannot be read as an object."""
     try:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """manifest.json: all facts about a bundle that a runtime may rely on.
 
-`txport.runtime.bundle.schema` mirrors the file field by field. `Manifest.load` accepts a bundle or explains in one
-sentence what is wrong with it; `runtime/cpp` does the same by the same rules, checked on the shared files in
+`txport.runtime.bundle.schema` mirrors the file field by field. `Manifest.load` accepts a bundle or explains its fault
+in one sentence. `runtime/cpp` applies the same rules; both are tested with the shared files in
 `tests/data/manifests`.
 """
 
@@ -30,7 +30,7 @@ _ZEROS = "0" * 64
 # Files that runtimes do not read.
 INFORMATIONAL_FILES = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
-# Roles of optional graphs, and what needs them.
+# Roles of optional graphs, and the features that need them.
 _NEEDED = {
     "decoder": "alignments, attention, replace_unknowns and the scores of given translations need",
     "encoder_attention": "embeddings and the encoder's attention need",
@@ -51,7 +51,7 @@ class Manifest(ManifestFields):
             bundle: the directory that tx-export wrote, or the file that tx-pack wrote.
 
         Raises:
-            BundleError: there is no bundle, or it is of a newer format, damaged, incomplete or contradicts itself.
+            BundleError: there is no bundle, or its format is newer, or it is damaged, incomplete or contradictory.
         """
         files = files_of(bundle)
         if isinstance(files, Path) and not files.is_dir():
@@ -95,7 +95,7 @@ class Manifest(ManifestFields):
         """Write `directory/manifest.json` atomically and return the manifest with its own hash filled in.
 
         Raises:
-            BundleError: this manifest would be refused by `load`.
+            BundleError: `load` would refuse this manifest.
         """
         text = json.dumps(encode(replace(self, sha256=_ZEROS)), indent=1, ensure_ascii=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -106,16 +106,16 @@ class Manifest(ManifestFields):
         return manifest
 
     def check_files(self, bundle: Files, hashes: Callable[[str], bool] = lambda name: False) -> None:
-        """Check that every listed file is inside the bundle, of the listed size, and of the listed hash if asked.
+        """Check that every listed file is inside the bundle and has the listed size and, optionally, the listed hash.
 
         Informational files, such as README.md, may be missing in a directory.
 
         Args:
             bundle: the bundle.
-            hashes: returns for a file name whether to read the file and compare its SHA-256 as well.
+            hashes: returns whether to compare the SHA-256 of a file too, given its name.
 
         Raises:
-            BundleError: the first fault that was found.
+            BundleError: the first fault.
         """
         files = files_of(bundle)
         for name in self.files:
@@ -123,7 +123,7 @@ class Manifest(ManifestFields):
                 self.check_file(files, name, contents=hashes(name))
 
     def check_file(self, files: Files, name: str, *, contents: bool) -> None:
-        """Check one listed file: where it is, its size and, with `contents`, its hash.
+        """Check place, size and, with `contents`, hash of one listed file.
 
         Raises:
             BundleError: the file is missing, is a link that leaves the bundle, or was changed.
@@ -138,7 +138,7 @@ class Manifest(ManifestFields):
 
 
 def _first_bytes(file: File) -> bytes:
-    """Return the bytes of a manifest; of a file that is too large for one, only the first."""
+    """Return the bytes of a manifest, but no more than a manifest may have."""
     if not isinstance(file, Path):
         return bytes(file.view()[: _LARGEST_FILE + 1])
     if file.exists() and not (file.is_file() or file.is_dir()):  # to open a named pipe may take forever
@@ -169,7 +169,7 @@ def check_contents(path: File, entry: FileEntry, remedy: str, hashed: bool = Tru
 
 
 def list_files(directory: Path) -> dict[str, FileEntry]:
-    """Size and hash of every file of a bundle that is being written, in the order and form of `Manifest.files`."""
+    """Return size and hash of every file of an unfinished bundle, as in `Manifest.files`."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     listed = [name for name in names if name.split("/")[0] not in UNLISTED]
     return {name: entry_of(directory / name) for name in listed}

@@ -1,4 +1,4 @@
-"""Bundles by name: the cache of tx-get, with the origin of each bundle in a file beside it.
+"""Bundles by name: the cache of tx-get. The origin of each bundle is in a file beside it.
 
 A name is OWNER/MODEL, as on the Hugging Face hub, optionally with revision and precision:
 OWNER/MODEL@REVISION:PRECISION.
@@ -62,13 +62,13 @@ def cache_directory() -> Path:
 
 
 def find_bundle(bundle: str | os.PathLike[str]) -> Path:
-    """Return the directory of a bundle that is given by its path or by its name in the cache of tx-get.
+    """Return the directory of a bundle, by its path or by its name in the cache of tx-get.
 
     The cache of tx-get takes precedence over a directory OWNER/MODEL in the current directory, which may be untrusted;
-    ./ makes a path of a name.
+    `./OWNER/MODEL` always means the directory.
 
     Raises:
-        InputError: it looks like a name, and the cache has no such bundle.
+        InputError: it looks like a name, but the cache has no bundle of that name.
     """
     path = Path(bundle)
     name = Name.parse(os.fspath(bundle))
@@ -80,13 +80,13 @@ def find_bundle(bundle: str | os.PathLike[str]) -> Path:
 
 
 def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None:
-    """Record what was fetched.
+    """Record the origin of a downloaded bundle.
 
     Args:
-        bundle: the bundle that was made of it.
+        bundle: the bundle.
         source: a directory, an archive or a repository.
-        revision: that was asked for.
-        files: where the files were; the hub's cache has them in a folder that is named after their commit.
+        revision: as requested.
+        files: folder of the downloaded files; the hub's cache names it after their commit.
     """
     if _COMMIT.fullmatch(files.name):
         commit = files.name

@@ -1,4 +1,4 @@
-"""tx-pack: a bundle becomes one file."""
+"""tx-pack: write a bundle as one file."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Rules of the table of parameters: it is complete, its shapes are the model's, its views are in the file.
+"""Rules of the table of parameters: it is complete, its shapes match the model, its views are inside the file.
 
-An engine reads raw memory by this table, so nothing of it is believed. The C++ runtime checks the same.
+An engine reads raw memory by this table, so every value is checked. The C++ runtime checks the same.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from txport.runtime.bundle.schema import WEIGHTS, Architecture, Dimensions, FileEntry, ModelSizes, Parameter, Parameters
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
-# Where it is missing, source tokens are rows of the target's table.
+# Without this tensor, source tokens use the target's table.
 SOURCE_TOKENS = "source_embedding.tokens.weight"
 _LARGEST_SIZE = 2**31 - 1
 _SCALE_BYTES = 4
@@ -20,12 +20,12 @@ _ROTATION = ("cosines", "sines")
 
 @dataclass(frozen=True)
 class Expected:
-    """A tensor that a model has.
+    """Expected tensor of a model.
 
     Attributes:
         name: in the state dict.
-        shape: a word stands for a size that the manifest does not contain.
-        matrix: whether it may be int8: weights of a linear layer, or a table of tokens.
+        shape: sizes, or words for sizes that the manifest does not contain.
+        matrix: whether it may be int8, as weights of linear layers and tables of tokens.
         optional: whether a model may be without it.
         least: the smallest first size.
     """
@@ -74,7 +74,7 @@ def parameter_faults(
 def _expected(
     architecture: Architecture, tensors: Mapping[str, Parameter], model: ModelSizes, dimensions: Dimensions
 ) -> Iterator[Expected]:
-    """Yield the tensors of a model in order. Lazily: a manifest may claim billions of layers, but it lists few."""
+    """Yield the tensors of a model in order, lazily, because a damaged manifest may claim billions of layers."""
     width = model.d_model
     parts = _PARTS if architecture.norm_kind == "layer" else _PARTS[:1]
     normed = any(f"{side}_embedding.norm.{part}" in tensors for side in ("source", "target") for part in _PARTS)
@@ -120,7 +120,7 @@ def _expected(
 
 
 def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
-    """Return the width of all heads of a stack; for the encoder from its first tensor."""
+    """Return the width of all heads of a stack. That of the encoder comes from its first tensor."""
     first = tensors.get("encoder.0.attention.query.weight")
     if first is not None and first.shape:
         inner = first.shape[0]
@@ -134,7 +134,7 @@ def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Para
 def _relative(
     stack: str, layers: int, heads: int, tensors: Mapping[str, Parameter], dimensions: Dimensions
 ) -> Iterator[Expected]:
-    """Yield the table of relative positions: the encoder's has distances to both sides."""
+    """Yield the table of relative positions. The encoder's contains distances in both directions."""
     name = f"{stack}_positions.weight"
     found = tensors.get(name)
     if found is not None and found.shape[1:] == (layers * heads,):
@@ -159,14 +159,14 @@ def _linear(name: str, outputs: int | str, inputs: int | str) -> Iterator[Expect
 
 
 def _attention(name: str, inner: int, width: int, keys: int) -> Iterator[Expected]:
-    """Yield the projections of an attention whose keys and values are made of states of the width `keys`."""
+    """Yield the projections of an attention layer; `keys` is the width of the states behind its keys and values."""
     for part in _ATTENTION:
         yield from _linear(f"{name}.{part}", inner, width if part == "query" else keys)
     yield from _linear(f"{name}.output", width, inner)
 
 
 def _feed_forward(name: str, width: int, tensors: Mapping[str, Parameter]) -> Iterator[Expected]:
-    """Return the inner width, from the first of its tensors."""
+    """Return the inner width, from the first tensor of the layer."""
     yield Expected(f"{name}.inner.weight", ("inner", width), True)
     inner = tensors[f"{name}.inner.weight"].shape[0]
     yield Expected(f"{name}.inner.bias", (inner,), optional=True)
@@ -203,7 +203,7 @@ def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator
 
 
 def _overlaps(tensor: Parameter) -> bool:
-    """Return whether no axis repeats the other. Otherwise the result is larger than the file."""
+    """Return whether elements of a view share memory; such a view may be larger than the file."""
     if len(tensor.shape) != 2:
         return False
     spans = [(count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True)]

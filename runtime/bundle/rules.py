@@ -148,7 +148,7 @@ def _alignment_faults(manifest: ManifestFields) -> Iterator[str]:
 
 
 def _believable(manifest: ManifestFields) -> ModelSizes:
-    """Sizes with no more layers than the graphs' tensors allow, and one: a manifest may claim billions of them."""
+    """Return sizes with a plausible number of layers: a damaged manifest may claim billions of them."""
     most = max((len(graph.inputs) + len(graph.outputs) for graph in manifest.graphs), default=0)
     return replace(manifest.model, decoder_layers=min(manifest.model.decoder_layers, most + 1))
 

@@ -1,4 +1,4 @@
-"""The parts of manifest.json, field by field; `txport.runtime.bundle.manifest` puts them together."""
+"""Parts of manifest.json, field by field. `txport.runtime.bundle.manifest` combines them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ WEIGHTS = "onnx/weights.bin"
 ParameterType = Literal["float32", "float16", "int8"]
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
 Dimension = Literal["batch", "source", "target", "beam", "rows", "slots"]
-Role = Literal["encoder", "decoder_step"]  # what every bundle has
-# For attention, scores of given translations, and the memory; and for beam search.
+Role = Literal["encoder", "decoder_step"]  # roles of every bundle
+# Attention, scores of given translations and encoder outputs; beam search.
 AttentionRole = Literal["decoder", "encoder_attention"]
 OptionalRole = Literal[AttentionRole, "decoder_beams"]
 Lowering = Literal["standard", "ort", "scatter", "tensorscatter"]
-# Those of decoder steps, in the order in which ONNX Runtime should try them: its fused attention reads only the used
-# part of a cache; `scatter` needs nothing special; `tensorscatter` needs opset 24, which it has from 1.25 on.
+# Lowerings of decoder steps, in the order in which ONNX Runtime should try them. `ort` reads only the used part of a
+# cache. `scatter` has no special requirements. `tensorscatter` needs opset 24: ONNX Runtime 1.25 or newer.
 LOWERINGS: tuple[Lowering, ...] = ("ort", "scatter", "tensorscatter")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest sizes that an engine takes: rows of a batch, source tokens and tokens made (both with eos)."""
+    """Maximum sizes of an engine: rows of a batch, source tokens and generated tokens (both with eos)."""
 
     batch: int
     source: int
@@ -51,7 +51,7 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Sizes of a runtime's buffers.
+    """Sizes that determine a runtime's buffers.
 
     Attributes:
         heads: of the decoder, and of the encoder unless `encoder_heads` is set.
@@ -75,7 +75,7 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class Range:
-    """The sizes that a named dimension may take, and the one that engines are tuned for."""
+    """Range of a named dimension, and the size for which engines are tuned."""
 
     min: int
     opt: int
@@ -84,7 +84,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Dimensions:
-    """Rows of a batch, source tokens (eos included), tokens made (eos included: the cache length)."""
+    """Rows of a batch, source tokens and generated tokens. Both include eos; `target` is the cache length."""
 
     batch: Range
     source: Range
@@ -93,7 +93,7 @@ class Dimensions:
 
 @dataclass(frozen=True)
 class Island:
-    """Nodes of one graph that compute in float32 although the graph does not, and why."""
+    """Nodes of one graph that compute in float32 although the graph does not, and the reason."""
 
     graph: str
     nodes: tuple[str, ...]
@@ -106,7 +106,7 @@ class Precision:
 
     Attributes:
         type: of inputs, outputs, caches and activations.
-        weights: of weights; `type`, or int8, which then multiplies activations rounded to int8 as well.
+        weights: type of weights: `type`, or int8. With int8, activations are rounded to int8 for products too.
         islands: nodes that stay in float32.
     """
 
@@ -124,7 +124,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output of a graph. Dimensions are sizes or names; an optional output need not be bound."""
+    """Input or output of a graph. Dimensions are sizes or names; optional outputs may stay unbound."""
 
     name: str
     dtype: DType
@@ -132,7 +132,7 @@ class Tensor:
     optional: bool
 
     def sizes(self, named: Mapping[str, int]) -> list[int]:
-        """Return the shape in numbers, by the size of each named dimension."""
+        """Return the shape as numbers, with the size of each named dimension."""
         return [named[each] if isinstance(each, str) else each for each in self.shape]
 
 
@@ -143,8 +143,8 @@ class Graph:
     Attributes:
         name: of the graph, unique in a bundle.
         role: a `Role` or an `OptionalRole`. Graphs of unknown optional roles are ignored by older runtimes.
-        lowering: how a decoder step is written; "standard" for the others.
-        optional: whether a runtime can do without it.
+        lowering: that of a decoder step; "standard" for other graphs.
+        optional: whether runtimes may ignore the graph.
         file: relative to the bundle.
         opsets: version of each domain of operators.
         inputs, outputs: see `txport.runtime.bundle.interface`; outputs beyond these are optional.
@@ -175,7 +175,7 @@ class Verification:
     """The result of comparing the bundle with PyTorch at export; `verification.json` has the details.
 
     Attributes:
-        engines: what was compared: "ort" in each lowering, and "fused" where that can run the bundle.
+        engines: the compared engines: "ort" in each lowering, and "fused" if it supports the bundle.
     """
 
     passed: bool
@@ -194,8 +194,8 @@ class Generation:
         beam, length_penalty, early_stopping, repetition_penalty, no_repeat_ngram, bad_words, suppress, begin_suppress,
             end_ids, forced_end, renormalize, sample, temperature, top_k, top_p, min_p: see
             `txport.runtime.search.settings`.
-        min_length: tokens to make before an answer may end.
-        max_length: maximum number of tokens to make.
+        min_length: minimum number of new tokens.
+        max_length: maximum number of new tokens.
         replace_unknowns: see `txport.runtime.options.Options`.
         unsupported: settings that this search does not have, as "name = value".
     """
@@ -229,7 +229,7 @@ class Architecture:
     Attributes:
         norm: after each sublayer ("post"; "post_final" with one more at the end) or before it ("pre").
         activation: of the feed-forward layers, or of their gates; "gelu" is by erf, "gelu_tanh" by tanh.
-        embedding_scale: what the embedding of a token is multiplied by before its position is added.
+        embedding_scale: factor of token embeddings before positions are added.
         layer_norm_epsilon: added to the variance, or to the mean square.
         norm_kind: LayerNorm, or RMSNorm, which has no bias.
     """
@@ -243,15 +243,15 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor, as a view of the file of weights.
+    """One tensor, as a view of the weights file.
 
     Attributes:
         name: in the state dict.
-        dtype: of the elements; int8 stands for element times scale.
+        dtype: of the elements. A value of int8 is the element times its scale.
         offset: in bytes, of the first element.
         shape: of the state dict's tensor.
         strides: in elements, one for each dimension.
-        scales: of int8 the offset in bytes of float32 `[shape[0]]`, contiguous; otherwise None.
+        scales: for int8, the offset in bytes of contiguous float32 `[shape[0]]`; otherwise None.
     """
 
     name: str
@@ -264,7 +264,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Place and form of each tensor of the model in the file of weights.
+    """Location and layout of each tensor of the model in the weights file.
 
     Graphs pack and fold their weights. An engine without graphs, which implements the Transformer itself, finds the
     same bytes by this table, under the names of the model's state dict (`txport.models.transformer`). Sinusoidal
@@ -281,10 +281,10 @@ class Parameters:
 
 @dataclass(frozen=True)
 class ManifestFields:
-    """The fields of manifest.json, and what follows from them once `txport.runtime.bundle.rules` holds.
+    """Fields of manifest.json, and values derived from them after `txport.runtime.bundle.rules` has checked them.
 
-    `alignment_heads` are those (layer, head) of cross-attention that point from a target token to its source; a bundle
-    of which none are known leaves the field out. `shortlist` names the file of `txport.runtime.bundle.shortlist`.
+    `alignment_heads` are the (layer, head) pairs of cross-attention that point from a target token to its source;
+    without such heads, the field is absent. `shortlist` names the file of `txport.runtime.bundle.shortlist`.
     """
 
     format_version: int
@@ -305,12 +305,12 @@ class ManifestFields:
 
     @property
     def vocabularies(self) -> Vocabularies:
-        """The ids that the model has."""
+        """The vocabularies of the model."""
         return Vocabularies(self.model.source_vocabulary, self.model.target_vocabulary, self.tokens.unk)
 
     @property
     def limits(self) -> Limits:
-        """The largest sizes that the graphs take."""
+        """Maximum sizes of the graphs."""
         return Limits(self.dimensions.batch.max, self.dimensions.source.max, self.dimensions.target.max)
 
     @property

@@ -1,9 +1,9 @@
-"""Shortlists: the target words that the sentences of a bundle choose among, for large vocabularies.
+"""Shortlists: candidate target tokens for each source token, for large vocabularies.
 
-A sentence may use the most frequent words, which are in every list, and the translations of its source words
+A sentence may use the most frequent tokens, which are in every list, and the translations of its source tokens
 (Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.2; L'Hostis et al.
 2016, "Vocabulary Selection Strategies for Neural Machine Translation"). All numbers of the file are int32, little
-endian: a header (`_HEADER`), the words of every list, for each source word where its own begin, and these.
+endian: a header (`_HEADER`), the tokens of every list, the start of each source token's candidates, and the candidates.
 """
 
 import hashlib
@@ -24,19 +24,19 @@ Int64 = npt.NDArray[np.int64]
 
 _MAGIC = int.from_bytes(b"TXSL", "little")
 _VERSION = 1
-# After the magic number and the version: ids of the source, ids of the target, words of every list, words of all.
+# After magic number and version: source vocabulary, target vocabulary, tokens of every list, number of candidates.
 _HEADER = 6
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The words that each source word brings.
+    """Candidate target tokens of each source token.
 
     Attributes:
         always: int64, ascending: ids that every list has, eos among them.
-        starts: int64 `[source vocabulary + 1]`: where the words of each source id begin in `candidates`.
+        starts: int64 `[source vocabulary + 1]`: start of each source id's tokens in `candidates`.
         candidates: int64, ascending for each source id.
-        target_vocabulary: ids that there are.
+        target_vocabulary: size of the target vocabulary.
     """
 
     always: Int64
@@ -45,7 +45,7 @@ class Shortlist:
     target_vocabulary: int
 
     def words(self, source_ids: Sequence[int], more: Sequence[int] = ()) -> Int64:
-        """int64, ascending: the ids among which the translation of these source ids is chosen; `more` are added."""
+        """Return the candidates for a sentence of these source ids, and `more`: int64, ascending."""
         own = [self.candidates[self.starts[word] : self.starts[word + 1]] for word in set(source_ids)]
         return np.unique(np.concatenate([self.always, *own, np.asarray(more, np.int64)]))
 
@@ -77,7 +77,7 @@ class Shortlist:
 
     @classmethod
     def _parse(cls, data: bytes, source_vocabulary: int, target_vocabulary: int, eos: int) -> "Shortlist":
-        """Raises ValueError, with what is wrong."""
+        """Parse the bytes of a file; raises ValueError with the reason."""
         numbers = np.frombuffer(data[: len(data) // 4 * 4], "<i4").astype(np.int64)
         if len(numbers) < _HEADER or numbers[0] != _MAGIC:
             raise ValueError("is not a shortlist")
@@ -135,7 +135,7 @@ def put_shortlist(shortlist: Shortlist, bundle: Path, manifest: Manifest) -> Pat
 
 
 def _check(words: Int64, starts: Int64, vocabulary: int) -> None:
-    """Refuse ids outside the vocabulary, and ids that do not rise between two of `starts`."""
+    """Refuse ids outside the vocabulary, and candidates of a source id that are not in ascending order."""
     if len(words) and not 0 <= words.min() <= words.max() < vocabulary:
         outside: Any = words[(words < 0) | (words >= vocabulary)][0]
         raise ValueError(f"has the word {outside}, outside the vocabulary of {vocabulary}")

@@ -25,13 +25,13 @@ _NAMES = {
     float: "a number",
 }
 _LARGEST = 2**63 - 1
-# Arrays and objects in each other, at most, as in C++; how deep Python's own parser goes depends on its version.
+# Maximum nesting of arrays and objects, as in C++; the limit of Python's own parser depends on its version.
 _DEEPEST = 64
 EXPORT_AGAIN = "copy or export the bundle again"
 
 
 def added(default: Any) -> Any:
-    """Return a field that older files lack: they mean its default, and where it has that it is not written."""
+    """Return a field that older files lack. Without it they mean the default, which is not written either."""
     return dataclasses.field(default=default, metadata={"added": True})
 
 
@@ -43,7 +43,7 @@ def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dic
     """Parse a file's bytes, which must be one JSON object in UTF-8.
 
     Beyond Python's own parser this refuses repeated keys, NaN and infinities, integers beyond 64 bits and unpaired
-    surrogates, none of which another language's parser could be trusted to treat alike.
+    surrogates, since parsers of other languages may treat these differently.
 
     Args:
         data: the file's bytes.
@@ -82,14 +82,14 @@ def finite(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any
 
 
 def check_version(value: dict[str, Any], newest: int, file: str, what: str, remedy: str) -> None:
-    """Refuse a `format_version` that is not 1 to `newest`. Before all else: a newer format may differ in all else.
+    """Refuse a `format_version` that is not 1 to `newest`. Call it first: a newer format may differ in everything else.
 
     Args:
         value: the parsed file.
         newest: the version that this txport writes.
         file: its name in messages.
-        what: what the file is if it has a version.
-        remedy: the way out if the version is newer, besides a newer txport.
+        what: kind of file, in messages.
+        remedy: what to do with a newer version, besides installing a newer txport.
 
     Raises:
         BundleError: it has no version or a newer one.
@@ -105,7 +105,7 @@ def check_version(value: dict[str, Any], newest: int, file: str, what: str, reme
 
 
 def read(path: File, remedy: str = EXPORT_AGAIN, error: type[TxportError] = BundleError) -> dict[str, Any]:
-    """Parse a file; `error` is raised if it is damaged, or missing: then `remedy` is the way out."""
+    """Parse a file; raise `error` if it is damaged or, with the advice `remedy`, if it is missing."""
     try:
         return parse(path.read_bytes(), str(path), error)
     except OSError as fault:
@@ -133,9 +133,9 @@ def decode(
             `tuple[A, B]`, `dict[str, T]` and further dataclasses.
         value: the result of `parse`. Fields whose metadata contain `added`, which older files lack
             fields, may be missing: they then have their defaults.
-        where: what messages start with: the file, then the path inside it.
+        where: start of messages: the file, then the path inside it.
         error: what to raise if a field is missing, unknown or of another type; the message names its path.
-        by_hand: people write this file: fields that have a default may be left out.
+        by_hand: whether people write this file; they may leave out fields with a default.
     """
     try:
         result: T = _Decoder(by_hand).decode(kind, value, where)
@@ -145,7 +145,7 @@ def decode(
 
 
 def encode(value: Any) -> Any:
-    """The JSON value of a dataclass: the reverse of `decode`. An `added` field is left out where it has its default."""
+    """Return the JSON value of a dataclass, the reverse of `decode`. `added` fields with their default are omitted."""
     if dataclasses.is_dataclass(value):
         pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
         return {

@@ -15,7 +15,7 @@ def tokenizer_faults(
     Args:
         tokenizer: the field.
         files: the names of the bundle's files.
-        vocabularies: the ids that the model has.
+        vocabularies: those of the model.
     """
     yield from _file_faults(tokenizer, files)
     if tokenizer.kind == "bytes" and (least := FIRST_BYTE + 256) > min(vocabularies.source, vocabularies.target):
@@ -57,7 +57,7 @@ def _language_faults(tokenizer: TokenizerDescription, vocabularies: Vocabularies
     of_text = {*tokenizer.source_prefix, *tokenizer.source_suffix}
     for field in ("source", "target"):
         table, default = languages.of(field)
-        # An id stands in the vocabulary of every list that its placeholder stands in.
+        # An id must be in the vocabulary of every list that contains its placeholder.
         if field == "source" or f"{field}_language" in of_text:
             sides = {"source"}
         else:

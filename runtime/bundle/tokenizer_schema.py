@@ -1,4 +1,4 @@
-"""The field `tokenizer` of manifest.json: how a text becomes source ids, and what every answer begins with."""
+"""The field `tokenizer` of manifest.json: how a text becomes source ids, and how every translation begins."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,12 +6,12 @@ from typing import Literal
 from txport.runtime.bundle import strict_json
 from txport.runtime.bundle.strict_json import added
 
-# Kinds of which there are no files.
+# Kinds without files.
 WITHOUT_FILES = ("none", "bytes")
-# The id of the byte 0 in the kind "bytes"; before it are padding, the end of sequence and the unknown id.
+# Id of byte 0 in the kind "bytes"; the ids before it are padding, end of sequence and unknown.
 FIRST_BYTE = 3
 
-# Stands among ids for the id of the language that is chosen for a sentence.
+# Placeholders among ids for the id of the sentence's language.
 Placeholder = Literal["source_language", "target_language"]
 SOURCE_LANGUAGE: Placeholder = "source_language"
 TARGET_LANGUAGE: Placeholder = "target_language"
@@ -20,7 +20,7 @@ MARIANS_MARKER = (">>", "<<")
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The ids that a model has: how many on each side, and the one that stands for unknown pieces on both."""
+    """Vocabulary sizes of both sides, and the id of unknown pieces on both."""
 
     source: int
     target: int
@@ -33,7 +33,7 @@ class TokenizerFiles:
 
     Attributes:
         model: a SentencePiece model, or a tokenizer.json of the `tokenizers` library.
-        vocabulary: see `txport.runtime.text.vocabulary`; None where ids are the model's own.
+        vocabulary: see `txport.runtime.text.vocabulary`; None if ids are the model's own.
     """
 
     model: str
@@ -45,14 +45,14 @@ class Languages:
     """The languages that a user may choose, by name, and the ids that select them in the model.
 
     Attributes:
-        source: ids of the source vocabulary; empty if there is nothing to choose.
-        target: ids of each vocabulary in which the placeholder "target_language" stands.
-        source_default: the source language of a sentence for which none is chosen.
+        source: ids of the source vocabulary; empty if the source language is fixed.
+        target: ids of each vocabulary whose lists contain the placeholder "target_language".
+        source_default: the source language unless another one is chosen.
         target_default: the same for the target language.
         in_text: a source text may begin with a name between the two parts of `marker`, which chooses its target
             language.
-        marker: what stands before and after that name. Between those of the default, Marian's, every name is a
-            language, and unk stands for an unknown one; between others, text with an unknown name is left alone.
+        marker: the text before and after that name. With the default, Marian's, every name between them is a language,
+            and an unknown one becomes unk. With other markers, text with an unknown name stays unchanged.
     """
 
     source: dict[str, int]
@@ -71,16 +71,16 @@ class Languages:
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that was added to a tokenizer: a text contains it as a whole.
+    """Token that was added to a tokenizer and is never split.
 
     Attributes:
         content: its text.
         id: its id on both sides.
-        special: answers do not show it.
-        lstrip: it takes the white space before it.
-        rstrip: it takes the white space after it.
-        single_word: it is not a part of a longer word.
-        normalized: it is searched for in the normalised text.
+        special: whether translations omit it.
+        lstrip: whether it absorbs the white space before it.
+        rstrip: whether it absorbs the white space after it.
+        single_word: whether it is never found inside a longer word.
+        normalized: whether it is searched for in the normalised text.
     """
 
     content: str
@@ -99,7 +99,7 @@ class AddedTokens:
     Attributes:
         tokens: the tokens, each content once.
         rules: how tokens are found: as the library `tokenizers` does, or as transformers' tokenizers in Python do.
-        spaces: what becomes of white space before a token: "dropped", "kept" as a piece of its own, or kept only
+        spaces: treatment of white space before a token: "dropped", "kept" as a separate piece, or kept only
             before a token that is `normalized`.
         prefix: whether the text after a token begins with a space, "always" or only the "first" part of a text.
     """
@@ -112,17 +112,17 @@ class AddedTokens:
 
 @dataclass(frozen=True)
 class TokenizerDescription:
-    """Kind "none" takes and gives ids only; ids of the lists may be placeholders.
+    """Description of a tokenizer. Kind "none" has ids only. Ids of the lists may be placeholders.
 
     Attributes:
         kind: the library of the models ("tokenizers" is for Python, and in C++ byte-level BPE alone), or "bytes": those
             of UTF-8, from the id 3 on (ByT5: Xue et al. 2021).
         source: none for the kinds "none" and "bytes".
         target: likewise; perhaps the same files as `source`.
-        source_prefix: what stands before the ids of each source text.
-        source_suffix: what stands after them, eos for most models.
-        target_prefix: what each answer is forced to begin with, after bos and before any prefix of the user's.
-        languages: none where there is nothing to choose.
+        source_prefix: ids before those of each source text.
+        source_suffix: ids after them, eos for most models.
+        target_prefix: ids with which each translation begins, after bos and before any prefix of the user.
+        languages: None if both languages are fixed.
         added: tokens beside those of the model files, for the kinds "sentencepiece" and "bytes"; a vocabulary has
             the codes in answers.
         prompt: target_prefix does not count in the length of a hypothesis, as in Whisper: Hugging Face has it in
@@ -141,7 +141,7 @@ class TokenizerDescription:
 
 
 def ids_only(eos: int) -> TokenizerDescription:
-    """Description without a tokenizer. (Source ids are then given whole; the suffix serves random samples.)"""
+    """Description without a tokenizer. Users then pass complete source ids; the suffix is for random samples."""
     return TokenizerDescription("none", None, None, (), (eos,), (), None)
 
 

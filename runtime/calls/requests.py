@@ -1,4 +1,4 @@
-"""Requests for the search, from texts and ids: one way for all that translate, evaluate, verify and measure."""
+"""Requests for the search, from texts and ids. Translation, evaluation, verification and benchmarks all use them."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from txport.runtime.search.settings import GREEDY, Search
 from txport.runtime.text.affixes import Affixes
 from txport.runtime.text.alignment import Span, stripped
 
-if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
+if TYPE_CHECKING:  # it needs SentencePiece, which machines that only build engines lack
     from txport.runtime.text.tokenizer import Tokenizer
 
-# Default length limit of an answer: LENGTH_RATIO x source tokens + LENGTH_OFFSET. A model that has learnt little does
-# not end its answers, and few real answers are longer.
+# Default maximum length of a translation: LENGTH_RATIO x source tokens + LENGTH_OFFSET. A poorly trained model does not
+# end its translations, and few real translations are longer.
 LENGTH_RATIO = 2
 LENGTH_OFFSET = 20
 LIMIT = f"{LENGTH_RATIO} times the tokens of the source plus {LENGTH_OFFSET}"
@@ -41,20 +41,20 @@ def length_limit(source: int, begun: int, most: int) -> int:
 
 
 def ignore_warnings(_message: str) -> None:
-    """Discards warnings of a `Call`; the caller counts truncated sentences."""
+    """Discard warnings of a `Call`, for callers that count truncated sentences."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence as the search takes it, and what is remembered of its text.
+    """Sentence for the search, and its text.
 
     Attributes:
         request: for the search.
         text: the sentence; empty if only its ids are known.
-        first, last: of the source ids, the first that is of the text, and the one after the last.
-        spans: the characters of each id from `first` to `last`, without white space, if alignments are asked for.
-        forced: how many ids of the request's prefix its languages put there.
-        truncated: whether the text was cut to fit.
+        first, last: range of the source ids that belong to the text; `last` is exclusive.
+        spans: the characters of each id from `first` to `last`, without white space, if alignments are requested.
+        forced: number of ids at the beginning of the request's prefix that select languages.
+        truncated: whether the text was truncated.
     """
 
     request: Request
@@ -66,7 +66,7 @@ class Sentence:
     truncated: bool
 
     def visible(self, ids: list[int]) -> list[int]:
-        """Return the ids of an answer that have text: all except one of `end_ids` at the end."""
+        """Return the ids of a translation without one of `end_ids` at the end."""
         if ids[-1] in self.request.search.rules.end_ids:
             return ids[:-1]
         return ids
@@ -74,17 +74,17 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Call:
-    """The options of one call, checked, and the sentences that they are for.
+    """Checked options of one call. Its methods make sentences from texts and ids.
 
     Attributes:
         options: of the call.
         tokenizer: of the model.
         limits: of the engine.
-        target_prefix: ids that all answers begin with in its languages.
-        prefix: ids of the option of this name, which follow these.
+        target_prefix: ids with which all translations in its languages begin.
+        prefix: ids of the option of this name, which follow `target_prefix`.
         search: how to search.
-        warn: takes one sentence about a text that is cut.
-        shortlist: gives each sentence its words; None for all words.
+        warn: is called with one sentence about a truncated text.
+        shortlist: candidate tokens of each sentence; None for the whole vocabulary.
         prompt: whether `target_prefix` does not count in the length of a hypothesis.
     """
 
@@ -111,11 +111,11 @@ class Call:
 
         Args:
             tokenizer, limits, options, warn: see `Call`.
-            model: facts for options of the search; without it the search is greedy.
+            model: facts that search options need; without it, the search is greedy.
 
         Raises:
-            InputError: a language is unknown or must be chosen, a length is not possible, or options of the search
-                cannot be together.
+            InputError: a language is unknown or missing, a length is not possible, or search options contradict
+                each other.
         """
         if model is not None:
             asked = options
@@ -142,12 +142,12 @@ class Call:
         return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist, around.prompt)
 
     def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
-        """Return the sentence of a text; None if there is nothing in it to translate.
+        """Return the sentence of a text; None if the text is blank.
 
         Args:
-            text: any text; one that is too long is cut, or refused if the call is strict.
-            what: names it in messages.
-            number: of the sentence in its text, from 1; random draws follow from it.
+            text: any text. One that is too long is truncated, or refused if the call is strict.
+            what: its name in messages.
+            number: of the sentence in its text, from 1; determines random samples.
 
         Raises:
             InputError: it is not text, or too long.
@@ -173,7 +173,7 @@ class Call:
         return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
 
     def fitting(self, text: str) -> int:
-        """Return the number of characters at the beginning of a text that the model takes, perhaps all of them."""
+        """Return the number of characters at the beginning of a text that fit the model."""
         ids, spans, around = self.tokenizer.locate_source(text, *self._languages)
         room = max(0, self.limits.source - around.count)
         if len(ids) <= room:
@@ -181,7 +181,7 @@ class Call:
         return spans[room][0]
 
     def needed(self, text: str, what: str) -> Sentence:
-        """Request as `sentence` makes it, of a text that must not be blank.
+        """Return the sentence of a text that must not be blank, as `sentence` does.
 
         Raises:
             InputError: it is empty.
@@ -192,7 +192,7 @@ class Call:
         return sentence
 
     def of_ids(self, source: Source, number: int = 1) -> Sentence:
-        """Return the sentence of whole source ids, or of vectors, which must have been checked."""
+        """Return the sentence of complete source ids or vectors, which the caller has checked."""
         request = self._request(source, self.target_prefix, number)
         return Sentence(request, "", 0, 0, [], len(self.target_prefix), truncated=False)
 
@@ -207,7 +207,7 @@ class Call:
         return self.options.source_language, self.options.target_language
 
     def _request(self, source: Source, target_prefix: Sequence[int], number: int) -> Request:
-        """A sentence may choose a target language, and with it a target prefix, of its own."""
+        """Return the request of a sentence, whose target prefix may differ because its text selects a language."""
         options = self.options
         prefix = [*target_prefix, *self.prefix]
         limit = options.max_length
@@ -224,6 +224,6 @@ class Call:
 
     @property
     def _fixed(self) -> list[int]:
-        """Ids that rules put into an answer or end it with: every list has them."""
+        """Return ids that rules may insert or end with; every shortlist must contain them."""
         rules = self.search.rules
         return [*rules.end_ids, *([] if rules.forced_end is None else [rules.forced_end])]

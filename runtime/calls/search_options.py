@@ -19,13 +19,13 @@ _NONE = Generation()
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts about the model that a call needs.
+    """Facts about the model for the options of a call.
 
     Attributes:
-        tokens: ids with a meaning.
-        vocabulary: ids that may be made.
+        tokens: the special tokens.
+        vocabulary: size of the target vocabulary.
         generation: the model's own settings.
-        shortlist: the words that source words bring; None if the bundle has none.
+        shortlist: that of the bundle, or None.
     """
 
     tokens: SpecialTokens
@@ -35,10 +35,10 @@ class ModelFacts:
 
 
 def with_settings(options: Options, generation: Generation, limits: Limits) -> Options:
-    """Fill what the options leave open with the model's own settings, if they ask for these.
+    """Fill unset options with the model's own settings, if `generation` is "model".
 
     Raises:
-        InputError: the model has a setting that this search does not have.
+        InputError: the search does not support a setting of the model.
     """
     if options.generation != "model":
         return options
@@ -55,16 +55,16 @@ def with_settings(options: Options, generation: Generation, limits: Limits) -> O
     return replace(options, **filled)
 
 
-# The value of an option at which it changes nothing.
+# The value of each option at which it has no effect.
 _SAMPLED: dict[str, Any] = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": None, "seed": 0}
 _BEAMS: dict[str, Any] = {"length_penalty": 1, "early_stopping": False, "renormalize": False}
 
 
 def check_effect(asked: Options, filled: Options) -> None:
-    """Refuse options that change nothing.
+    """Refuse options without effect.
 
     Args:
-        asked: those of the call.
+        asked: the options of the call.
         filled: the same with the model's own settings.
 
     Raises:
@@ -86,17 +86,17 @@ def check_pieces(options: Options) -> None:
     """Refuse options that change tokens which a stream has already sent.
 
     Raises:
-        InputError: unknown tokens are to be replaced.
+        InputError: `replace_unknowns` is set.
     """
     if options.replace_unknowns:
         raise InputError("a stream cannot replace unknown tokens: leave out replace_unknowns, or use `translate`")
 
 
 def search_of(options: Options, model: ModelFacts, limits: Limits, tokenizer: "Tokenizer") -> Search:
-    """Return the search that options ask for.
+    """Return the search for these options.
 
     Raises:
-        InputError: options contradict one another, an id is outside the vocabulary, or a beam has no room.
+        InputError: options contradict each other, an id is outside the vocabulary, or the beam exceeds the batch.
     """
     if options.shortlist and model.shortlist is None:
         raise InputError("the bundle has no shortlist: make one with tx-shortlist, or leave out the option shortlist")
@@ -152,7 +152,7 @@ def _bad_word(word: str | Sequence[int], model: ModelFacts, tokenizer: "Tokenize
 
 
 def _check(search: Search, limits: Limits) -> None:
-    """Refuse what cannot be together."""
+    """Refuse options that contradict each other."""
     kinds = {"beam": search.beam > 1, "sample": search.sampling is not None, "alternatives": search.alternatives > 0}
     first, *rest = [*(name for name, present in kinds.items() if present), ""]
     if len(rest) > 1:

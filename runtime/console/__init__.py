@@ -1,1 +1,1 @@
-"""Texts of commands for people: progress, logged sentences, words; without a library of its own."""
+"""Output of commands for people: progress, log lines and words. Needs no library."""

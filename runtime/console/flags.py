@@ -1,4 +1,4 @@
-"""Flags that several commands have, and flags without effect."""
+"""Shared flags of several commands, and the refusal of flags without effect."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def flags(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """One decorator of several, as of `click.option`; help lists them in this order."""
+    """Combine decorators such as `click.option` into one; `--help` lists the options in this order."""
 
     def decorate(command: F) -> F:
         for option in reversed(options):  # decorators apply from the last to the first
@@ -25,12 +25,12 @@ def refuse_unused(unused: bool, reason: str, *names: str) -> None:
     """Refuse options of the command line that have no effect.
 
     Args:
-        unused: whether that is so.
+        unused: whether these options have no effect now.
         reason: such as "without --show".
         names: of the parameters.
 
     Raises:
-        InputError: one of them was given.
+        InputError: one of them is on the command line.
     """
     context = click.get_current_context()
     options = {parameter.name: parameter.opts for parameter in context.command.params}

@@ -1,6 +1,6 @@
 """Progress of a command on standard error: an updated line on a terminal, a new line every half minute in a pipe.
 
-It needs no library, so that every command can have it.
+It needs no library, so every command can use it.
 """
 
 import os
@@ -21,14 +21,14 @@ _BAR = 12  # characters, so that the rest fits into 80 columns
 
 
 class Line:
-    """A line on a terminal that is updated in this context. Other output to standard error appears above it.
+    """Line on a terminal that is updated within this context. Other output to standard error appears above it.
 
     Args:
-        text: gives the line, in a thread of its own too.
-        enabled: false to show nothing.
+        text: returns the line; a background thread calls it too.
+        enabled: whether to show anything.
         refresh: seconds between updates; 0 updates only when `draw` is called.
         transient: whether it is erased at the end.
-        report: is called every `every` seconds instead if standard error is not a terminal.
+        report: if standard error is not a terminal, this is called every `every` seconds instead.
 
     Attributes:
         shown: whether it is enabled, and standard error is a terminal.
@@ -57,7 +57,7 @@ class Line:
             self._seconds = every
         self._lock = threading.RLock()
         self._drawn = False
-        self._whole = True  # what others wrote ends with a line
+        self._whole = True  # whether other output ends with a line break
         self._ended = threading.Event()
         self._clock = threading.Thread(target=self._run, daemon=True)
 
@@ -78,7 +78,7 @@ class Line:
             self.shown = False
 
     def draw(self) -> None:
-        """Write the line as it is now, cut to the width of the terminal."""
+        """Write the current line, truncated to the width of the terminal."""
         with self._lock:
             if self.shown and self._whole and (text := self._text()):
                 text = text[: (_width(self._stream) or 80) - 1]
@@ -89,7 +89,7 @@ class Line:
                 self._drawn = True
 
     def end(self) -> None:
-        """Leave the line as it is now, or erase it; the next one is below."""
+        """Finish the current line, or erase it; the next one appears below."""
         with self._lock:
             if self._drawn:
                 self._stream.write("\r\x1b[K" if self._transient else "\n")
@@ -97,7 +97,7 @@ class Line:
                 self._drawn = False
 
     def write(self, text: str) -> int:
-        """Write what is not of the line in its place, broken between words; `draw` brings the line back below."""
+        """Write other output over the line, broken between words; `draw` then shows the line below."""
         with self._lock:
             broken = _broken(text, _width(self._stream))
             self._stream.write(f"\r\x1b[K{broken}" if self._drawn else broken)
@@ -113,7 +113,7 @@ class Line:
 
 
 class _Above:
-    """Standard error, where a line is shown."""
+    """Standard error while a line is shown: writes above it."""
 
     def __init__(self, line: Line, stream: Any) -> None:
         self._stream = stream
@@ -127,7 +127,7 @@ class Stages(Line):
     """Named stages of a long command, one bar each.
 
     Args:
-        enabled: false to show nothing, as in a library.
+        enabled: whether to show anything; false in a library.
         every: seconds between two lines if standard error is not a terminal.
         transient: whether bars are erased at their end.
     """
@@ -146,7 +146,7 @@ class Stages(Line):
         super().__exit__(*error)
 
     def stage(self, description: str, total: int = 1) -> None:
-        """Begin a stage of `total` parts; the one before it is then done."""
+        """Begin a stage of `total` parts, which ends the one before."""
         self._finish()
         self._name = description
         self._done = 0
@@ -159,7 +159,7 @@ class Stages(Line):
         self._done += count
 
     def reach(self, description: str, done: int, total: int) -> None:
-        """Count `done` parts of a stage as done, and begin it if it is not the present one."""
+        """Set the number of finished parts of a stage, and begin it if it is not the current one."""
         if description != self._name:
             self.stage(description, total)
         self._done = done
@@ -172,8 +172,8 @@ class Stages(Line):
 
     @property
     def left(self) -> str:
-        """Minutes that this stage will take yet, at its speed so far; empty until something of it is done."""
-        # another thread asks, too
+        """Remaining minutes of this stage at its present speed; empty until a part is finished."""
+        # another thread reads this as well
         done = self._done
         total = self._total
         if not 0 < done < total:
@@ -211,7 +211,7 @@ class Stages(Line):
 
 
 def bar(share: float) -> str:
-    """Return a bar that is filled to this share."""
+    """Return a bar filled to this share."""
     if "utf" in (getattr(sys.stderr, "encoding", None) or "").lower():
         full = "━"
     else:
@@ -225,7 +225,7 @@ def minutes(seconds: float) -> str:
 
 
 def _broken(text: str, width: int) -> str:
-    """The text with no line wider than a terminal, unless a word is, or the width is unknown: 0."""
+    """Break lines between words at the width of the terminal; a width of 0 is unknown and breaks nothing."""
     if not 0 < width < len(text):
         return text
     return "\n".join(

@@ -21,5 +21,5 @@ def printable(text: object) -> str:
 
 
 def program() -> str:
-    """Return the name of the command that runs."""
+    """Return the name of the running command."""
     return Path(sys.argv[0]).name

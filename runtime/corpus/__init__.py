@@ -1,1 +1,1 @@
-"""Corpora of any size: files in, and parts out that appear whole or not at all, by as many processes as there are."""
+"""Corpora of any size: any number of processes turn files into parts, each of which appears only when complete."""

@@ -1,4 +1,4 @@
-"""Columns of Apache Arrow without Python's own types, which have no nanoseconds and no years beyond 9999."""
+"""Columns of Apache Arrow, read without Python's types, which lack nanoseconds and years beyond 9999."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from pyarrow import types
 
 
 def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
-    """Yield the bytes of an array's values, the same for equal values however they lie in memory."""
+    """Yield the bytes of an array's values. Equal values give equal bytes, whatever their layout in memory."""
     array = _simplified(array)
     kind = array.type
     yield f"{kind} {len(array)} {array.null_count}".encode()
@@ -39,7 +39,7 @@ def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
 
 
 def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
-    """Return the array as one of the types that `content` has a case for."""
+    """Return the array as one of the types that `content` supports."""
     kind = array.type
     if isinstance(array, pyarrow.ExtensionArray):
         return _simplified(array.storage)
@@ -54,7 +54,7 @@ def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
 
 
 def json_rows(table: "pyarrow.Table") -> list[dict[str, Any]]:
-    """Return the rows of a table as objects that JSON has, except bytes and numbers that are not finite.
+    """Return the rows of a table as JSON values, except bytes and numbers that are not finite.
 
     Times are ISO 8601 text (of columns with a zone in UTC), durations numbers of the column's unit, decimals text.
     """
@@ -66,14 +66,14 @@ def _as_json(column: "pyarrow.ChunkedArray") -> list[Any]:
     """Return the values of a column."""
     kind = column.type
     if types.is_timestamp(kind):
-        column = column.cast(pyarrow.timestamp(kind.unit))  # without the zone, which this machine may lack
+        column = column.cast(pyarrow.timestamp(kind.unit))  # without the time zone, which this machine may lack
     target = _json_type(kind)
     values: list[Any] = (column if target == kind else column.cast(target)).to_pylist()
     return values
 
 
 def _json_type(kind: Any) -> Any:
-    """Return the type as which a column of some type becomes JSON."""
+    """Return the Arrow type to which a column is cast before it becomes JSON."""
     if types.is_temporal(kind):
         if types.is_duration(kind):
             return pyarrow.int64()

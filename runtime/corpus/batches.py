@@ -1,6 +1,6 @@
-"""Translation of batches of Apache Arrow: what Ray Data, Spark and others call in the processes that they start.
+"""Translation of batches of Apache Arrow, for the worker processes of Ray Data, Spark and others.
 
-These engines share work, restart processes and scale; this is the function that they run.
+These frameworks distribute work, restart processes and scale; this is the function that they run.
 """
 
 import os
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class BatchTranslator:
-    """Adds the columns of a translation to tables, one row for each row.
+    """Callable that adds the columns of a translation to tables, one row for each row.
 
-    What cannot be translated has null as its translation, and in the column `error` the reason.
+    For a row without a translation, the translation is null, and the column `error` contains the reason.
 
     Args:
-        bundle: a directory that each machine has, or the name by which tx-get keeps a bundle.
+        bundle: a directory on each machine, or the name of a bundle of tx-get.
         column: the column to translate.
         target: name of the translation's column.
         ids: whether to add a column of target ids.
-        errors: "skip", or "replace" to put U+FFFD where bytes are not UTF-8.
-        engine: arguments of `Translator`. By default there is one thread: these engines count on a core a process.
+        errors: "skip", or "replace" to insert U+FFFD for bytes that are not UTF-8.
+        engine: arguments of `Translator`. The default is one thread, since these frameworks run one process per core.
         options: fields of `Options`.
     """
 
@@ -56,7 +56,7 @@ class BatchTranslator:
         """Return the table with the new columns.
 
         Raises:
-            InputError: it has no such column, or has one of the new ones already, or the column holds no text.
+            InputError: it lacks the column, already has one of the new columns, or the column contains no text.
         """
         for name in (self._column, *self._task.kinds):
             if (name in table.column_names) != (name == self._column):
@@ -79,14 +79,14 @@ def translate_dataset(
     engine: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Return a Ray data set with the columns of a translation, by actors that each hold a bundle.
+    """Return a Ray data set with the columns of a translation. Each actor opens the bundle.
 
     Args:
         dataset: a `ray.data.Dataset`.
         bundle: as for `BatchTranslator`.
-        actors: how many; two numbers for what Ray may scale between, on as many machines as it has.
-        cpus, gpus: of each actor. One with a GPU runs there.
-        block_rows: rows that an actor takes at once and sorts by length; that is what is done again if it is killed.
+        actors: number of actors, or the minimum and maximum between which Ray scales, on any number of machines.
+        cpus, gpus: of each actor. With a GPU, it translates there.
+        block_rows: rows that an actor takes at once and sorts by length. If it is killed, they are repeated.
         engine: arguments of `Translator`.
         arguments: of `BatchTranslator`.
 
@@ -101,7 +101,7 @@ def translate_dataset(
         BatchTranslator,
         fn_constructor_kwargs={"bundle": str(bundle), "engine": chosen, **arguments},
         batch_format="pyarrow",
-        batch_size=None,  # whole blocks
+        batch_size=None,  # complete blocks
         compute=ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=cpus,
         num_gpus=gpus,

@@ -1,4 +1,4 @@
-"""New columns of a corpus: what a translation has, by name."""
+"""New columns of a corpus: fields of a translation by name."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from txport.runtime.results import Translation
 
 
 class Column(NamedTuple):
-    """A column: its kind (see `txport.runtime.corpus.parquet`), and its value for a translation."""
+    """Kind of a column (see `txport.runtime.corpus.parquet`), and its value for a translation."""
 
     kind: Any
     value: Callable[[Translation], Any]
@@ -20,7 +20,7 @@ def columns_of(options: Options, target: str, ids: bool = False) -> dict[str, Co
     Args:
         options: of the call.
         target: name of the translation's column.
-        ids: whether the target ids are a column.
+        ids: whether to add a column of target ids.
     """
     columns = {target: Column("text", lambda result: result.text), **_of_answer(options, ids)}
     columns["truncated"] = Column("flag", lambda result: result.truncated)
@@ -50,7 +50,7 @@ def _of_answer(options: Options, ids: bool) -> dict[str, Column]:
 
 
 def values(columns: dict[str, Column], results: Sequence[Translation | None]) -> dict[str, list[Any]]:
-    """Return the values of all columns; null where there is no translation."""
+    """Return the values of all columns; null for rows without a translation."""
     return {
         name: [None if result is None else column.value(result) for result in results]
         for name, column in columns.items()

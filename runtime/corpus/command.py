@@ -1,4 +1,4 @@
-"""tx-translate-corpus: files of any number and size into a directory of parts."""
+"""tx-translate-corpus: translate files of any number and size into a directory of parts."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from txport.runtime.translator import Translator
 
 
 def _share(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Share:
-    """Return a share of the parts, from i/n, which counts from 1."""
+    """Parse a share of the parts: i/n, counted from 1."""
     numbers = re.fullmatch(r"(\d+)/(\d+)", value or "1/1")
     if numbers is None or not 1 <= int(numbers[1]) <= int(numbers[2]):
         raise click.BadParameter(f"{value!r} is not I/N, for example 3/8")
@@ -29,13 +29,13 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Return names, divided by commas; an empty text is none of them."""
+    """Parse names separated by commas; an empty text means no names."""
     if value is None:
         return None
     return tuple(name for name in value.split(",") if name)
 
 
-# Flags of all that work on corpora in parts.
+# Flags of all commands that process corpora in parts.
 of_parts = flags(
     click.option(
         "--shard", "share", callback=_share, metavar="I/N", help="Process only shard I of N. [default: all parts]"
@@ -73,7 +73,7 @@ def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **
     """Process a corpus with the flags of `of_parts` and return a summary in one sentence.
 
     Raises:
-        CheckFailed: something is missing or damaged.
+        CheckFailed: a part is missing or damaged.
     """
     share, resume, check = (flags.pop(name) for name in ("share", "resume", "check"))
     shape = Layout(**flags, **layout)

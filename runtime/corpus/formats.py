@@ -1,4 +1,4 @@
-"""Formats of corpora, and compression: known by the endings of file names, and checked by the first bytes."""
+"""Formats and compression of corpora. File names determine them, and the first bytes must agree."""
 
 import bz2
 import gzip
@@ -19,12 +19,12 @@ PARQUET = "parquet"
 FORMATS = (TEXT, JSONL, PARQUET)
 COMPRESSIONS = ("none", "gz", "zst", "bz2", "xz")
 _ENDINGS = {".jsonl": JSONL, ".ndjson": JSONL, ".parquet": PARQUET, ".txt": TEXT}
-# Endings of other formats, which would be nonsense line by line.
+# Endings of other formats, which cannot be read line by line.
 _FOREIGN = frozenset(
     ".json .csv .tsv .xml .tmx .xlf .xliff .html .htm .srt .vtt .po .yaml .yml .arrow .feather .avro .orc .pdf .docx "
     ".xlsx .zip .tar .tgz .7z .rar .lz4 .br .z .lzma .sqlite .npy .npz .pkl .pt".split()
 )
-# First bytes of each compression, and of other files that are no text.
+# First bytes of each compression, and of other files that are not text.
 _MAGIC = {"gz": rb"\x1f\x8b", "zst": rb"\x28\xb5\x2f\xfd", "bz2": rb"BZh[1-9]1AY&SY", "xz": rb"\xfd7zXZ\x00"}
 _BINARY = {
     b"PAR1\x15": "Parquet", b"PK\x03\x04": "a zip archive", b"%PDF-": "PDF", b"ARROW1\x00": "Arrow",
@@ -35,12 +35,12 @@ _STANDARD: dict[str, Any] = {"bz2": bz2, "xz": lzma}
 _ZSTD_LEVEL = 3
 # First bytes of each kind of file.
 _PEEK = 1 << 13
-# Packed bytes that are unpacked at once: of a very dull file they become 10,000 times as many.
+# Compressed bytes to unpack at once. Repetitive files can become 10,000 times as large.
 _PIECE = 1 << 11
 
 
 class Form(NamedTuple):
-    """Return format and compression of a file, and its name without their suffixes."""
+    """Format and compression of a file, and its name without their suffixes."""
 
     format: str
     compression: str
@@ -56,10 +56,10 @@ class Form(NamedTuple):
 
 
 def form_of(path: str, format: str | None = None) -> Form:
-    """Return the form of a file by its name, in which case does not matter; `format` overrides that of the name.
+    """Return the form of a file by its name, in any letter case; `format` overrides that of the name.
 
     Raises:
-        InputError: it is a Parquet file that was compressed as a whole, or its name is of a format that is not read.
+        InputError: it is a compressed Parquet file, or its name is that of an unsupported format.
     """
     name = PurePosixPath(path).name
     compression = "none"
@@ -83,7 +83,7 @@ def form_of(path: str, format: str | None = None) -> Form:
 
 @contextmanager
 def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
-    """The unpacked content of a file, whose first bytes are those of its form.
+    """Yield the unpacked content of a file after checking that its first bytes match its form.
 
     Raises:
         InputError: the compression does not match the file name, or its content is neither text nor Parquet.
@@ -107,7 +107,7 @@ def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
 
 @contextmanager
 def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
-    """Yield the content of a compressed file, to read."""
+    """Yield a reader of the content of a compressed file."""
     if module := _STANDARD.get(compression):
         with module.open(file, "rb") as plain:
             yield plain
@@ -122,7 +122,7 @@ def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def packed(file: Any, compression: str) -> Iterator[Any]:
-    """Compresses what is written; the same bytes for the same content."""
+    """Yield a writer that compresses. The same content gives the same bytes."""
     if module := _STANDARD.get(compression):
         with module.open(file, "wb") as plain:
             yield plain
@@ -137,9 +137,9 @@ def packed(file: Any, compression: str) -> Iterator[Any]:
 
 
 class _Frames(io.RawIOBase):
-    """Content of frames of zstd that follow each other, as of pzstd and of `cat a.zst b.zst`.
+    """Content of consecutive zstd frames, as pzstd and `cat a.zst b.zst` write them.
 
-    The library's own reader takes a file that ends too early for a whole one.
+    The library's own reader accepts truncated files.
     """
 
     def __init__(self, file: BinaryIO) -> None:

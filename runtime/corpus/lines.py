@@ -1,4 +1,4 @@
-r"""Corpora of lines: text, and JSONL with an object a line. Lines end at "\n" and nowhere else."""
+r"""Corpora of lines: text, and JSONL with one object per line. Only "\n" ends a line."""
 
 import base64
 import codecs
@@ -11,12 +11,12 @@ from txport.runtime.corpus.rows import MAX_BYTES, Fault, Output, Rows, text_of
 from txport.runtime.text.lines import as_line
 
 _CHUNK = 1 << 20
-# Bytes of a window, at most: lines may be long.
+# Maximum bytes of a window, since lines may be long.
 _WINDOW_BYTES = 1 << 23
 
 
 class Lines:
-    """Lines of a file, the base of a `Source`. A line that is longer than `MAX_BYTES` is cut there."""
+    """Lines of a file, the base of a `Source`. Lines longer than `MAX_BYTES` are truncated."""
 
     nothing = None
 
@@ -27,7 +27,7 @@ class Lines:
 
     @staticmethod
     def _split(file: BinaryIO) -> Iterator[list[bytes]]:
-        """Whole lines, as they come, without a byte order mark at the beginning."""
+        """Yield complete lines, without a byte order mark at the beginning."""
         rest = [b""]
         size = 0
         mark = codecs.BOM_UTF8
@@ -77,11 +77,11 @@ class Lines:
 
 
 class TextSource(Lines):
-    """A text, a row a line.
+    """Source of a text file, with one row per line.
 
     Args:
         file: the lines.
-        keep: name of the column that keeps the text; None for none.
+        keep: name of the column to which the text is copied; None to omit it.
     """
 
     def __init__(self, file: BinaryIO, keep: str | None) -> None:
@@ -96,13 +96,13 @@ class TextSource(Lines):
 
 
 class JsonSource(Lines):
-    """Objects, one a line.
+    """Source of a file with one object per line.
 
     Args:
         file: the lines.
         column: the member to translate.
-        keep: the members to keep; None for all.
-        new: names of the columns that are to be written beside them.
+        keep: the members to copy; None for all.
+        new: names of the columns to add.
     """
 
     def __init__(self, file: BinaryIO, column: str, keep: Sequence[str] | None, new: Sequence[str]) -> None:
@@ -137,7 +137,7 @@ class JsonSource(Lines):
 
 
 class TextWriter:
-    """A `Writer` of one column, a line a row; a row without a value is an empty line."""
+    """`Writer` of one column, with one line per row; a row without a value is an empty line."""
 
     def __init__(self, file: Any, columns: Sequence[str]) -> None:
         self._file = file
@@ -151,7 +151,7 @@ class TextWriter:
 
 
 class JsonWriter:
-    """A `Writer` of one object per row: the copied columns, then the new ones."""
+    """`Writer` of one object per row: the copied columns, then the new ones."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -181,12 +181,12 @@ def json_line(row: dict[str, Any]) -> bytes:
         line = json.dumps(finite(row, _as_json), ensure_ascii=False, allow_nan=False)
     try:
         return line.encode() + b"\n"
-    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can hold and UTF-8 cannot
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can represent and UTF-8 cannot
         return json.dumps(json.loads(line)).encode() + b"\n"
 
 
 def _as_json(value: object) -> object:
-    """Return a value that JSON does not have: bytes are text if they are UTF-8, else an object with their base64."""
+    """Convert a value that JSON lacks: bytes become text if they are UTF-8, otherwise an object with their base64."""
     if not isinstance(value, bytes):
         return str(value)
     try:

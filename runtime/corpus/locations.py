@@ -1,8 +1,8 @@
-"""Places of corpora: local paths, and URLs of any store of fsspec (s3://, gs://, hdfs://, https:// ...).
+"""Locations of corpora: local paths, and URLs of any store of fsspec (s3://, gs://, hdfs://, https:// ...).
 
-A local file appears by one rename. A store has no such thing for all protocols: a file is made here, uploaded under its
-name, and counts only once the manifest is there that is written after it (`txport.runtime.corpus.parts`). Object stores
-show an upload only when it is whole; elsewhere (SFTP, SMB) a file without its manifest may be a part of one.
+A local file appears by one rename. Not all stores have a rename: a file is written locally and uploaded under its name.
+It counts only after its manifest has been uploaded too (`txport.runtime.corpus.parts`). Object stores show complete
+uploads only. In other stores (SFTP, SMB), a file without a manifest may be incomplete.
 """
 
 import glob
@@ -18,17 +18,17 @@ from txport.runtime.files import io_failure, make_directory, new_file, scratch_d
 from txport.runtime.libraries import needs
 
 _CHUNK = 1 << 20
-# Protocols of stores that need keys, or of the hub: none reads files of this machine or addresses of its network.
+# Protocols of stores that need keys, and of the hub. None reads files of this machine or addresses of its network.
 REMOTE = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "hf")
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is of a store, not of this machine."""
+    """Return whether a path is a URL of a store."""
     return "://" in path
 
 
 def check_remote(url: str) -> None:
-    """Refuse a URL of a recipe, which may be untrusted, if it refers to this machine or network.
+    """Refuse a URL that refers to this machine or network, since recipes may be untrusted.
 
     Raises:
         InputError: its protocol is not in `REMOTE`.
@@ -40,7 +40,7 @@ def check_remote(url: str) -> None:
 def listed(paths: Sequence[str]) -> list[str]:
     """Expand directories and patterns to input files, sorted by name.
 
-    Names in directories that begin with "." or "_" are left out, as everywhere in this field.
+    Names in directories that begin with "." or "_" are skipped, as other tools do.
 
     Raises:
         InputError: there are no files, or they cannot be listed.
@@ -59,14 +59,14 @@ def _files(path: str) -> list[str]:
     if not glob.has_magic(path):
         return _missing(path)
     found = sorted(glob.glob(path, recursive=True))
-    if "**" in path:  # which fits what is below directories by itself
+    if "**" in path:  # such a pattern matches files in subdirectories itself
         return [name for name in found if not os.path.isdir(name)]
     directories = [name for name in found if os.path.isdir(name) and _hidden(os.path.basename(name))]
     return [file for name in found if name not in directories for file in _files(name)]
 
 
 def _below(directory: str) -> list[str]:
-    """Return the files of a directory and its directories, by path."""
+    """Return the files below a directory, sorted by path."""
     found: list[str] = []
     with _reported(directory):
         for name in sorted(os.listdir(directory)):
@@ -109,11 +109,11 @@ def _missing(path: str) -> list[str]:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """Yield a file to read from its beginning.
+    """Yield a file opened for reading.
 
     Raises:
         InputError: it cannot be read.
-        MissingLibrary: fsspec, or what it needs for this store, is not installed.
+        MissingLibrary: fsspec, or its library for this store, is not installed.
     """
     with _reported(path):
         if is_url(path):
@@ -126,16 +126,16 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 class Hashed:
-    """A file to write that computes SHA-256 and size of its content."""
+    """Output file that computes SHA-256 and size of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digest = hashlib.sha256()
         self.size = 0
-        self.closed = False  # Arrow asks
+        self.closed = False  # Arrow reads it
 
     def write(self, data: Any) -> int:
-        """Write all of it."""
+        """Write all bytes."""
         size = memoryview(data).nbytes
         self._digest.update(data)
         self._file.write(data)
@@ -143,11 +143,11 @@ class Hashed:
         return size
 
     def tell(self) -> int:
-        """Return bytes that were written."""
+        """Return the number of bytes written."""
         return self.size
 
     def flush(self) -> None:
-        """Leave it to the file."""
+        """Do nothing: the file flushes itself."""
 
     @property
     def sha256(self) -> str:
@@ -156,7 +156,7 @@ class Hashed:
 
 
 class Store:
-    """A directory of a corpus to write, on this machine or in a store."""
+    """Output directory of a corpus, on this machine or in a store."""
 
     def __init__(self, base: str, folders: Sequence[str] = ()) -> None:
         self.base = base.rstrip("/") or "/"
@@ -170,7 +170,7 @@ class Store:
                     self._system.makedirs(self._at(folder), exist_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """Return names of the files in a folder, sorted; hidden ones are not finished."""
+        """Return names of the files in a folder, sorted, without hidden ones, which are unfinished."""
         if self._system is None:
             found = os.listdir(Path(self.base, folder))
         else:
@@ -180,7 +180,7 @@ class Store:
         return sorted(name for name in found if name and not name.startswith("."))
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a small file; None if it is not there."""
+        """Return the content of a small file; None if it does not exist."""
         with suppress(FileNotFoundError):
             if self._system is None:
                 return Path(self.base, name).read_bytes()
@@ -188,7 +188,7 @@ class Store:
         return None
 
     def size(self, name: str) -> int | None:
-        """Return bytes of a file; None if it is not there."""
+        """Return the size of a file in bytes; None if it does not exist."""
         with suppress(FileNotFoundError):
             if self._system is None:
                 return Path(self.base, name).stat().st_size
@@ -197,7 +197,7 @@ class Store:
         return None
 
     def sha256(self, name: str) -> str | None:
-        """Hash of a file; None if it is not there."""
+        """Return the hash of a file; None if it does not exist."""
         digest = hashlib.sha256()
         try:
             with opened(self.path(name)) as file:
@@ -213,7 +213,7 @@ class Store:
 
     @contextmanager
     def write(self, name: str) -> Iterator[Hashed]:
-        """Yield a file to write; it is there, whole, once the block has ended, and not if it raises."""
+        """Yield a file to write. It appears, complete, at the end of the block, unless the block raises."""
         if self._system is None:
             with new_file(Path(self.base, name)) as file:
                 yield Hashed(file)
@@ -232,7 +232,7 @@ class Store:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    if "::" in url:  # fsspec would open one store inside of another
+    if "::" in url:  # fsspec would open one store inside another
         raise InputError(f"{url} chains several URLs: give the one of the file")
     with needs("corpus", f"{url} is a URL"):
         import fsspec

@@ -1,7 +1,7 @@
-"""The loop over a corpus: its files, their parts, and of each part the windows that are translated together.
+"""The loop over a corpus: its files, their parts, and the windows of each part, which are translated together.
 
-A part is some ten thousand rows of one file, always the same ones: what one process leaves undone another one does, and
-the bytes are identical to those of an uninterrupted run.
+A part consists of some ten thousand fixed rows of one file. Another process can therefore write the parts that an
+interrupted one did not, and the bytes are identical to those of an uninterrupted run.
 """
 
 import hashlib
@@ -29,19 +29,19 @@ _log = logging.getLogger("txport.corpus")
 # Rows of a part, and rows that are sorted by length and translated together.
 PART_ROWS = 65_536
 WINDOW_ROWS = 8_192
-# Columns that text files do not have: their errors are in a separate file.
+# Kinds of columns that text files can contain; errors of text are in a separate file.
 PLAIN = ("error", "truncated", "finished")
 EVERY = 30.0  # seconds between two lines of progress
 
 
 class Task(Protocol):
-    """Work on rows.
+    """Operation on rows.
 
     Attributes:
         kinds: kinds of the new columns, by name (see `txport.runtime.corpus.columns`).
         settings: all values that affect the translation of a row.
-        tokens: target tokens that were made so far.
-        counts: rows so far, by what was wrong with them.
+        tokens: target tokens generated so far.
+        counts: rows so far, by their fault.
     """
 
     kinds: dict[str, Any]
@@ -50,12 +50,12 @@ class Task(Protocol):
     counts: Counter[str]
 
     def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
-        """Output of each window of a part."""
+        """Yield the output of each window of a part."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Form of input and output.
+    """Formats and sizes of input and output.
 
     Attributes:
         column: column to translate; for text files the name of its column in other output formats.
@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def settings(self) -> dict[str, str]:
-        """All of it, as a part's manifest keeps it."""
+        """Return all fields as a part's manifest contains them."""
         if self.keep is None:
             kept = "all"
         else:
@@ -87,13 +87,13 @@ class Layout:
         return {**shown, "keep": kept, "part rows": str(self.part_rows), "window rows": str(self.window_rows)}
 
     def schema(self) -> Sequence[str]:
-        """Return Parquet types for columns of lines, which have no types: text for all."""
+        """Return Parquet types for columns of lines: text, since lines have no types."""
         if self.keep is None:
             return (self.column,)
         return self.keep
 
     def output_form(self, form: Form) -> Form:
-        """Form of the parts of a file of some form."""
+        """Return the form of the parts of a file of this form."""
         format = self.write or form.format
         if format == PARQUET:
             compression = "none"
@@ -104,13 +104,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Share:
-    """The parts that one process makes: those with `(file + part) % of == number`."""
+    """Parts of one process: those with `(file + part) % of == number`."""
 
     number: int = 0
     of: int = 1
 
     def has(self, file: int, part: int) -> bool:
-        """Return whether it has a part of a file."""
+        """Return whether a part of a file belongs to this share."""
         return (file + part) % self.of == self.number
 
 
@@ -131,7 +131,7 @@ class Totals:
         self.missing: list[str] = []
 
     def sentence(self) -> str:
-        """Return all of it, for people."""
+        """Return a summary for people."""
         faults = "".join(f", {count:,} {fault}" for fault, count in sorted(self.counts.items()))
         if self.found:
             there = f", {self.found:,} there already"
@@ -140,7 +140,7 @@ class Totals:
         return f"{plural(self.made, 'part')} made{there}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
 
     def add(self, part: Part) -> None:
-        """Add a part."""
+        """Count a part."""
         self.rows += part.rows
         self.tokens += part.tokens
         self.counts.update(part.counts)
@@ -152,11 +152,11 @@ class Corpus:
     Args:
         files: paths and URLs, as `txport.runtime.corpus.locations.listed` has them.
         output: the directory to write.
-        layout: what their columns are.
+        layout: their formats and columns.
         task: the operation on their rows.
 
     Raises:
-        InputError: two files have one name, or columns are asked for of which a text has none.
+        InputError: two files have the same name, or a text file would need columns.
     """
 
     def __init__(self, files: Sequence[str], output: str, layout: Layout, task: Task) -> None:
@@ -194,7 +194,7 @@ class Corpus:
             check: write nothing; compare existing parts with their hashes.
 
         Returns:
-            counts of all parts of the share. `missing` lists parts that a check finds missing or damaged.
+            counts of all parts of the share. `missing` lists the parts that are missing or damaged.
 
         Raises:
             InputError: a part exists and `resume` is not set, or it was written from other rows or with other
@@ -233,7 +233,7 @@ class Corpus:
             totals.add(self._make(place))
 
     def _is_whole(self, part: Part, hashes: bool) -> bool:
-        """Return whether the file of a part is complete, by its size or by its hash."""
+        """Return whether the file of a part is complete, by its size or its hash."""
         if not hashes:
             return self._store.size(part.output) == part.output_bytes
         return self._store.sha256(part.output) == part.output_sha256
@@ -249,7 +249,7 @@ class Corpus:
             )
 
     def _make(self, place: "_PartLocation") -> Part:
-        """Write a part, its errors if the output has no column for them, and its manifest."""
+        """Write a part and its manifest, and its errors if the output has no column for them."""
         task = self._task
         form = place.form
         tokens = task.tokens
@@ -275,7 +275,7 @@ class Corpus:
 
     @contextmanager
     def _source(self, path: str, form: Form) -> Iterator[Source]:
-        """Yield rows of a file, from the first on."""
+        """Yield the rows of a file."""
         layout = self._layout
         new = list(self._task.kinds)
         keep: Sequence[str] | None = layout.keep
@@ -297,7 +297,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class _PartLocation:
-    """A possible part: path, form and number in its file, and the source, positioned at its first row."""
+    """Possible part: path, form and number in its file, and the source, positioned at its first row."""
 
     path: str
     form: Form
@@ -315,7 +315,7 @@ class _PartLocation:
 
 
 class _Reading:
-    """Rows of one part of a source, which are hashed and counted as they are read."""
+    """Rows of one part of a source. Reading hashes and counts them."""
 
     def __init__(self, place: _PartLocation, layout: Layout) -> None:
         self._place = place
@@ -324,7 +324,7 @@ class _Reading:
         self.rows = 0
 
     def windows(self) -> Iterator[Raw]:
-        """Windows as the source has them."""
+        """Yield windows as the source returns them."""
         while left := self._layout.part_rows - self.rows:
             raw = self._place.source.take(min(left, self._layout.window_rows))
             if not len(raw):
@@ -335,10 +335,10 @@ class _Reading:
             yield raw
 
     def decoded(self) -> Iterator[Rows]:
-        """Windows as rows.
+        """Yield windows as rows.
 
         Raises:
-            InputError: a row cannot be translated, and errors are to be strict.
+            InputError: a row cannot be translated, and errors are strict.
         """
         for raw in self.windows():
             rows = self._place.source.decode(raw, self._layout.errors)
@@ -368,7 +368,7 @@ class _Report:
         self._rows = 0
 
     def add(self, output: Output, first: int) -> int:
-        """Record the faults of some rows; return the number of rows."""
+        """Record the faults of some rows, and return the number of rows."""
         errors = output.columns.get("error", [])
         for row, error in enumerate(errors, first + self._rows):
             if error is not None:
@@ -378,14 +378,14 @@ class _Report:
         return size
 
     def write(self, store: Store, output: str, format: str) -> None:
-        """Write the faults beside a text file, which has no column for them."""
+        """Write the faults of a text file, which has no column for them, into a separate file."""
         if format == TEXT and self._lines:
             with store.write(f"{parts.ERRORS}/{output}.jsonl") as file:
                 file.write(b"".join(self._lines))
 
 
 class _Clock:
-    """Logs the progress of a run from time to time."""
+    """Log of a run's progress."""
 
     def __init__(self) -> None:
         self._start = self._said = time.monotonic()

@@ -10,9 +10,9 @@ from txport.runtime.corpus.rows import Output, Rows, text_of
 from txport.runtime.errors import InputError, nearest
 
 _WINDOW_BYTES = 1 << 23
-# Rows that Arrow expands at once: they may be references to one large text.
+# Rows that Arrow expands at once, since they may all refer to one large text.
 _ROWS = 64
-# Types of the new columns, by the names that `txport.runtime.corpus.columns` has for them.
+# Types of the new columns, by their kinds in `txport.runtime.corpus.columns`.
 _TYPES = {
     "text": pyarrow.string(),
     "flag": pyarrow.bool_(),
@@ -23,14 +23,14 @@ _TYPES = {
 
 
 class ParquetSource:
-    """The `Source` of a Parquet file.
+    """`Source` of a Parquet file.
 
     Args:
         file: seekable.
-        where: names it in messages.
+        where: its name in messages.
         column: the column to translate.
-        keep: the columns to keep; None for all.
-        new: names of the columns that are to be written beside them.
+        keep: the columns to copy; None for all.
+        new: names of the columns to add.
 
     Raises:
         InputError: it is not a Parquet file, lacks these columns, or already has the new ones.
@@ -103,10 +103,10 @@ class ParquetSource:
 
 
 def check_text_column(type: "pyarrow.DataType", what: str) -> None:
-    """Refuse a column that holds no text.
+    """Refuse a column that does not contain text.
 
     Raises:
-        InputError: its type is neither of text nor of bytes.
+        InputError: its type is neither text nor bytes.
     """
     kinds = pyarrow.types
     if kinds.is_dictionary(type):
@@ -122,7 +122,7 @@ def texts_of(column: "pyarrow.ChunkedArray", errors: str) -> list[Any]:
 
 
 def _as_bytes(column: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray":
-    """Text as bytes, which Arrow has not checked yet."""
+    """Return text as bytes, since Arrow has not checked its UTF-8."""
     kinds = pyarrow.types
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -132,19 +132,19 @@ def _as_bytes(column: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray":
 
 
 def type_of(kind: Any) -> "pyarrow.DataType":
-    """Return the type of a new column: of its name, or a list of structures of such."""
+    """Return the Arrow type of a kind: a named type, or a list of structures of such types."""
     if isinstance(kind, dict):
         return pyarrow.list_(pyarrow.struct([(name, type_of(each)) for name, each in kind.items()]))
     return _TYPES[kind]
 
 
 def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pyarrow.Table":
-    """Return rows as a table.
+    """Convert rows to a table.
 
     Args:
         output: the rows.
         kinds: of the new columns.
-        keep: the names of the kept ones, which are text where they do not come from a table.
+        keep: the names of the copied columns, which are text unless they come from a table.
     """
     kept = output.kept
     new = {name: pyarrow.array(output.columns[name], type_of(kind)) for name, kind in kinds.items()}
@@ -165,12 +165,12 @@ def _text(value: object) -> str | None:
 
 
 class ParquetWriter:
-    """A `Writer` of a row group for each window.
+    """`Writer` of one row group for each window.
 
     Args:
         file: to write.
         kinds, keep: see `table_of`.
-        nothing: what no rows keep.
+        nothing: copied columns of no rows.
     """
 
     def __init__(self, file: Any, kinds: dict[str, Any], keep: Sequence[str], nothing: Any) -> None:
@@ -187,6 +187,6 @@ class ParquetWriter:
         self._writer.write_table(table)
 
     def close(self) -> None:
-        if self._writer is None:  # without rows, the file still gets its columns
+        if self._writer is None:  # a file without rows also gets its columns
             self.write(Output(self._nothing, {name: [] for name in self._kinds}))
         self._writer.close()

@@ -1,7 +1,7 @@
-"""Manifests of parts: a part of the output counts once its manifest is there, which is written last.
+"""Manifests of parts. A part of the output counts once its manifest exists, which is written last.
 
-`_parts/NAME.json` describes the input, the settings and the content of the part. So a resumed run can see which part is
-missing, damaged, or the result of another input or other options.
+`_parts/NAME.json` describes the input, the settings and the content of the part. A resumed run therefore detects parts
+that are missing, damaged, or results of another input or other options.
 """
 
 import json
@@ -18,7 +18,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the output.
+    """Part of the output.
 
     Attributes:
         version: of this format.
@@ -30,8 +30,8 @@ class Part:
         input_sha256: of these rows.
         output: the name of its file.
         output_rows, output_bytes, output_sha256: of that file.
-        tokens: target tokens that were made.
-        counts: rows by what was wrong with them.
+        tokens: generated target tokens.
+        counts: rows by their fault.
         settings: all values that affect the translation of a row, each as JSON.
     """
 
@@ -51,15 +51,15 @@ class Part:
     settings: dict[str, str]
 
     def write(self, store: Store) -> None:
-        """Write it where `read` finds it."""
+        """Write the manifest where `read` finds it."""
         with store.write(name_of(self.output)) as file:
             file.write(f"{json.dumps(asdict(self), indent=1)}\n".encode())
 
     def check_settings(self, settings: dict[str, str], store: Store) -> None:
-        """Refuse to continue with other settings.
+        """Refuse to continue with different settings.
 
         Raises:
-            InputError: one of them differs.
+            InputError: a setting differs.
         """
         names = sorted({*settings, *self.settings})
         for name in names:
@@ -73,12 +73,12 @@ class Part:
 
 
 def name_of(output: str) -> str:
-    """Name of the manifest of a part's file."""
+    """Return the name of the manifest of a part's file."""
     return f"{FOLDER}/{output}.json"
 
 
 def read(store: Store, output: str) -> Part | None:
-    """The manifest of a part; None if there is none, or only a piece of one, as an upload that broke off leaves it."""
+    """Return the manifest of a part; None if it does not exist, or is incomplete after an interrupted upload."""
     data = store.read(name_of(output))
     try:
         if data is None:

@@ -1,4 +1,4 @@
-"""Rows of a corpus: the text of each or its fault, the kept columns, and the protocols to read and write them."""
+"""Rows of a corpus: the text or fault of each, the copied columns, and the protocols to read and write them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from txport.runtime.errors import InputError
 if TYPE_CHECKING:
     import pyarrow
 
-# A longer row is not a sentence, and would waste memory.
+# Longer rows are not sentences, and would waste memory.
 MAX_BYTES = 1 << 20
-# What may become of a row that cannot be translated, as of lines in `txport.runtime.text.lines`.
+# Treatment of rows that cannot be translated, as for lines in `txport.runtime.text.lines`.
 ON_ERROR = ("skip", "strict", "replace")
 
 
@@ -25,8 +25,8 @@ class Rows:
     """Some rows, in order.
 
     Attributes:
-        texts: what is to be translated.
-        kept: the other columns to write: of JSONL an object a row, of Parquet a table; None for none.
+        texts: texts to translate, or faults.
+        kept: the columns to copy: for JSONL one object per row, for Parquet a table; None for no columns.
     """
 
     texts: "list[str | Fault]"
@@ -35,38 +35,38 @@ class Rows:
 
 @dataclass(frozen=True)
 class Output:
-    """Rows to write: the columns that are kept, and new ones, one value a row each."""
+    """Rows to write: the copied columns, and the new ones with one value per row."""
 
     kept: "list[dict[str, Any]] | pyarrow.Table | None"
     columns: dict[str, list[Any]]
 
 
-# The result of `Source.take`, whose form is private to the source. It has a length.
+# The result of `Source.take`, whose type is private to the source. It has a length.
 Raw = Any
 
 
 class Source(Protocol):
-    """Rows of a file, which are read once from the beginning."""
+    """Rows of a file, read once from the beginning."""
 
     @property
     def nothing(self) -> "pyarrow.Table | None":
-        """The kept columns of no rows."""
+        """Return the copied columns of no rows."""
 
     @property
     def ended(self) -> bool:
-        """True if no row follows."""
+        """Return whether there are no more rows."""
 
     def take(self, most: int) -> Raw:
-        """Return up to this number of rows, fewer if they are large; none at the end of the file."""
+        """Return up to `maximum` rows, fewer if they are large, and no rows at the end of the file."""
 
     def skip(self, count: int) -> int:
-        """Leave out up to this number of rows, and return how many there were."""
+        """Skip up to this number of rows, and return the number of skipped rows."""
 
     def identity(self, raw: Raw) -> Iterator[bytes | memoryview]:
-        """Yield bytes that identify these rows."""
+        """Yield bytes that identify these rows, for hashes."""
 
     def decode(self, raw: Raw, errors: str) -> Rows:
-        """Return these rows; `errors` as in `ON_ERROR`."""
+        """Decode these rows; `errors` is one of `ON_ERROR`."""
 
 
 class Writer(Protocol):
@@ -76,15 +76,15 @@ class Writer(Protocol):
         """Write rows."""
 
     def close(self) -> None:
-        """Write the end of the file."""
+        """Complete the file."""
 
 
 def text_of(value: object, errors: str) -> str | Fault:
-    """Return the text of a value: UTF-8, or text already.
+    """Return the text of a value, which may be UTF-8 bytes or text.
 
     Args:
         value: of the row.
-        errors: "replace" puts U+FFFD where bytes are not UTF-8.
+        errors: "replace" inserts U+FFFD for bytes that are not UTF-8.
     """
     if value is None:
         return Fault("the row is null")

@@ -1,6 +1,6 @@
-"""Pairs in shards: JSONL or Parquet files of tx-translate-corpus or tx-distill, read again in each epoch.
+"""Sentence pairs in JSONL or Parquet files of tx-translate-corpus or tx-distill, read again in each epoch.
 
-No text stays in memory, so that a corpus may be larger than it.
+No text stays in memory, so a corpus may be larger than the memory.
 """
 
 import itertools
@@ -14,15 +14,15 @@ Pair = tuple[str, str]
 
 
 class Shards(Collection[Pair]):
-    """Pairs of some files, in order. Rows with an invalid or empty side are skipped.
+    """Sentence pairs of files, in order. Rows with an invalid or empty side are skipped.
 
     Args:
         files: paths and URLs.
         columns: names of source and target.
-        first: the most pairs to take; None for all.
+        first: maximum number of pairs; None for all.
 
     Raises:
-        InputError: a file cannot be read, or has not these columns.
+        InputError: a file cannot be read, or lacks a column.
     """
 
     def __init__(self, files: Sequence[str], columns: tuple[str, str], first: int | None = None) -> None:
@@ -45,14 +45,14 @@ class Shards(Collection[Pair]):
                 yield source, target if self._change_target is None else self._change_target(target)
 
     def without(self, sources: frozenset[str], count: int) -> "Shards":
-        """Return the pairs with other sources; `count` are left out."""
+        """Return the pairs without these sources, of which there are `count` pairs."""
         others = self._copy()
         others._held_out = self._held_out | sources
         others._count = self._count - count
         return others
 
     def with_targets(self, change: Callable[[str], str]) -> "Shards":
-        """Return the pairs with targets that are changed when they are read."""
+        """Return the pairs with a function that changes each target when it is read."""
         changed = self._copy()
         changed._change_target = change
         return changed
@@ -72,7 +72,7 @@ class Shards(Collection[Pair]):
 
 
 def _line(value: Any) -> str:
-    """A text without line breaks, which would be two lines in the files that are made of it; "" for what is none."""
+    """Return the text without line breaks, so that it stays one line in files; "" for a value that is not text."""
     if type(value) is str:
         return " ".join(value.split())
     return ""

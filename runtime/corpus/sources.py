@@ -1,4 +1,4 @@
-"""Rows of one file, of any format, from the first on."""
+"""Rows of one file of any format."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: 
         path: path or URL.
         form: of the file.
         column: the one with the text.
-        keep: the columns to keep; None for all.
-        new: names of the columns that will be written beside them.
+        keep: the columns to copy; None for all.
+        new: names of the columns to add.
 
     Raises:
-        InputError: it cannot be read, is damaged, or has not these columns.
-        MissingLibrary: what reads it is not installed.
+        InputError: it cannot be read, is damaged, or lacks a column.
+        MissingLibrary: the library that reads it is not installed.
     """
     try:
         with locations.opened(path) as file, checked(file, path, form) as plain:
@@ -54,7 +54,7 @@ def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object
             if isinstance(rows.kept, list):
                 others: list[object] = [row.get(other) for row in rows.kept]
             else:
-                assert rows.kept is not None  # both formats keep the other column
+                assert rows.kept is not None  # both formats copy the other column
                 others = parquet().texts_of(rows.kept.column(other), "skip")
             yield list(zip(rows.texts, others, strict=True))
 

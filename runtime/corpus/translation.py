@@ -1,4 +1,4 @@
-"""Translation of the rows of a corpus: what it adds to each, and how a row that cannot be translated is reported."""
+"""Translation of the rows of a corpus: new columns, and reports of rows that cannot be translated."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ from txport.runtime.version import VERSION
 
 
 class Translate:
-    """The task of a corpus that translates: one row for each row.
+    """Task that translates a corpus, one row for each row.
 
     Args:
         bundle: the bundle.
-        open: opens it, when the first row is there.
-        options: of the translation; `strict` makes a row that is too long an error.
+        open: opens it, when the first row has been read.
+        options: of the translation. With `strict`, a row that is too long is an error.
         target: name of the translation's column.
         ids: whether to add a column of target ids.
     """
@@ -55,11 +55,11 @@ class Translate:
 
     @cached_property
     def translator(self) -> Translator:
-        """The bundle, opened."""
+        """Open bundle."""
         return self._open()
 
     def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
-        """Output of each window of a part; what sampling draws follows from a row's place in the part."""
+        """Yield the output of each window of a part. Random samples depend on the position of a row in the part."""
         for rows, results in translated(self.translator, windows, self._options):
             errors = list(map(self._error, rows.texts, results))
             made = [None if error else result for error, result in zip(errors, results, strict=True)]
@@ -76,7 +76,7 @@ class Translate:
 
 
 def bundle_settings(bundle: Path) -> dict[str, str]:
-    """Facts that a part must remember of the bundle, which has the hashes of its files, and of this program."""
+    """Return facts about the bundle and this version of txport, for the manifest of a part."""
     if not (bundle / NAME).exists() and not bundle.is_file():
         Manifest.load(bundle)  # which explains what is wrong
     return {"bundle": hash_of(files_of(bundle) / NAME), "txport": VERSION}
@@ -85,7 +85,7 @@ def bundle_settings(bundle: Path) -> dict[str, str]:
 def translated(
     translator: Translator, windows: Iterator[Rows], options: Options
 ) -> Iterator[tuple[Rows, Sequence[Translation]]]:
-    """Windows and the translations of their texts; that of a fault is empty."""
+    """Yield windows with the translations of their texts; the translation of a fault is empty."""
     last: list[Rows] = []
 
     def texts() -> Iterator[list[str]]:
@@ -93,7 +93,7 @@ def translated(
             last[:] = [rows]
             yield ["" if isinstance(text, Fault) else text for text in rows.texts]
 
-    # That rows are cut is a column; a warning for each would be millions.
+    # Truncation is recorded in a column; a warning for each row could be millions of lines.
     with silence("txport"):
         for results in translator.translate_windows(texts(), options, what="row"):
             yield last[0], results

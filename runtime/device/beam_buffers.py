@@ -1,6 +1,6 @@
-"""Device memory of one running batch of beam search: the host uploads a block before each step, and downloads another.
+"""Device memory of one running batch of beam search. The host uploads a block before each step and downloads another.
 
-An entry of the caches and of cross-attention is a sentence, whose rows share it.
+Each sentence has one entry in the caches and in cross-attention, which its rows share.
 """
 
 from collections import deque
@@ -15,10 +15,10 @@ _INPUTS = ("token_ids", "positions", "rows", "first_slots", ANCESTORS)
 
 
 class BeamBuffers(StepBuffers):
-    """All device memory of one batch, as `StepBuffers` has it, for the graph `decoder_beams`.
+    """All device memory of one batch for the graph `decoder_beams`; see `StepBuffers`.
 
     Attributes:
-        inputs: what the next step reads, by name, as the graph has it; `upload_state` copies all of them.
+        inputs: inputs of the next step by name, in the form of the graph; `upload_state` copies all of them.
         outputs: outputs of the last step except caches and logits, after `wait`.
     """
 
@@ -42,14 +42,14 @@ class BeamBuffers(StepBuffers):
         return super()._addresses(graph, at) | made
 
     def reset(self, pad: int) -> None:
-        """Upload what can be stepped: zeros, or what an earlier batch has left."""
+        """Upload valid inputs: zeros, or those of an earlier batch."""
         self.upload_state()
 
     def keep_tokens(self, slot: int) -> None:
-        """Nothing: the host sees each step."""
+        """Do nothing: the host reads every step."""
 
     def download(self) -> None:
-        """Copy what the step has made to `outputs`, where it is after `wait`."""
+        """Start copying the results of the step to `outputs`; `wait` waits for the copy."""
         (memory,) = self._downloads
         self.device.download(memory.array, self.state + self.block.size)
         memory.used.record()

@@ -1,8 +1,8 @@
 """A running batch of beam search on a device, by the graph `decoder_beams`.
 
-A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues with
-other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). All but the
-caches is on the host, which sees each step: one small block goes to the device, and the candidates come back.
+The rows of a sentence are beams over one entry of each buffer. Cross-attention exists once. A search that continues
+with other hypotheses changes the flags of ancestors and moves no cache (see `txport.exporter.graphs.lowerings.Beams`).
+Everything except the caches is on the host: in each step it uploads one small block and downloads the candidates.
 """
 
 from collections import deque
@@ -23,10 +23,10 @@ class DeviceBeams(DeviceState):
     are all at one position.
 
     Args:
-        pool: where its memory comes from.
-        step: its memory, of as many sentences or more.
-        sentences: which entry of the buffers each sentence of the state is; all different.
-        source: the widest source that it is for; the buffers may be wider.
+        pool: owner of its memory.
+        step: its memory, for at least this number of sentences.
+        sentences: entry of the buffers for each sentence of the state; all different.
+        source: maximum source length; the buffers may be wider.
     """
 
     def __init__(self, pool: Pool, step: Lease[PreparedStep], sentences: Sequence[int], source: int) -> None:
@@ -43,14 +43,14 @@ class DeviceBeams(DeviceState):
         self._lengths, self._limits = np.zeros(count, np.int64), np.ones(count, np.int64)
         self._token_ids, self._finished = np.full((count, beams), pool.tokens.pad), np.ones((count, beams), np.bool_)
         self._ancestors = np.zeros((count, beams, self.target, beams), np.bool_)
-        self._under_way = False  # a step whose tokens were not taken yet
-        self._made: list[tuple[Int64, Bool]] = []  # tokens and flags of each step that was not read,
+        self._under_way = False  # whether a step is running whose tokens have not been read
+        self._made: list[tuple[Int64, Bool]] = []  # tokens and flags of each unread step,
         self._unread: deque[int] = deque()  # and steps of each such group
 
     def place(
         self, rows: Sequence[int], memory: Encoded, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
-        """Start new sentences in the first of their rows; the others wait, finished, for `reorder`."""
+        """Start each new sentence in its first row; its other rows stay finished until `reorder`."""
         assert not self._unread, "rows are placed after the steps before have been read"
         here = [row // self._beams for row in rows]
         with self._pool.working():
@@ -60,14 +60,14 @@ class DeviceBeams(DeviceState):
         self._ancestors[here] = False
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens; returns before the device is done with the last."""
+        """Advance every unfinished row by up to `count` tokens; return before the device has finished the last one."""
         for _ in range(count):
             self._take()
             self._launch()
         self._unread.append(count)
 
     def _launch(self) -> None:
-        """Enqueue a step, between the upload of what it reads and the download of what it makes."""
+        """Enqueue the upload of inputs, a step, and the download of its results."""
         position = np.minimum(self._lengths, self.target - 1)
         assert (self._finished.all(axis=1) | (position == self._lengths)).all(), "a sentence beyond its cache"
         self._ancestors[self._sentence, self._beam, position[:, None], self._beam] = True
@@ -83,7 +83,7 @@ class DeviceBeams(DeviceState):
         self._under_way = True
 
     def _take(self) -> None:
-        """Wait for the step under way; take its best tokens, and what ends, which plain steps do in their graphs."""
+        """Wait for the running step, choose its best tokens and finish rows; plain steps do this in their graphs."""
         if not self._under_way:
             return
         with self._pool.waiting():
@@ -98,7 +98,7 @@ class DeviceBeams(DeviceState):
         self._made.append((self._token_ids.reshape(-1).copy(), self._finished.reshape(-1).copy()))
 
     def read(self) -> StepOutput:
-        """Wait for the first group of steps that was not read and return what it made."""
+        """Wait for the first unread group of steps and return its tokens."""
         count = self._unread.popleft()
         while len(self._made) < count:
             self._take()
@@ -107,20 +107,20 @@ class DeviceBeams(DeviceState):
         return StepOutput(np.stack([tokens for tokens, _ in made]), made[-1][1])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        """Replace the last token and the flag of these rows; see `DecoderState.override`."""
         assert not self._unread, "tokens are replaced after they have been read"
         here = np.array(rows, np.int64)
         self._token_ids.flat[here], self._finished.flat[here] = token_ids, finished
 
     def top(self, k: int) -> Top:
-        """The best tokens by the last step; see `DecoderState.top`. More than the graph gives are of its logits."""
+        """Return the best tokens of the last step; see `DecoderState.top`. For a larger k, the logits are used."""
         ids, logits, normaliser = map(self._of_rows, TOP_OUTPUTS)
         if k > ids.shape[1]:
             return super().top(k)
         return Top(ids[:, :k].astype(np.int64), logits[:, :k], normaliser[:, 0].astype(np.float64))
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Row i continues what row `rows[i]` of its sentence was: nothing is copied on the device."""
+        """Let row i continue as row `rows[i]` of its sentence; nothing is copied on the device."""
         assert not self._unread, "rows are reordered after the steps before have been read"
         order = np.array(rows).reshape(-1, self._beams)
         assert (order // self._beams == self._sentence).all(), "a row of another sentence"
@@ -128,7 +128,7 @@ class DeviceBeams(DeviceState):
             values[:] = values[self._sentence, order % self._beams]
 
     def resized(self, rows: Sequence[int], target: int) -> "DeviceBeams":
-        """Return a new state of whole sentences; see `DeviceState.resized`."""
+        """Return a new state of complete sentences; see `DeviceState.resized`."""
         assert not self._unread, "rows move after the steps before have been read"
         sentences = [row // self._beams for row in rows[:: self._beams]]
         beams = range(self._beams)

@@ -1,7 +1,7 @@
 """Device memory of one running batch.
 
-Tensors of a kind (all self-attention caches, all cross keys and values) share one allocation, one plane each, so that
-one copy or one fill reaches a row in all of them. The state that the host reads is one block, so that one copy
+Tensors of a kind (all self-attention caches, all cross keys and values) share one allocation, with one plane each. One
+copy or fill can therefore handle a row of all of them. The state that the host reads is one block, so one copy
 transfers it.
 """
 
@@ -20,11 +20,11 @@ from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.device import Buffer, Device
 from txport.runtime.errors import EngineError
 
-ALIGNMENT = 256  # of every tensor that a library binds
-# Uploads of the state that may wait for the device at once: new buffers, rows that move into them and rows that are
-# placed there upload without a step between.
+ALIGNMENT = 256  # of every tensor bound by a library
+# Maximum number of pending uploads of the state: creating buffers, moving rows into them and placing rows there each
+# upload, without a step in between.
 UPLOADS = 4
-RING = 64  # the most steps of one group, whose tokens the device keeps
+RING = 64  # maximum steps of one group, whose tokens stay on the device
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class StepSizes:
     """Sizes of one set of buffers.
 
     Attributes:
-        rows: entries of caches and cross-attention: rows of a batch or, where these share an entry, sentences.
+        rows: entries of caches and cross-attention: rows of a batch or, if rows share an entry, sentences.
         source: tokens.
         target: positions of the caches.
-        logits: whether they are wanted.
-        beams: rows that share an entry; more than 1 are of the step of beam search.
+        logits: whether the step returns logits.
+        beams: rows that share an entry; above 1 for beam search.
     """
 
     rows: int
@@ -54,7 +54,7 @@ class StepSizes:
 
 @dataclass(frozen=True)
 class Stack:
-    """Tensors `[rows, heads, length, numbers]` one after the other: where each begins, and its strides.
+    """Consecutive tensors `[rows, heads, length, numbers]`: their addresses and strides.
 
     Attributes:
         address: of the first tensor.
@@ -79,7 +79,7 @@ class Stack:
         return self.row // self.line
 
     def at(self, row: int) -> Buffer:
-        """Return the heads of this row and the rows after it, in all tensors."""
+        """Return the heads of this row and the following rows, in all tensors."""
         return Buffer(self.address + row * self.row, self.line, self.plane)
 
     def clear(self, device: Device, row: int, count: int) -> None:
@@ -88,7 +88,7 @@ class Stack:
 
 
 def stack_bytes(count: int, rows: int, heads: int, line: int) -> tuple[int, int]:
-    """(bytes of a plane, bytes of all): planes are aligned, and of whole lines, as copies of several planes require."""
+    """Return bytes of a plane and of all planes. Planes are aligned and consist of complete lines, as copies need."""
     unit = math.lcm(ALIGNMENT, line)
     plane = -(-rows * heads * line // unit) * unit
     return plane, count * plane
@@ -101,7 +101,7 @@ def stack(address: int, names: Sequence[str], rows: int, heads: int, line: int) 
 
 
 class Block:
-    """Small tensors one after the other, so that one copy takes all of them.
+    """Consecutive small tensors, so that one copy transfers all of them.
 
     Attributes:
         offsets: bytes before each.
@@ -129,7 +129,7 @@ class Block:
 
 
 def state_block(rows: int, id_type: str) -> Block:
-    """Return the small tensors of a plain step: first its outputs, so that one copy suffices."""
+    """Return the small tensors of a plain step, outputs first, so that one copy suffices."""
     kinds = {"token_ids": id_type, "positions": id_type, "finished": "bool", "target_limits": id_type}
     return Block({name: (kind, (rows,)) for name, kind in kinds.items()})
 
@@ -139,7 +139,7 @@ class HostMemory:
 
     Attributes:
         array: uint8 `[size]`.
-        used: after the last copy to it or from it.
+        used: event after the last copy to it or from it.
     """
 
     def __init__(self, device: Device, size: int) -> None:
@@ -151,7 +151,7 @@ class HostBlock:
     """A copy of the block of small tensors.
 
     Attributes:
-        array: uint8, all of it.
+        array: uint8, the complete block.
         token_ids, positions, target_limits: `id_type [rows]`.
         finished: bool `[rows]`.
     """
@@ -166,12 +166,12 @@ class HostBlock:
 
 
 class Poll(HostBlock):
-    """Ids and flags that the host sees after a group of steps, in page-locked memory.
+    """Ids and flags that the host reads after a group of steps, in page-locked memory.
 
     Attributes:
-        memory: all of it.
-        ring: `id_type [RING, rows]` behind the block, the tokens of the group.
-        steps: how many they are.
+        memory: the complete memory.
+        ring: `id_type [RING, rows]` after the block, the tokens of the group.
+        steps: number of steps in the group.
     """
 
     def __init__(self, memory: HostMemory, rows: int, id_type: str) -> None:
@@ -186,15 +186,15 @@ class StepBuffers:
 
     Attributes:
         caches: of self-attention.
-        sources: outputs of the encoder except the bias: keys and values of cross-attention, and ids to copy.
+        sources: outputs of the encoder except the bias: keys and values of cross-attention, and ids for copying.
 
     Args:
-        device: where.
+        device: owner of the memory.
         manifest: for the sizes of the model.
         graph: the decoder step.
         sizes: of the batch.
         id_type: "int32" or "int64".
-        pad: the token that finished rows make.
+        pad: the token that finished rows emit.
 
     Raises:
         ResourceError: there is not enough memory; nothing is left allocated.
@@ -237,7 +237,7 @@ class StepBuffers:
         self.addresses = self._addresses(graph, at)
 
     def _exchange(self, graph: Graph) -> int:
-        """Make what the host uploads and downloads; returns the bytes of it on the device."""
+        """Create the blocks for uploads and downloads, and return their size on the device."""
         device = self.device
         rows = self.sizes.rows
         id_type = self.id_type
@@ -258,9 +258,9 @@ class StepBuffers:
         return address
 
     def _write_constants(self, at: dict[str, int], sizes: StepSizes) -> None:
-        """Caches and cross keys start as zeros: a NaN in uninitialised memory would come through the mask.
+        """Fill caches, cross keys and ids with zeros.
 
-        So do ids, which are looked up.
+        A NaN in uninitialised memory would pass the mask, and ids are looked up.
         """
         for whole in (self.caches, *self.sources):
             whole.clear(self.device, 0, sizes.rows)
@@ -281,7 +281,7 @@ class StepBuffers:
         return addresses
 
     def reset(self, pad: int) -> None:
-        """Finish every row, as in new buffers."""
+        """Mark every row as finished, as in new buffers."""
         host = self.host
         host.token_ids[:] = pad
         host.positions[:] = 0
@@ -290,7 +290,7 @@ class StepBuffers:
         self.upload_state()
 
     def upload_state(self) -> None:
-        """Copy ids, positions, limits and flags from the host, whose block may change at once, to the device."""
+        """Copy ids, positions, limits and flags to the device. The host may change its block at once."""
         memory = self._uploads[0]
         self._uploads.rotate(-1)
         memory.used.synchronize()
@@ -304,18 +304,18 @@ class StepBuffers:
         self.device.copy(target, Buffer(self.state), self._ring_row)
 
     def download_state(self, poll: Poll, steps: int) -> None:
-        """Copy ids, positions, flags and the tokens of this number of steps to the host; complete after its event."""
+        """Start copying ids, positions, flags and the tokens of `steps` steps to the host; its event marks the end."""
         self.device.download(poll.array[: self.block.size + steps * self._ring_row], self.state)
         poll.steps = steps
         poll.memory.used.record()
 
     def adopt(self, poll: Poll) -> None:
-        """Take what a step writes into the block that is uploaded."""
+        """Copy the outputs of a step into the block for uploads."""
         written = self.block.offsets["target_limits"]
         self._host[:written] = poll.array[:written]
 
     def settle(self) -> None:
-        """Wait for what was enqueued; a device that has failed works on nothing."""
+        """Wait for enqueued work; ignore failures, since a failed device does no work."""
         for memory in (*self._uploads, *self._downloads):
             with suppress(EngineError):
                 memory.used.synchronize()
@@ -329,7 +329,7 @@ class StepBuffers:
 
 
 def bytes_needed(manifest: Manifest, sizes: StepSizes, id_type: str) -> int:
-    """Device memory that step buffers of these sizes take."""
+    """Return the device memory of step buffers of these sizes, in bytes."""
     rows = sizes.named["rows"]
     small = 4 * rows * np.dtype(id_type).itemsize * (1 + RING // 4) + 4 * ALIGNMENT
     if sizes.beams > 1:

@@ -1,6 +1,6 @@
 """Groups of decoder steps, and runs of the encoder, as CUDA graphs.
 
-They are launched operator by operator where the device refuses to capture them.
+If the device cannot capture them, they are launched operator by operator.
 """
 
 import logging
@@ -15,10 +15,9 @@ from txport.runtime.device.device import Device
 from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
 
-# Held while a stream is captured, and while a library opens, prepares or closes a model, for which it may wait for the
-# whole device. No thread may do that while a stream of the device is captured: it fails, and spoils the capture (CUDA
-# C++ Programming Guide, "Prohibited and Unhandled Operations"). A thread that holds the lock of a pool may take this
-# one, never the reverse.
+# Lock for captures of a stream, and for libraries that open, prepare or close a model, which may wait for the whole
+# device. Waiting for the device during a capture fails and invalidates the capture (CUDA C++ Programming Guide,
+# "Prohibited and Unhandled Operations"). A thread that holds the lock of a pool may take this one, never the reverse.
 WHOLE_DEVICE = threading.RLock()
 
 _log = logging.getLogger("txport")
@@ -27,17 +26,17 @@ ATTEMPTS = 5  # failed captures
 
 @dataclass
 class _Run:
-    """Work over the same memory: how often it was enqueued, and its graph if that was captured."""
+    """Work over the same memory: number of launches, and the graph if it was captured."""
 
     times: int = 0
     replay: Callable[[], None] | None = None
 
 
 class CapturedRuns:
-    """Work that is captured when it comes again with the same key, and replayed from then on.
+    """Work that is captured when it is repeated with the same key, and replayed from then on.
 
-    What a library allocates in a capture spoils it, and so does another library of the process, as PyTorch, that waits
-    for the device meanwhile. Such work is launched operator by operator, which allocates, and captured the next time.
+    Allocations of a library invalidate a capture. So does another library of the process, such as PyTorch, that waits
+    for the device meanwhile. Such work is launched operator by operator, which allocates, and captured next time.
 
     Args:
         device: whose stream it is enqueued on.
@@ -63,13 +62,13 @@ class CapturedRuns:
         self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
 
     def launch(self, key: Hashable, enqueue: Callable[[], None]) -> None:
-        """Enqueue work; one key means the same kernels over the same addresses.
+        """Enqueue work. Equal keys mean the same kernels over the same addresses.
 
-        A graph holds `enqueue`, which therefore must not hold the owner of these runs.
+        A graph keeps a reference to `enqueue`, which therefore must not refer to the owner of these runs.
 
         Raises:
             EngineError: the device or the library failed.
-            ResourceError: the same, for want of memory.
+            ResourceError: memory is exhausted.
         """
         run = self._run_of(key)
         run.times += 1
@@ -78,12 +77,12 @@ class CapturedRuns:
         (run.replay or enqueue)()
 
     def _run_of(self, key: Hashable) -> _Run:
-        """Return the run of a key, for which the one that was not used for longest may be forgotten."""
+        """Return the run of a key; a new one may replace the least recently used one."""
         run = self._runs.setdefault(key, _Run())
         self._runs.move_to_end(key)
         if len(self._runs) > self._most:
             _, oldest = self._runs.popitem(last=False)
-            if oldest.replay is not None:  # it may still be under way
+            if oldest.replay is not None:  # it may still be running
                 self._device.synchronize()
         return run
 
@@ -99,12 +98,12 @@ class CapturedRuns:
 
 
 class StepGroups:
-    """The steps of one set of buffers, in groups: the first group of each size is captured, and replayed from then on.
+    """Groups of steps over one set of buffers. The first group of each size is captured and replayed from then on.
 
     Args:
-        buffers: of the steps.
-        enqueue: enqueues one step; it has run before, with nothing left to do.
-        program: its origin; decides whether to capture, and is notified of a refusal.
+        buffers: those of the steps.
+        enqueue: enqueues one step; a step must have run before.
+        program: origin of the steps; decides whether to capture, and is notified of failures.
     """
 
     def __init__(self, buffers: StepBuffers, enqueue: Callable[[], None], program: Program) -> None:
@@ -117,7 +116,7 @@ class StepGroups:
         self._runs = CapturedRuns(buffers.device, attempts, often=1, refused=partial(_give_up, program))
 
     def launch(self, count: int) -> None:
-        """Enqueue `count` steps, with a copy of the tokens of each to the ring. Raises as `CapturedRuns.launch`."""
+        """Enqueue `count` steps and copies of their tokens to the ring. Raises as `CapturedRuns.launch`."""
         self._runs.launch(count, partial(_enqueue, self._enqueue, self._buffers, count))
 
 

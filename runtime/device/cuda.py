@@ -1,6 +1,6 @@
-"""The device layer on CUDA's driver, by cuda-python. Errors name the failed call and its reason.
+"""The device layer over CUDA's driver, with cuda-python. Errors name the failed call and its reason.
 
-It uses the device's primary context, as CUDA's runtime does, and so TensorRT and ONNX Runtime.
+It uses the device's primary context, like CUDA's runtime, TensorRT and ONNX Runtime.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ _MEMORY_TYPE = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _SUCCESS = cuda.CUresult.CUDA_SUCCESS
 _OUT_OF_MEMORY = cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 _INVALID_VALUE = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
-# What a library allocates in a capture is part of the graph; without this a second replay would be refused.
+# A library's allocations in a capture are part of the graph; without this flag, a second replay would be refused.
 _FREES_ON_LAUNCH = cuda.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
 
 
@@ -50,7 +50,7 @@ class CudaDevice:
         self._end = _Event(self._stream)
         self.stream = int(self._stream)
         self._allocated: set[int] = set()
-        self.graphs: list[Counter[str]] | None = None  # the nodes of each capture from now on, if it is a list
+        self.graphs: list[Counter[str]] | None = None  # if it is a list, the nodes of each new capture are appended
         _destroy_with(self, cuda.cuStreamDestroy, self._stream)
         weakref.finalize(self, _destroy_all, cuda.cuMemFree, self._allocated).atexit = False
 
@@ -165,9 +165,9 @@ class _Event:
 
 
 class _NoCollection:
-    """Python's collector of garbage waits, while any thread captures.
+    """Pause of Python's garbage collector while any thread captures.
 
-    It runs in whichever thread allocates. Freed there, memory of an engine that was dropped, ours or ONNX Runtime's,
+    It runs in any thread that allocates. If it freed memory of an unused engine there, of txport or ONNX Runtime, that
     would invalidate the capture (CUDA driver API, cuThreadExchangeStreamCaptureMode: potentially unsafe calls).
     """
 
@@ -194,7 +194,7 @@ _NO_COLLECTION = _NoCollection()
 
 
 class _Replay:
-    """A captured graph. What was captured may use memory of what `enqueue` holds, which therefore lives as long."""
+    """Captured graph. It keeps `enqueue` alive, because the captured work may use its memory."""
 
     def __init__(self, runnable: Any, stream: Any, enqueue: Callable[[], None]) -> None:
         self._runnable = runnable
@@ -210,10 +210,10 @@ class _Replay:
 
 
 def _kinds(graph: Any) -> Iterator[str]:
-    """Kind of each node of a captured graph: "kernel", "memcpy", "memset", "host" and so on, of graphs within it too.
+    """Return the kind of each node of a captured graph and its subgraphs, such as "kernel", "memcpy" or "host".
 
-    A copy from or to memory of the host that is not page-locked is "pageable memcpy": every replay reads or writes it,
-    whatever it is by then.
+    A copy from or to host memory that is not page-locked is "pageable memcpy": every replay accesses that address, even
+    if the memory has been reused.
     """
     _, count = _all_checked("cuGraphGetNodes", graph)
     nodes, _ = _all_checked("cuGraphGetNodes", graph, count)
@@ -242,7 +242,7 @@ def _is_pageable(node: Any) -> bool:
 
 
 def _between(region: Any, target: Buffer, source: Buffer, width: int, rows: int) -> Any:
-    """Describe `rows` of `width` bytes in the driver's structure, which has the same names for two and three axes."""
+    """Describe `rows` of `width` bytes in the driver's structure, whose fields have the same names in 2D and 3D."""
     region.srcMemoryType = region.dstMemoryType = _DEVICE
     region.srcDevice = source.address
     region.srcPitch = source.row
@@ -259,22 +259,22 @@ def _destroy_with(owner: Any, destroy: Callable[[Any], Any], handle: Any) -> Non
 
 
 def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
-    """Failures are ignored: after a fault the driver refuses every call, and no caller is left to handle it."""
+    """Destroy handles, ignoring failures: after a fault the driver refuses every call, and no caller could help."""
     cuda.cuCtxSetCurrent(_primary_context())
     for handle in handles:
         destroy(handle)
 
 
 def _free_host(used: Event, address: int) -> None:
-    """Wait for copies, since CUDA does not guarantee that freeing page-locked memory waits for them."""
-    with suppress(EngineError):  # a device that has failed works on nothing
+    """Free page-locked memory after waiting for copies, since CUDA does not guarantee that freeing waits for them."""
+    with suppress(EngineError):  # a failed device does no work
         used.synchronize()
     cuda.cuMemFreeHost(address)
 
 
 @functools.cache
 def _primary_context() -> Any:
-    """Never released: what TensorRT and ONNX Runtime hold in it may live as long as the process."""
+    """Return the primary context, never released: TensorRT and ONNX Runtime may use it until the process ends."""
     _check("cuInit", *cuda.cuInit(0))
     error, device = cuda.cuDeviceGet(_FIRST)
     _check("cuDeviceGet", error)
@@ -285,12 +285,12 @@ def _primary_context() -> Any:
 
 @functools.cache
 def _context_process() -> int:
-    """The process that uses CUDA, which does not survive a fork."""
+    """Return the process that uses CUDA, which does not survive a fork."""
     return os.getpid()
 
 
 def _use_context() -> None:
-    """The current context is per thread, and other libraries may have set another one."""
+    """Make the primary context current: contexts are per thread, and other libraries may have set another one."""
     if os.getpid() != _context_process():
         raise EngineError("this process was forked after the GPU was used: start it by spawn instead")
     _check("cuCtxSetCurrent", *cuda.cuCtxSetCurrent(_primary_context()))
@@ -313,9 +313,9 @@ def _all_checked(name: str, *arguments: Any) -> list[Any]:
 
 
 def _accepted(name: str, *arguments: Any) -> bool:
-    """Call a function that copies or fills several rows; False if the driver does not take their pitches.
+    """Call a function that copies or fills several rows; return False if the driver refuses their pitches.
 
-    It promises to take those of cuMemAllocPitch only, up to 2^31 - 1 bytes; ours follow from what libraries bind.
+    It guarantees pitches of cuMemAllocPitch only, up to 2^31 - 1 bytes. Ours follow from the tensors of libraries.
     """
     _use_context()
     (error,) = getattr(cuda, name)(*arguments)

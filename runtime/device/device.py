@@ -1,6 +1,6 @@
 """Protocol of a device: memory, copies in the order of one stream, capture and waiting.
 
-`txport.runtime.device.cuda` is the real one. Addresses are plain numbers, since that is what libraries bind.
+`txport.runtime.device.cuda` implements it. Addresses are plain numbers, as libraries need them.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Buffer:
-    """A strided region of device memory: planes of rows of bytes.
+    """Strided region of device memory: planes of rows of bytes.
 
     Attributes:
         address: of the first row of the first plane.
@@ -26,26 +26,25 @@ class Buffer:
 
 
 class Event(Protocol):
-    """A place in the order of a stream's work. Its methods raise `EngineError`, as those of `Device`."""
+    """Event in a stream's order of work. Its methods raise `EngineError`, as those of `Device`."""
 
     def record(self) -> None:
-        """Put it behind all work that has been enqueued so far."""
+        """Record the event after all work enqueued so far."""
 
     def synchronize(self) -> None:
-        """Wait for the work before it. Another thread may use the device meanwhile."""
+        """Wait for the work before the event. Other threads may use the device meanwhile."""
 
 
 class Device(Protocol):
-    """Memory and one stream of a GPU. Everything but `allocate`, `free` and `synchronize` may return before it is done.
+    """Memory and one stream of a GPU. All methods except `allocate`, `free` and `synchronize` may return early.
 
-    Every method raises `EngineError` for what the device reports, from this or from earlier work, and `ResourceError`
-    for exhausted memory.
+    Every method raises `EngineError` for failures of this or earlier work, and `ResourceError` for exhausted memory.
     """
 
     stream: int  # as libraries take it
 
     def activate(self) -> None:
-        """Make it the device of the calling thread, for the library that computes on it."""
+        """Make this the device of the calling thread, for libraries."""
 
     def allocate(self, size: int) -> int:
         """Return the address of `size` new bytes, aligned to 256."""
@@ -60,16 +59,16 @@ class Device(Protocol):
         """Return a new event, with no work before it."""
 
     def host_buffer(self, size: int, used: Event) -> npt.NDArray[Any]:
-        """uint8 `[size]` of page-locked host memory, which the device reads and writes by itself.
+        """Return uint8 `[size]` of page-locked host memory, which the device can access.
 
-        It is freed when nothing refers to it, and not before the work before `used` is done.
+        It is freed when nothing refers to it and the work before `used` is done.
         """
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
-        """Copy a contiguous array to the device. A host buffer must not change until that is done; other arrays may."""
+        """Copy a contiguous array to the device. Host buffers must not change until then; other arrays may."""
 
     def download(self, array: npt.NDArray[Any], address: int) -> None:
-        """Copy to a contiguous array of the host, which is complete after `synchronize`."""
+        """Copy from the device to a contiguous array, which is complete after `synchronize`."""
 
     def copy(self, target: Buffer, source: Buffer, width: int, rows: int = 1, planes: int = 1) -> None:
         """Copy `planes` of `rows` of `width` bytes within the device."""
@@ -81,7 +80,7 @@ class Device(Protocol):
         """Wait for all enqueued work."""
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Capture what `enqueue` enqueues, without running it; each call of the result replays it.
+        """Capture the work that `enqueue` enqueues, without running it; calling the result replays it.
 
-        The result holds `enqueue`, and with it the library's object whose temporary memory was captured.
+        The result keeps `enqueue` alive, and with it the library's temporary memory that was captured.
         """

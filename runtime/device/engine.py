@@ -17,19 +17,19 @@ from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
 from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vectors
 
-# Steps that the host has not seen: a poll may stall the device, and each step after a sentence's end is wasted.
+# Steps between polls: a poll may stall the device, but steps after the end of a sentence are wasted.
 POLL = 4
-_MULTIPLE = 8  # encoder widths, so that copies are of whole words
+_MULTIPLE = 8  # of encoder widths, so that copies consist of complete words
 
 
 class DeviceEngine:
     """An `Engine` (see `txport.runtime.engine`) over a device and a program.
 
     Args:
-        device: where the state is.
+        device: the device that stores the state.
         manifest: the bundle's.
-        program: what runs there.
-        poll: the most steps that the host has not seen.
+        program: the library and its graphs.
+        poll: maximum number of steps that the host has not read.
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:
@@ -50,15 +50,15 @@ class DeviceEngine:
 
     @property
     def captured(self) -> bool:
-        """True while its steps are replayed as CUDA graphs; false once the device has refused one."""
+        """State of captures: true while steps are replayed as CUDA graphs, false once the device has refused one."""
         return self._program.captured
 
     def first_target(self, source: int) -> int:
-        """Return the shortest caches: the time of a step grows with their length."""
+        """Return the minimum cache length, since the time of a step grows with it."""
         return FIRST_TARGET
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Encoded:
-        """Enqueue the encoder on ids or vectors of int64 `[batch]` lengths; see `Engine.encode`."""
+        """Enqueue the encoder for ids or vectors with int64 `[batch]` lengths; see `Engine.encode`."""
         padded = self._padded(input_ids)
         batch, width = padded.shape[:2]
         id_type = np.dtype(self._program.id_type)
@@ -102,9 +102,9 @@ class DeviceEngine:
     def allocate(
         self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
     ) -> DeviceState:
-        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+        """Return finished rows for `rows` sentences of up to `source` tokens and `target` new tokens.
 
-        Beams copy no cache where the program has their step; else a search gathers the caches of plain rows.
+        Beams copy no cache if the program has a step for them; otherwise the search gathers caches of plain rows.
 
         Raises:
             ResourceError: the device does not have enough memory for them.
@@ -122,6 +122,6 @@ class DeviceEngine:
             return self._program.graph_of(beams) is not None
 
     def synchronize(self) -> None:
-        """Wait for all enqueued work, as measurements must: `encode` and a state's `step` return before it is done."""
+        """Wait for all enqueued work, for measurements: `encode` and `DecoderState.step` return before it is done."""
         with self._pool.working():
             self.device.synchronize()

@@ -9,7 +9,7 @@ from txport.runtime.errors import MissingLibrary
 _MAJOR = 75
 _MINOR = 76
 _MULTIPROCESSORS = 16
-# Of CUresult in cuda.h; the runtime's errors have other numbers.
+# Values of CUresult in cuda.h; errors of CUDA's runtime have other numbers.
 _REASONS = {
     3: "the NVIDIA driver is not initialised",
     34: "the NVIDIA driver is a stub for linking (libcuda.so.1 of the CUDA toolkit)",
@@ -25,10 +25,10 @@ class Gpu:
     """Device 0.
 
     Attributes:
-        name: as CUDA names it; GPUs of several sizes may have one name, as all of Jetson Orin.
+        name: CUDA's name; GPUs of several sizes may share it, as all Jetson Orins do.
         compute_capability: "MAJOR.MINOR".
-        multiprocessors: how many it has.
-        driver: the newest CUDA that its driver supports.
+        multiprocessors: their number.
+        driver: the newest CUDA version that its driver supports.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Gpu:
 
 
 def find_gpu() -> Gpu | str:
-    """Return the GPU that will be used, or in words why none can be."""
+    """Return the GPU to use, or the reason, in words, why none can be used."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -73,7 +73,7 @@ def find_gpu() -> Gpu | str:
 def pci_bus_id() -> str | None:
     """Return the bus address of device 0, such as "0000:3b:00.0", or None if there is no device.
 
-    Their own numbers follow the bus. CUDA's follow CUDA_VISIBLE_DEVICES and, by default, speed.
+    NVIDIA's tools number devices by bus. CUDA numbers them by CUDA_VISIBLE_DEVICES and, by default, by speed.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -89,7 +89,7 @@ def pci_bus_id() -> str | None:
 
 
 def usable_gpu(what: str) -> Gpu:
-    """Return the GPU for `what`, which cannot do without.
+    """Return the GPU that `what` requires.
 
     Raises:
         MissingLibrary: there is no GPU, or its driver is missing or too old.
@@ -100,5 +100,5 @@ def usable_gpu(what: str) -> Gpu:
 
 
 def dotted(version: int) -> str:
-    """CUDA's version numbers, as 12040, in the usual notation: 12.4."""
+    """Convert CUDA's version numbers, such as 12040, to the usual notation: 12.4."""
     return f"{version // 1000}.{version % 1000 // 10}"

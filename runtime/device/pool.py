@@ -1,4 +1,4 @@
-"""The device memory of one engine: leased to batches, kept while idle, freed when others need the room."""
+"""The device memory of one engine. Batches lease it; idle memory is kept until its space is needed."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
 
 _NARROWEST = 32  # source tokens
-# More would only occupy memory: a long text needs a few sizes at a time.
+# More would only occupy memory, since a long text needs few sizes at a time.
 _MOST_IDLE = 16
 _Value = TypeVar("_Value")
 
 
 class Lease(Generic[_Value]):
-    """Something that one batch uses alone; it is idle again as soon as nothing refers to the lease.
+    """Exclusive use of a value by one batch. The value becomes idle when nothing refers to the lease.
 
-    Work on it that was enqueued by then still runs before any reuse, since all work is on one stream.
+    Work that was enqueued before then runs before any reuse, since all work is on one stream.
     """
 
     def __init__(self, value: _Value, idle: list[_Value]) -> None:
@@ -36,18 +36,18 @@ class Lease(Generic[_Value]):
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """The buffers of a step and what enqueues groups of steps over them."""
+    """Buffers of a step, and the groups of steps over them."""
 
     buffers: StepBuffers
     groups: StepGroups
 
     def __del__(self) -> None:
-        """Wait for what a batch left under way, before the library's part of it goes."""
+        """Wait for running work of a batch before the library's part is destroyed."""
         self.buffers.settle()
 
 
 class _Block(NamedTuple):
-    """Some device memory."""
+    """Block of device memory."""
 
     address: int
     size: int
@@ -55,7 +55,7 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoder output on the device: what `StepBuffers.sources` takes, and the bias `[batch, 1, 1, width]`."""
+    """Encoder output on the device: values for `StepBuffers.sources`, and the bias `[batch, 1, 1, width]`."""
 
     sources: tuple[Stack, ...]
     bias: int
@@ -64,15 +64,15 @@ class Encoded:
 
 
 class Pool:
-    """Memory for steps and encoder output, and the right to use the device.
+    """Memory for steps and encoder output, and the lock of the device.
 
-    Sources come in widths of powers of two, batches and caches in the library's own buckets, so that memory fits later
-    batches too.
+    Source widths are rounded up to powers of two, batches and caches to the library's buckets, so that later
+    batches can reuse the memory.
 
     Args:
-        device: whose memory.
+        device: owner of the memory.
         manifest: the bundle's.
-        program: what runs on the device.
+        program: the library on the device.
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program) -> None:
@@ -82,13 +82,13 @@ class Pool:
         self._program = program
         self._lock = threading.RLock()
         self._failure: str | None = None
-        # The most recently used last.
+        # The most recently used ones are last.
         self._idle_steps: list[PreparedStep] = []
         self._idle_memory: list[_Block] = []
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Use the device: one thread at a time, and none after the device has failed.
+        """Use the device in this context: one thread at a time, and never after the device has failed.
 
         Raises:
             EngineError: the device or the library fails now, or has failed before.
@@ -100,7 +100,7 @@ class Pool:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Only wait for the device, so that other threads may use it meanwhile. Raises as `working`."""
+        """Wait for the device in this context, while other threads may use it. Raises as `working`."""
         if self._failure is not None:
             raise EngineError(f"the GPU failed before ({self._failure}): create the Translator again")
         try:
@@ -110,7 +110,7 @@ class Pool:
             raise
 
     def sizes(self, rows: int, source: int, target: int, logits: bool, beams: int = 1) -> StepSizes:
-        """Return the sizes of the buffers that serve a batch of these sizes."""
+        """Return the sizes of buffers for a batch of these sizes."""
         width = _NARROWEST
         while width < source:
             width *= 2
@@ -119,7 +119,7 @@ class Pool:
         return StepSizes(batch, min(width, self._program.limits.source), length, logits, beams)
 
     def step(self, sizes: StepSizes) -> Lease[PreparedStep]:
-        """A step whose rows are all finished.
+        """Return a step whose rows are all finished.
 
         Raises:
             ResourceError: the device does not have enough memory; the message contains the batch size that would fit.
@@ -137,7 +137,7 @@ class Pool:
                 raise ResourceError(self._too_large(sizes)) from error
 
     def memory(self, size: int) -> Lease[_Block]:
-        """Return `size` bytes or more: sizes are rounded up to powers of two, so that idle memory fits.
+        """Return at least `size` bytes. Sizes are rounded up to powers of two, so that idle memory can be reused.
 
         Raises:
             ResourceError: the device does not have enough memory.
@@ -154,7 +154,7 @@ class Pool:
                 raise ResourceError(f"{error} for a batch's encoder output: use a smaller batch") from error
 
     def _prepared(self, sizes: StepSizes) -> PreparedStep:
-        """New buffers. Running the step has left its traces in slot 0 of the caches only, which `place` clears."""
+        """Return new buffers. Test runs of the step have changed only slot 0 of the caches, which `place` clears."""
         graph = self._program.graph_of(sizes.beams)
         ids = self._program.id_type
         assert graph is not None, "an engine looks for the step before it asks for its buffers"
@@ -167,18 +167,18 @@ class Pool:
             with WHOLE_DEVICE:
                 enqueue = self._program.prepare(buffers.addresses, sizes)
             return PreparedStep(buffers, StepGroups(buffers, enqueue, self._program))
-        except EngineError:  # the device may not answer any more; its memory goes with it
+        except EngineError:  # the device may not respond any more; its memory is freed with it
             raise
         except BaseException:
             buffers.free()
             raise
 
     def _with_room(self, allocate: Callable[[], _Value]) -> _Value:
-        """Allocate; if memory is exhausted, once more after everything idle has been freed."""
+        """Allocate; if memory is exhausted, free all idle memory and try once more."""
         try:
             return allocate()
         except ResourceError:
-            pass  # and out of here: the error's traceback holds what was half made, as a context of a library
+            pass  # retry outside the handler: the traceback keeps unfinished objects alive, such as a library's context
         self._free_idle(0)
         return allocate()
 
@@ -215,7 +215,7 @@ class Pool:
 
 
 def _taken(idle: list[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
-    """Remove and return the most recently used one that fits, or None."""
+    """Remove and return the most recently used value that fits, or None."""
     found = next((index for index in reversed(range(len(idle))) if fits(idle[index])), None)
     if found is None:
         return None

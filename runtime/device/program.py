@@ -1,4 +1,4 @@
-"""Protocol of a library on a device: a bundle's graphs, which run on its stream."""
+"""Protocol of a library that runs a bundle's graphs on the stream of a device."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -14,12 +14,12 @@ class Program(Protocol):
 
     Attributes:
         name: the library, for people.
-        limits: the largest sizes that it takes.
-        id_type: its type for what the manifest calls int64.
+        limits: its maximum sizes.
+        id_type: its type for int64 of the manifest.
         step_graph: the decoder step that it runs.
-        always_logits: its step has no form without logits.
-        captures: whether the device is to capture steps.
-        captured: whether they are replayed as CUDA graphs; false once the device has refused one.
+        always_logits: whether every step returns logits.
+        captures: whether the device should capture steps.
+        captured: whether steps are replayed as CUDA graphs; false once the device has refused a capture.
     """
 
     name: str
@@ -31,13 +31,13 @@ class Program(Protocol):
     captured: bool
 
     def graph_of(self, beams: int) -> Graph | None:
-        """Return the step for this number of rows per sentence: `step_graph` for 1, else beam search or None."""
+        """Return the step for this number of rows per sentence: `step_graph` for 1, otherwise beam search or None."""
 
     def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
-        """Return the entries (see `StepSizes.rows`) and the cache length of the buffers that serve this many."""
+        """Return entries (see `StepSizes.rows`) and cache length of buffers for at least these sizes."""
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers, whose rows are all finished, and return what enqueues one step.
+        """Bind the step's buffers, whose rows are all finished, and return a function that enqueues one step.
 
         It has run until the library has allocated what it needs. After each step, an output that has an input's address
         is there; the library may have written it elsewhere.

@@ -1,8 +1,8 @@
-"""The decoder's state on a device: only one small block of it is copied to the host, at each poll.
+"""The decoder's state on a device. Each poll copies one small block to the host.
 
-A list maps rows of the state to rows of the buffers, so that taking fewer rows within the same buffers copies nothing.
-While no step is under way the host's block equals the device's: `place` and `override` change the host's and upload all
-of it. Two groups of steps may be under way, each with a block of its own for what the host reads of it.
+A list maps rows of the state to rows of the buffers, so reducing the rows within the same buffers copies nothing. While
+no step is running, the blocks of host and device are equal: `place` and `override` change the host's block and upload
+it. Two groups of steps may be running, each with its own block for results.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ class DeviceState(DecoderState):
     """One running batch; see `txport.runtime.engine.DecoderState`.
 
     Args:
-        pool: the pool of its memory.
-        step: its memory, of at least as many rows.
-        rows: which row of the buffers each row of the state is; all different.
-        source: the widest source that it is for; the buffers may be wider.
+        pool: owner of its memory.
+        step: its memory, for at least this number of rows.
+        rows: row of the buffers for each row of the state; all different.
+        source: maximum source length; the buffers may be wider.
     """
 
     def __init__(self, pool: Pool, step: Lease[PreparedStep], rows: Sequence[int], source: int) -> None:
@@ -29,7 +29,7 @@ class DeviceState(DecoderState):
         self._step = step
         self._rows = list(rows)
         self._buffers = step.value.buffers
-        self._groups = self._read = 0  # groups of steps so far, and how many of them were read
+        self._groups = self._read = 0  # groups enqueued so far, and groups read
         self.rows = len(rows)
         self.source = source
         self.target = self._buffers.sizes.target
@@ -53,7 +53,7 @@ class DeviceState(DecoderState):
             self._place_run(row, memory, memory_row, count)
 
     def _place_run(self, row: int, memory: Encoded, memory_row: int, count: int) -> None:
-        """Zero the buffers of earlier sentences: they are masked, but NaN values would pass the mask."""
+        """Copy consecutive rows, and zero data of earlier sentences: it is masked, but NaN would pass the mask."""
         buffers = self._buffers
         device = self._buffers.device
         buffers.caches.clear(device, row, count)
@@ -68,7 +68,7 @@ class DeviceState(DecoderState):
         device.copy(bias, Buffer(memory.bias + memory_row * bias_row, bias_row), bias_row, count)
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens; returns before the device is done."""
+        """Advance every unfinished row by up to `count` tokens; return before the device has finished."""
         assert count <= RING and self._groups - self._read < 2, "too many steps without a poll"
         with self._pool.working():
             self._step.value.groups.launch(count)
@@ -76,7 +76,7 @@ class DeviceState(DecoderState):
         self._groups += 1
 
     def read(self) -> StepOutput:
-        """Wait for the first group of steps that was not read and return what it made: the only wait of the loop."""
+        """Wait for the first unread group of steps and return its output; the loop waits nowhere else."""
         assert self._read < self._groups, "nothing to read"
         poll = self._buffers.polls[self._read % 2]
         with self._pool.waiting():
@@ -86,7 +86,7 @@ class DeviceState(DecoderState):
         return StepOutput(poll.ring[: poll.steps, self._rows].astype(np.int64), poll.finished[self._rows])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """Replace the last token that was made for these rows and their flag."""
+        """Replace the last token and the flag of these rows."""
         assert self._read == self._groups, "tokens are replaced after they have been read"
         host = self._buffers.host
         for row, token, done in zip((self._rows[row] for row in rows), token_ids, finished, strict=True):
@@ -96,7 +96,7 @@ class DeviceState(DecoderState):
             self._buffers.upload_state()
 
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
-        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
+        """Return float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
         buffers = self._buffers
         assert buffers.logits is not None, "the state was allocated without logits"
         logits = np.empty((buffers.sizes.rows, buffers.sizes.beams, buffers.vocabulary), buffers.float_type)
@@ -106,7 +106,7 @@ class DeviceState(DecoderState):
         return of_rows(logits[self._rows].reshape(self.rows, -1), rows)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Row i continues what row `rows[i]` was: only the copies of a repeated row are copied on the device."""
+        """Let row i continue as row `rows[i]`. Only repeated rows are copied on the device."""
         assert self._read == self._groups, "rows are reordered after the steps before have been read"
         here = [self._rows[row] for row in rows]
         self._rows = _without_repeats(here, self._buffers.sizes.rows)
@@ -114,9 +114,9 @@ class DeviceState(DecoderState):
         self._take_over(self._buffers, here)
 
     def resized(self, rows: Sequence[int], target: int) -> "DeviceState":
-        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`.
+        """Return a new state of these rows, which may repeat; see `DecoderState.resized`.
 
-        Where the same buffers serve, rows stay where they are, and only the copies of a repeated row take other ones.
+        If the same buffers suffice, rows stay in place, and only repetitions of a row are copied.
         """
         assert self._read == self._groups, "rows move after the steps before have been read"
         old = self._buffers
@@ -128,7 +128,7 @@ class DeviceState(DecoderState):
         return new
 
     def _relocated(self, here: list[int], target: int) -> tuple[Lease[PreparedStep], Sequence[int]]:
-        """Buffers for these rows of ours with caches of `target` tokens, and which rows of them these become."""
+        """Return buffers for these rows with caches of `target` tokens, and the new place of each row."""
         old = self._buffers.sizes
         sizes = self._pool.sizes(len(here), self.source, target, old.logits, old.beams)
         if sizes == old:
@@ -136,7 +136,7 @@ class DeviceState(DecoderState):
         return self._pool.step(sizes), range(len(here))
 
     def _copy_from(self, old: StepBuffers, here: list[int]) -> None:
-        """Copy these rows of the old buffers, which may be the present ones, to the rows of this state."""
+        """Copy these rows of the old buffers, which may be those of this state, to the rows of this state."""
         buffers = self._buffers
         with self._pool.working():
             pairs = [pair for pair in zip(self._rows, here, strict=True) if buffers is not old or pair[0] != pair[1]]
@@ -144,7 +144,7 @@ class DeviceState(DecoderState):
                 _copy_run(old, buffers, row, to, count)
 
     def _take_over(self, old: StepBuffers, here: list[int]) -> None:
-        """Ids, positions, limits and flags of these rows of the old buffers; rows of ours besides are finished."""
+        """Copy ids, positions, limits and flags of these rows of the old buffers; all other rows are finished."""
         host = self._buffers.host
         for name in ("token_ids", "positions", "target_limits", "finished"):
             getattr(host, name)[self._rows] = getattr(old.host, name)[here]
@@ -156,7 +156,7 @@ class DeviceState(DecoderState):
 
 
 def _without_repeats(rows: list[int], count: int) -> list[int]:
-    """Replace repeated rows by unused ones of `count` rows."""
+    """Replace repetitions of rows by unused rows, of `count` rows."""
     unused = iter(sorted({*range(count)} - {*rows}))
     seen = set[int]()
     places = list[int]()
@@ -167,7 +167,7 @@ def _without_repeats(rows: list[int], count: int) -> list[int]:
 
 
 def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, count: int) -> None:
-    """Copy the caches and cross-attention of `count` rows to other rows, perhaps of longer or shorter caches."""
+    """Copy caches and cross-attention of `count` rows to other rows, whose caches may be longer or shorter."""
     device = old.device
     planes = len(old.caches.names)
     lines = count * old.heads
@@ -182,7 +182,7 @@ def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, coun
 
 
 def _runs(targets: Sequence[int], sources: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(first target, first source, count) of pairs that are consecutive in both, so that one copy moves many rows."""
+    """Yield (first target, first source, count) of runs that are consecutive on both sides, for one copy each."""
     start = 0
     for index in range(1, len(targets) + 1):
         follows = index < len(targets) and (

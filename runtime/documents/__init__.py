@@ -1,1 +1,1 @@
-"""Documents: texts of any length, whose layout is kept."""
+"""Documents: texts of any length, translated with their layout."""

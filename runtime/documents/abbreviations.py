@@ -1,16 +1,16 @@
-"""Abbreviations that end with a full stop and no sentence, of some languages.
+"""Abbreviations whose full stop does not end a sentence, for some languages.
 
-The tables are in `runtime/cpp/src/documents/abbreviations.inc`, which C++ includes. Its words belong to the name with a
-colon before them:
+The tables are in `runtime/cpp/src/documents/abbreviations.inc`, which C++ includes too. Words belong to the last name
+with a colon before them:
 
-* `never.LANGUAGE`: abbreviations that never end a sentence, as they are written inside one. Without a language: in all.
+* `never.LANGUAGE`: abbreviations that never end a sentence, spelled as inside one. Without a language: for all.
 * `before_numbers.LANGUAGE`: abbreviations that do not end a sentence before a number.
 * `starters.LANGUAGE`: first words that end the sentence before them, after an initial ("the U.S. It") or an ordinal
   ("am 3. Es").
 * `ordinals`: languages that write ordinals with a full stop ("am 3. Oktober").
 * `codes`: other codes of these languages.
 
-An abbreviation that is mostly followed by a word in lower case need not be listed: such a word never begins a sentence.
+Abbreviations that usually precede lower-case words are not listed, since such words never begin a sentence.
 """
 
 import re
@@ -35,7 +35,7 @@ def _read() -> dict[str, list[str]]:
 _TABLES = _read()
 # Codes of three letters, and others.
 CODES = dict(pair.split("=") for pair in _TABLES["codes"])
-# Languages of which something is known; "" is what is known of any.
+# Languages with tables; "" is the table for all languages.
 LANGUAGES = sorted({*_TABLES["ordinals"], *(name.partition(".")[2] for name in _TABLES if name.startswith("never."))})
 
 
@@ -47,7 +47,7 @@ class Abbreviations:
         never: words before a full stop that never end a sentence.
         before_numbers: abbreviations that do not end a sentence before a number.
         starters: words that begin a sentence after an initial or an ordinal.
-        ordinals: whether a number of two digits at most may be an ordinal.
+        ordinals: whether a number of at most two digits may be an ordinal.
     """
 
     never: frozenset[str]
@@ -57,7 +57,7 @@ class Abbreviations:
 
 
 def code_of(language: str | None) -> str | None:
-    """Return the code of two letters of a language, as "de" of "deu_Latn" and "de_DE"; None for an unknown one."""
+    """Return the two-letter code of a language, such as "de" for "deu_Latn" and "de_DE"; None if unknown."""
     if language is None:
         return None
     letters = re.search("[A-Za-z]+", language)
@@ -70,7 +70,7 @@ def code_of(language: str | None) -> str | None:
 
 @lru_cache(64)
 def abbreviations_of(language: str | None) -> Abbreviations:
-    """The tables of a language; those of all languages together where it is unknown, and empty ones if it has none."""
+    """Return the tables of a language: empty if it has none, and those of all languages if it is unknown."""
     code = code_of(language)
 
     def words(kind: str) -> frozenset[str]:
@@ -79,7 +79,7 @@ def abbreviations_of(language: str | None) -> Abbreviations:
         return frozenset(word for name in names for word in _TABLES[name])
 
     def forms(kind: str) -> frozenset[str]:
-        """Return the words in lower case, with a capital, and in capitals."""
+        """Return the words in lower case, capitalised, and in upper case."""
         return frozenset(form for each in words(kind) for form in (each, each[0].upper() + each[1:], each.upper()))
 
     return Abbreviations(forms("never"), forms("before_numbers"), words("starters"), code in _TABLES["ordinals"])

@@ -1,7 +1,7 @@
-"""Parts of a sentence that is longer than a model takes, as segments of their own.
+"""Split sentences that are too long for the model into several segments.
 
-It is cut after punctuation that ends a clause, if there is some in the second half of what fits; else at white space;
-else between tokens. One specification in Python and in C++ (`cpp/src/documents/cuts.cpp`).
+They are split after punctuation that ends a clause, if there is some in the second half of the text that fits.
+Otherwise they are split at white space, or else between tokens. C++ has the same rules (`cpp/src/documents/cuts.cpp`).
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _STRONG = "，、；：،"
 
 
 def cut(text: str, segment: Segment, fitting: Callable[[str], int], most: int) -> Iterator[Segment]:
-    """Cut a segment into parts that fit.
+    """Split a segment into parts that fit the model.
 
     Args:
         text: the document.
@@ -23,7 +23,7 @@ def cut(text: str, segment: Segment, fitting: Callable[[str], int], most: int) -
         most: characters that are looked at for a part, which has no more.
 
     Yields:
-        the parts in order, all of them marked as cut; what is between them is white space.
+        the parts in order, marked as cut, with only white space between them.
     """
     start = segment.start
     while start < segment.end:

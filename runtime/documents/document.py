@@ -15,13 +15,13 @@ from txport.runtime.text.alignment import Span
 if TYPE_CHECKING:
     from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
-# More characters than a token has in the mean.
+# More characters than the average token has.
 _TOKEN_CHARACTERS = 16
 
 
 @dataclass(frozen=True)
 class Part:
-    """A sentence of a document, or a part of a long sentence.
+    """Sentence of a document, or part of a long sentence.
 
     Attributes:
         source: character span in the document.
@@ -40,10 +40,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Document:
-    """A translated document.
+    """Translated document.
 
     Attributes:
-        text: the whole, with the layout of the source.
+        text: the complete translation, with the layout of the source.
         parts: its sentences, in order.
     """
 
@@ -52,16 +52,16 @@ class Document:
 
 
 class Draft:
-    """A document before it is translated.
+    """Document before its translation.
 
     Args:
         call: the options.
-        text: the document. It may choose a target language by its beginning, if the bundle has that, for all of it.
+        text: the document. Its beginning may choose the target language of all parts, if the bundle supports that.
         description: of the bundle's tokenizer.
         what: names a line in messages, before its number.
 
     Attributes:
-        sentences: those of its segments; None where a tokenizer leaves nothing of one.
+        sentences: those of its segments; None for a segment without tokens.
 
     Raises:
         InputError: it is not text, or a sentence is too long and the call is strict.

@@ -1,4 +1,4 @@
-"""Documents on their way through the queue of requests, some parts at a time."""
+"""Translation of documents by the queue of requests, a few parts at a time."""
 
 import time
 from collections.abc import Callable
@@ -14,24 +14,24 @@ from txport.runtime.search.queue import Pending
 
 # Id of text that is not a token: layout, and parts that cannot be streamed token by token.
 NO_ID = -1
-# Parts of a document that are in the queue at one time: more than a batch has rows, and no more than others can bear.
+# Maximum parts of a document in the queue: more than the rows of a batch, but few enough not to delay other requests.
 _AT_ONCE = 64
-# Puts a sentence into the queue. Arguments: the sentence, its options, what takes its tokens, seconds to the deadline,
-# and whether its document was admitted.
+# Adds a sentence to the queue. Arguments: the sentence, its options, the callback for its tokens, seconds to the
+# deadline, and whether its document was admitted.
 Enqueue = Callable[[Sentence, Options, Callable[[Piece], object] | None, float | None, bool], Pending]
 
 
 def submit(
     draft: Draft, enqueue: Enqueue, on_piece: Callable[[Piece], object] | None, seconds: float | None
 ) -> Pending:
-    """The `Document` to come, whose parts go through a queue some at a time; `seconds` to the deadline of all."""
+    """Return the future `Document`, whose parts are queued a few at a time; `seconds` is the time for all parts."""
     feed = _Feed(draft, enqueue, None if on_piece is None else _InOrder(draft, on_piece), seconds)
     feed.start()
     return feed.answer
 
 
 class _Feed:
-    """The parts of a document on their way through a queue."""
+    """Parts of a document that pass through a queue."""
 
     def __init__(self, draft: Draft, enqueue: Enqueue, in_order: "_InOrder | None", seconds: float | None) -> None:
         self.answer = Pending()
@@ -55,7 +55,7 @@ class _Feed:
         """Queue the first parts.
 
         Raises:
-            InputError, ResourceError: as `Queue.submit`; nothing is in the queue then.
+            InputError, ResourceError: as `Queue.submit`; no part is in the queue then.
         """
         if not self._left:
             self._finish()
@@ -86,7 +86,7 @@ class _Feed:
         future.add_done_callback(partial(self._take, at))
 
     def _take(self, at: int, future: Pending) -> None:
-        """Take the translation of a part, in the queue's thread."""
+        """Store the translation of a part; runs in the queue's thread."""
         with self._lock:
             self._running.discard(future)
         if self.answer.done():
@@ -124,7 +124,7 @@ class _Feed:
 
 
 class _InOrder:
-    """The pieces of all parts, given in the order of the document with the layout between them."""
+    """Sends the pieces of all parts in the order of the document, with the layout between them."""
 
     def __init__(self, draft: Draft, on_piece: Callable[[Piece], object]) -> None:
         self._draft = draft
@@ -132,11 +132,11 @@ class _InOrder:
         self._waiting: dict[int, list[Piece]] = {}  # of parts that are not the current one
         self._ended: dict[int, Translation] = {}
         self._current = 0
-        self._begun = False  # whether the layout before the current part was given
+        self._begun = False  # whether the layout before the current part was sent
         self._before: tuple[layout.Segment, str] | None = None
 
     def add(self, at: int, piece: Piece) -> None:
-        """Give a token of a part, or keep it until those before it are whole."""
+        """Send a token of a part, or keep it until earlier parts are complete."""
         self._waiting.setdefault(at, []).append(piece)
         self._give()
 

@@ -1,12 +1,12 @@
-r"""A document as segments to translate, and the layout between them, which is kept character for character.
+r"""Documents as segments to translate and the layout between them, which stays unchanged character by character.
 
-A segment is a sentence, or what stands for one: a cell between tabs, a heading, an item of a list. Layout is white
-space, line breaks, what marks a line (bullets, numbers, "#", ">"), and all that has no letter or number in it, such as
-a rule of dashes. A line break ends a segment unless its paragraph was wrapped, which some line in lower case must show.
-Breaks inside a segment come back in its translation, at the white space that is nearest in proportion. `join` puts the
-segments' own texts together to the document again, character by character.
+A segment is a sentence, a cell between tabs, a heading or a list item. Layout is white space, line breaks, marks of
+lines (bullets, numbers, "#", ">"), and everything without letters or numbers, such as a line of dashes. A line break
+ends a segment unless its paragraph was wrapped, which shows if a line begins in lower case. Breaks inside a segment
+return in its translation, at the nearest white space in proportion. `join` of the segments' own texts returns the
+document.
 
-One specification in Python and in C++ (`cpp/src/documents/layout.cpp`).
+C++ has the same rules (`cpp/src/documents/layout.cpp`).
 """
 
 import re
@@ -17,8 +17,8 @@ from typing import NamedTuple
 from txport.runtime.documents.sentences import CLOSING, sentences
 from txport.runtime.text.alignment import Span
 
-# Line breaks of `str.splitlines`, without the separators of ASCII. This and `_COLUMN` begin with a set of characters,
-# to which `re` skips: before "+" or "|" it would try each place.
+# Line breaks of `str.splitlines`, without the ASCII separators. This pattern and `_COLUMN` begin with a set of
+# characters, to which `re` skips; with "+" or "|" it would try each position.
 _BREAK = re.compile("[\n\v\f\r\x85\u2028\u2029](?:(?<=\r)\n)?")
 _SPACE = "[ \t\x1c-\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]"  # all other white space
 _BULLETS = "•‣▪●○◦⁃"
@@ -27,27 +27,27 @@ _MARK = re.compile(
     rf"(?:(?:\#{{1,6}}|[-*+·–—]|[0-9]{{1,3}}[.)]|[A-Za-z]\)|\([0-9]{{1,3}}\)|\([A-Za-z]\)){_SPACE}+)?"
     rf"(?:\[[ xX]\]{_SPACE}+)?"
 )
-# What parts the cells of a line: white space with a tab in it, or wide, or before a bullet. `(?=[\s...])` passes over
-# most single spaces at once.
+# Separators of cells: white space that contains a tab, or is wide, or precedes a bullet. `(?=[\s...])` quickly skips
+# most single spaces.
 _COLUMN = re.compile(rf"{_SPACE}(?:(?<=\t)|(?=[\s{_BULLETS}])(?={_SPACE}*[\t{_BULLETS}]|{_SPACE}{{3}})){_SPACE}*")
 _WORD = re.compile(r"[^\W_]")
-# Spans of a line without white space at its end, and of its cells without the marks before them.
+# Span of a line without trailing white space, and spans of its cells without marks.
 _Line = tuple[Span, list[Span]]
 # Usual widths of wrapped paragraphs in characters, and the width of a word that did not fit.
 _WIDTHS = range(40, 121)
 _LONGEST_WORD = 20
-# Ends of a sentence after which another one needs a space, where these scripts have one.
+# Ends of a sentence after which the next one needs a space, in scripts with spaces.
 _SPACED_ENDS = ".!?…,;:"
-_FIRST_UNSPACED = "\u2e80"  # of Chinese, Japanese and what follows them
+_FIRST_UNSPACED = "\u2e80"  # of Chinese, Japanese and the scripts after them
 
 
 class Segment(NamedTuple):
-    """A segment of a document to translate.
+    """Segment of a document to translate.
 
     Attributes:
         start, end: its characters in the document, without white space around them.
         text: the same, with one space instead of each line break and the white space around it.
-        breaks: where in `text` these spaces are, and what they stand for.
+        breaks: positions of these spaces in `text`, and the replaced characters.
         cut: whether it is a part of a sentence that is longer than the model takes.
     """
 
@@ -63,7 +63,7 @@ def split(text: str, language: str | None = None) -> list[Segment]:
 
     Args:
         text: any text.
-        language: of the text, as a bundle names it; None for an unknown one.
+        language: of the text, as a bundle names it; None if unknown.
     """
     segments = []
     for start, end in _blocks(text):
@@ -115,7 +115,7 @@ def join(text: str, segments: Sequence[Segment], translations: Iterable[str]) ->
 
 
 def layout_before(text: str, segment: Segment, translation: str, before: tuple[Segment, str] | None) -> str:
-    """Text between a translation and the one before it.
+    """Return the text between a translation and the one before it.
 
     Args:
         text: the document.
@@ -131,16 +131,16 @@ def layout_before(text: str, segment: Segment, translation: str, before: tuple[S
 
 
 def without_mark(text: str) -> str:
-    """Return a line without what marks it, such as a bullet."""
+    """Return a line without its mark, such as a bullet."""
     return text[_end_of_mark(text, 0, len(text)) :]
 
 
 def _blocks(text: str) -> list[Span]:
-    """Return the cells of all lines, without the marks of lines; those of wrapped lines are one."""
+    """Return the cells of all lines, without marks; wrapped lines form one cell."""
     blocks: list[Span] = []
     for paragraph in _paragraphs(text):
         for (_, cells), goes_on in zip(paragraph, _wrapped(text, paragraph), strict=True):
-            if goes_on:  # it is one cell, as the line before
+            if goes_on:  # it is one cell, like the line before
                 blocks[-1] = blocks[-1][0], cells[0][1]
             else:
                 blocks += cells
@@ -148,7 +148,7 @@ def _blocks(text: str) -> list[Span]:
 
 
 def _paragraphs(text: str) -> Iterator[list[_Line]]:
-    """Yield lines in a row that are not blank."""
+    """Yield groups of consecutive lines that are not blank."""
     columns = [column.span() for column in _COLUMN.finditer(text)][::-1]
     lines: list[_Line] = []
     for line in _line_spans(text):
@@ -161,7 +161,7 @@ def _paragraphs(text: str) -> Iterator[list[_Line]]:
 
 
 def _line_spans(text: str) -> Iterator[Span]:
-    """Yield each line, without white space at its end."""
+    """Yield the span of each line, without trailing white space."""
     start = 0
     breaks = [found.span() for found in _BREAK.finditer(text)]
     for end, following in [*breaks, (len(text), 0)]:
@@ -176,7 +176,7 @@ def _cells(text: str, start: int, end: int, columns: list[Span]) -> list[Span]:
 
     Args:
         start, end: of the line.
-        columns: of the text from its last one on; those before the end of the line are taken off.
+        columns: separators of the text in reverse order; those of this line are removed.
     """
     cells = []
     at = _end_of_mark(text, start, end)
@@ -189,7 +189,9 @@ def _cells(text: str, start: int, end: int, columns: list[Span]) -> list[Span]:
 
 
 def _end_of_mark(text: str, start: int, end: int) -> int:
-    if text[start : start + 1].isalpha() and text[start + 1 : start + 2] != ")":  # as most lines: no mark begins so
+    if (
+        text[start : start + 1].isalpha() and text[start + 1 : start + 2] != ")"
+    ):  # the usual case: no mark begins with this character
         return start
     mark = _MARK.match(text, start, end)
     if mark is None:
@@ -198,7 +200,7 @@ def _end_of_mark(text: str, start: int, end: int) -> int:
 
 
 def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
-    """Return whether the lines of a paragraph are one wrapped text; only if a line shows it."""
+    """Return whether at least one line shows that a paragraph was wrapped."""
     begins = [cells[0][0] for _, cells in paragraph[1:]]
     if not any(text[begin : begin + 1].islower() for begin in begins):
         return [False] * len(paragraph)
@@ -219,7 +221,7 @@ def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
 
 
 def with_breaks(segment: Segment, translation: str) -> str:
-    """The translation with the line breaks of the segment in it; after it where it has no white space for them."""
+    """Return the translation with the line breaks of the segment."""
     made = ""
     at = 0
     for place, layout in segment.breaks:

@@ -1,1 +1,1 @@
-"""The libraries that compute a step, and the choice among them."""
+"""Libraries that compute a step, and the choice between them."""

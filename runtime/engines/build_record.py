@@ -1,6 +1,6 @@
-"""build.json: the contents of a directory of TensorRT engines, what they were built from and where they run.
+"""build.json: contents of a directory of TensorRT engines, their bundle, and the machines on which they run.
 
-The classes mirror the file field by field; `runtime/cpp` reads it by the same rules, checked on the shared files in
+The classes mirror the file field by field. `runtime/cpp` reads it by the same rules; both are tested with the files in
 `tests/data/engines`.
 """
 
@@ -54,11 +54,12 @@ class TargetGpu:
     """The GPUs that engines are for.
 
     Attributes:
-        name: as CUDA names it; None if they were built without a GPU.
-        compute_capabilities: "MAJOR.MINOR"; several only where the library builds for several.
-        compatibility: "exact": a GPU of this name and size only; "same_compute_capability": any with one of these;
-            "ampere_plus": any of compute capability 8.0 or more.
-        multiprocessors: of the GPU, where it must be this one: engines for 16 may fail on 8 of the same name.
+        name: CUDA's name; None if they were built without a GPU.
+        compute_capabilities: "MAJOR.MINOR"; several only if the library builds for several.
+        compatibility: "exact": only GPUs of this name and size; "same_compute_capability": GPUs with one of these;
+            "ampere_plus": GPUs of compute capability 8.0 or more.
+        multiprocessors: their number if `compatibility` is "exact": engines for 16 may fail on a GPU of the same name
+            with 8.
     """
 
     name: str | None
@@ -69,7 +70,7 @@ class TargetGpu:
 
 @dataclass(frozen=True)
 class CudaVersions:
-    """CUDA at the build: the newest version that the driver supports, and the runtime's; for information only."""
+    """CUDA versions at the build: the newest that the driver supports, and the runtime's; for information only."""
 
     driver: str | None
     runtime: str | None
@@ -77,13 +78,13 @@ class CudaVersions:
 
 @dataclass(frozen=True)
 class EnginePrecision:
-    """The types that the engines compute in.
+    """Types in which the engines compute.
 
     Attributes:
         type: as in the manifest.
-        proof: "network": it was strongly typed, and checked before the build; "inspector": the library chose types, and
-            the layers of the finished engine show which.
-        layers: the number of layers that compute each type: of the finished engine if it was opened, else the network.
+        proof: "network": the network was strongly typed and checked before the build; "inspector": the library chose
+            types, which the layers of the finished engine show.
+        layers: number of layers of each type, in the finished engine if it was opened, otherwise in the network.
     """
 
     type: Literal["float32", "float16"]
@@ -97,8 +98,8 @@ class Flags:
 
     Attributes:
         optimization_level: 0 to 5.
-        workspace: bytes, None for its default.
-        caches: the layers that write caches in the `scatter` lowering; None for `tensorscatter`.
+        workspace: bytes; None for the default.
+        caches: kind of layer that writes caches in the `scatter` lowering; None for `tensorscatter`.
     """
 
     optimization_level: int
@@ -108,13 +109,13 @@ class Flags:
 
 @dataclass(frozen=True)
 class Profile:
-    """The sizes of one optimization profile.
+    """Sizes of one optimization profile.
 
     Attributes:
-        batch: rows; of beam search, sentences.
+        batch: rows, or sentences for beam search.
         source: source tokens.
         target: the cache length, in positions; None for an encoder.
-        beams: rows of a sentence; None for all but beam search.
+        beams: rows of a sentence; None except for beam search.
     """
 
     batch: Range
@@ -136,14 +137,14 @@ class EngineFile:
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """The whole file.
+    """Contents of the file.
 
     Attributes:
         version_compatible: later versions of the same major version may load the engines too.
-        bundle: names and SHA-256 of the files of the bundle that the engines were built from.
+        bundle: names and SHA-256 of the bundle's files from which the engines were built.
         lowering: of the decoder step.
-        id_type: of every tensor that the manifest calls int64 (TensorRT 8.6 has no 64-bit integers).
-        peak_memory: bytes that the building process used at most.
+        id_type: type of int64 tensors of the manifest (TensorRT 8.6 has no 64-bit integers).
+        peak_memory: maximum memory of the building process, in bytes.
     """
 
     format_version: int
@@ -166,7 +167,7 @@ class BuildRecord:
         """Read and validate `directory/build.json`.
 
         Raises:
-            BundleError: it cannot be read, is of a newer format, or contradicts itself.
+            BundleError: it cannot be read, has a newer format, or contradicts itself.
         """
         path = directory / NAME
         try:
@@ -196,7 +197,7 @@ class BuildRecord:
         """Write `directory/build.json` atomically.
 
         Raises:
-            BundleError: this record would be refused by `load`.
+            BundleError: `load` would refuse this record.
         """
         data = (json.dumps(encode(self), indent=1, ensure_ascii=False) + "\n").encode()
         BuildRecord.parse(data, str(directory / NAME))
@@ -214,7 +215,7 @@ class BuildRecord:
 
     @property
     def sizes(self) -> str:
-        """Sizes that the steps are tuned for, for people: "4 buckets, beams 4"."""
+        """Return the sizes of the steps for people: "4 buckets, beams 4"."""
         count = sum(len(engine.profiles) for engine in self.of_role("decoder_step"))
         if self.beams:
             beams = f", beams {' and '.join(map(str, self.beams))}"
@@ -226,7 +227,7 @@ class BuildRecord:
         """Compare every engine file with its size and hash.
 
         Raises:
-            BundleError: one is missing or was changed.
+            BundleError: a file is missing or was changed.
         """
         for engine in self.engines:
             path = directory / engine.file
@@ -237,7 +238,7 @@ class BuildRecord:
 
 
 def _faults(record: BuildRecord) -> Iterator[str]:
-    """Contradictions of the fields, in themselves or between them."""
+    """Yield invalid fields and contradictions between fields."""
     if not _VERSION.fullmatch(record.library.version):
         yield f"library.version is {record.library.version!r}, which is not two to four numbers with dots between"
     yield from _gpu_faults(record.gpu)

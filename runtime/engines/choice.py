@@ -1,4 +1,4 @@
-"""Choice of the library that runs a bundle, and of the device."""
+"""Choice of the engine and the device for a bundle."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -48,15 +48,15 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class Choice:
-    """Choice of what runs a bundle.
+    """Chosen engine and device.
 
     Attributes:
-        engine: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is our own for CPUs.
+        engine: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is txport's own engine for CPUs.
         device: "cpu" or "cuda".
-        lowerings: the decoder steps to try, in this order; none for the fused engine, which needs no graph.
-        reason: why this choice, in words.
-        directory: of TensorRT's engines; None for others.
-        fallback: what takes its place if it cannot be opened; None if that is an error.
+        lowerings: the decoder steps to try, in this order; empty for the fused engine, which needs no graph.
+        reason: reason for the choice, for people.
+        directory: that of TensorRT's engines; None for other engines.
+        fallback: the choice to use if this one cannot be opened; None if that is an error.
     """
 
     engine: str
@@ -68,7 +68,7 @@ class Choice:
 
     @property
     def ways(self) -> list[tuple[str, Lowering | None]]:
-        """Engine and lowering of each way to run the bundle on this device."""
+        """Return engine and lowering of each possibility to run the bundle on this device."""
         if self.engine != FUSED:
             return [(self.engine, lowering) for lowering in self.lowerings]
         return [(FUSED, None), *(self.fallback.ways if self.fallback is not None else ())]
@@ -82,20 +82,20 @@ def choose(
     bundle: Files | None = None,
     trust_engines: bool = False,
 ) -> Choice:
-    """Choose; TensorRT is loaded if the bundle has engines and there is a GPU, no other library is.
+    """Choose engine and device. TensorRT is loaded if the bundle has engines and there is a GPU; no other library is.
 
-    On a GPU, "auto" is TensorRT where engines fit, else ONNX Runtime's CUDA provider; the device "auto" is a GPU where
-    one of them can be used, else the CPU. On a CPU the fused engine runs a bundle that has parameters for it and was
-    verified with it, if its library is here; else ONNX Runtime does. Of the lowerings ONNX Runtime runs `ort` best: its
-    fused attention reads only the used part of a cache. `scatter` needs nothing special; `tensorscatter` needs opset
-    24, which ONNX Runtime has from 1.25 on.
+    On a GPU, the engine "auto" is TensorRT if engines fit, otherwise ONNX Runtime's CUDA provider. The device "auto" is
+    a GPU if one of them can be used, otherwise the CPU. On a CPU, the fused engine runs bundles that have parameters
+    for it and were verified with it, if its library is installed. Otherwise ONNX Runtime runs them. It is fastest with
+    `ort`, whose fused attention reads only the used part of a cache. `scatter` has no special requirements.
+    `tensorscatter` needs opset 24, which ONNX Runtime supports from 1.25 on.
 
     Args:
         manifest: the bundle's.
         device: "auto", "cpu" or "cuda".
         engine: "auto", "fused", "ort" (ONNX Runtime) or "trt" (TensorRT).
-        lowering: a decoder step, if it must be this one; by ONNX Runtime, unless TensorRT's engines have it.
-        bundle: where the bundle is; without it no TensorRT engine can be found.
+        lowering: the required decoder step; for ONNX Runtime, unless TensorRT's engines have it.
+        bundle: the bundle; without it, no TensorRT engine can be found.
         trust_engines: whether TensorRT engines in the bundle, which are native code, may run.
 
     Raises:
@@ -135,7 +135,7 @@ def check_words(device: str, engine: str, lowering: str | None = None) -> None:
 
 
 def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
-    """The fused engine, whether the bundle was verified with it or not."""
+    """Return the fused engine, even if the bundle was not verified with it."""
     if device == "cuda":
         raise InputError("engine fused is for the CPU: leave out the device cuda")
     if lowering is not None:
@@ -153,7 +153,7 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
 
 
 def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) -> Choice:
-    """Return the fused engine if it can run the bundle; if not, or if a lowering is asked for, ONNX Runtime."""
+    """Return the fused engine if it can run the bundle; otherwise, or for a given lowering, ONNX Runtime."""
     if engine == ORT:
         return _on_ort(manifest, "cpu", lowering, f"{reason}; engine ort was requested")
     if lowering is not None:
@@ -165,7 +165,7 @@ def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) 
 
 
 def against_fused(manifest: Manifest) -> str | None:
-    """Return the reason against the fused engine for a bundle, as far as known before opening it, or None."""
+    """Return the reason why the fused engine cannot run a bundle, as far as its manifest shows, or None."""
     if manifest.model.copies:
         return _NO_COPIES
     if manifest.parameters is None:
@@ -176,10 +176,10 @@ def against_fused(manifest: Manifest) -> str | None:
 
 
 def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) -> Choice:
-    """ONNX Runtime, and the lowerings in the order in which it runs them best there."""
+    """Return ONNX Runtime, with the lowerings from the fastest to the slowest on this device."""
     lowerings = manifest.usable_lowerings(lowering)
     if device == "cuda" and manifest.precision.type == "float32":
-        # GroupQueryAttention has kernels for 16 bits only: all caches would go to the CPU and back in each step.
+        # GroupQueryAttention has 16-bit kernels only: in each step, all caches would be copied to the CPU and back.
         lowerings = tuple(name for name in lowerings if name != "ort")
     if not lowerings:
         kind = BundleError if lowering is None else InputError
@@ -191,7 +191,7 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
 def _fastest(
     manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None, trust_engines: bool
 ) -> Choice:
-    """TensorRT, ONNX Runtime on the GPU, or the CPU; the reason names what rules out those before it."""
+    """Return TensorRT, ONNX Runtime on the GPU, or the CPU. The reason explains why earlier ones cannot be used."""
 
     def on_cpu(reason: str) -> Choice:
         return _on_cpu(manifest, engine, lowering, f"auto chose the CPU: {reason}")
@@ -214,7 +214,7 @@ def _fastest(
 def _fitting_engines(
     manifest: Manifest, bundle: Files | None, engine: str, lowering: str | None, trust_engines: bool
 ) -> Choice | str:
-    """TensorRT for the engine "auto", or why not."""
+    """Return TensorRT for the engine "auto", or the reason why it cannot be used."""
     if engine == ORT:
         return "engine ort was requested"
     if not isinstance(bundle, Path):
@@ -231,7 +231,7 @@ def _fitting_engines(
 
 
 def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None, trust_engines: bool) -> Choice:
-    """Return the engines that fit, of whichever TensorRT is installed."""
+    """Return the fitting engines of the installed TensorRT."""
     gpu = usable_gpu("engine trt")
     if not isinstance(bundle, Path) or bundle.is_file():
         raise BundleError(
@@ -248,12 +248,12 @@ def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None, tr
 
 
 def built_choice(directory: Path, record: BuildRecord, reason: str) -> Choice:
-    """TensorRT with the engines of a directory."""
+    """Return TensorRT with the engines of a directory."""
     return Choice(TRT, "cuda", (record.lowering,), reason, str(directory))
 
 
 def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) -> tuple[Built, TensorRt]:
-    """Return the best engines of the first library that has any."""
+    """Return the best engines of the first library with fitting ones."""
     first: TensorRt | None = None
     for name in _TENSORRTS:
         if not any(find_spec(module) for module in (name, f"{name}_bindings")):
@@ -267,7 +267,7 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) ->
 
 
 def installed() -> str | None:
-    """Name and version of the installed ONNX Runtime, or None; it is not loaded."""
+    """Return name and version of the installed ONNX Runtime, or None, without loading it."""
     found = _installed_version("onnxruntime") or _installed_version("onnxruntime-gpu")
     if found:
         return f"ONNX Runtime {found}"
@@ -284,17 +284,17 @@ def _installed_version(package: str) -> str | None:
 
 
 def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int = 0, *, many: bool = False) -> Engine:
-    """Load the chosen library and the bundle's graphs, its engines or its parameters.
+    """Load the chosen library, and the bundle's graphs, engines or parameters.
 
-    If a GPU that "auto" chose, or the fused engine, cannot be used, a warning contains the reason, and the next choice
-    takes its place.
+    If the fused engine, or a GPU that "auto" chose, cannot be used, a warning contains the reason, and the fallback is
+    used.
 
     Args:
         bundle: the bundle.
         manifest: its manifest, already checked.
-        choice: what runs it.
-        threads: threads of each operator on the CPU; 0 for as many as there are cores.
-        many: several threads will run batches at once.
+        choice: the engine and device.
+        threads: threads of each operator on the CPU; 0 for all cores.
+        many: whether several threads will run batches at once.
 
     Raises:
         MissingLibrary: a library, the driver or the GPU is missing.
@@ -353,9 +353,9 @@ def _open_on_gpu(bundle: Files, manifest: Manifest, choice: Choice) -> Engine:
 
 
 def _tried(engine: "DeviceEngine") -> "DeviceEngine":
-    """The engine, after the encoder and a step have run once: a library may miss something only then, as cuDNN.
+    """Run the encoder and a step once, since missing libraries such as cuDNN may show only then; return the engine.
 
-    The step's buffers are of the size that a first sentence needs.
+    The step's buffers have the size for a first sentence.
     """
     size = engine.manifest.model.feature_size
     source: Sources = np.array([[engine.tokens.eos]])

@@ -1,4 +1,4 @@
-"""CUDA's libraries for ONNX Runtime's CUDA provider: where they are, and what keeps it from starting."""
+"""CUDA's libraries for ONNX Runtime's CUDA provider: find and load them, or explain why it cannot start."""
 
 import contextlib
 import ctypes
@@ -22,25 +22,27 @@ _DRIVERS = {12: 525, 13: 580}
 
 @functools.cache
 def load_cuda_libraries() -> None:
-    """Load CUDA's libraries, since the provider has no search path: from the folders of their pip packages, if there.
+    """Load CUDA's libraries from their pip packages, if installed, since the provider has no search path.
 
-    ONNX Runtime looks for those only that are installed beside it.
+    ONNX Runtime itself only finds packages that are installed beside it.
 
     Raises:
-        MissingLibrary: one that the provider wants is not here.
+        MissingLibrary: a library of the provider is missing.
     """
     for file in _files():
         with contextlib.suppress(OSError):  # it may not be needed
             ctypes.CDLL(str(file))
     if hasattr(onnxruntime, "preload_dlls"):  # from 1.21 on
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find, which may not be needed
+        with contextlib.redirect_stdout(
+            io.StringIO()
+        ):  # it prints libraries that it does not find, even if they are not needed
             onnxruntime.preload_dlls(directory="")
     if (library := _unmet()) is not None:
         raise no_cuda(missing(library))
 
 
 def _files() -> list[Path]:
-    """The libraries of NVIDIA's pip packages, of this ONNX Runtime's CUDA, wherever they are installed."""
+    """Return the libraries of NVIDIA's pip packages for the CUDA version of this ONNX Runtime."""
     packages = find_spec("nvidia")
     if packages is not None:
         folders = list(packages.submodule_search_locations or ())
@@ -52,7 +54,7 @@ def _files() -> list[Path]:
 
 
 def _unmet() -> str | None:
-    """Return the library for want of which the loader refuses the provider's file, if that is so."""
+    """Return the missing library because of which the loader refuses the provider's file, or None."""
     if (provider := cuda_provider()) is None:
         return None
     try:
@@ -73,7 +75,7 @@ def _built_for() -> int | None:
 
 
 def why_no_cuda(reason: str = "") -> str:
-    """Return the reason why the provider did not start with all libraries: the driver, or its own message."""
+    """Return the reason why the provider did not start although all libraries exist: the driver, or its message."""
     built = _built_for()
     gpu = find_gpu()
     if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
@@ -89,10 +91,10 @@ def why_no_cuda(reason: str = "") -> str:
 
 
 def missing(library: str) -> str:
-    """Return the reason why the provider does not start without a library, and what to do."""
+    """Return the sentence about a missing library, with the command that installs it."""
     return f"{library} is missing, pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
 
 
 def no_cuda(reason: str) -> MissingLibrary:
-    """Return the error for a provider that cannot be used, whenever that is seen."""
+    """Return the error for a provider that cannot be used."""
     return MissingLibrary(f"ONNX Runtime cannot start its CUDA provider: {reason}; or use --device cpu")

@@ -1,7 +1,7 @@
-"""Choice of the TensorRT engines of a bundle that fit this machine, and why the others do not.
+"""Choice of TensorRT engines of a bundle that fit this machine, and reasons against all others.
 
-An engine is native code, and a bundle may come from a stranger. So engines are in this user's cache, where tx-build
-writes them. Those in a bundle, where earlier versions wrote them, run only if the caller trusts them.
+An engine is native code, and a bundle may be untrusted. So tx-build writes engines into this user's cache. Engines in a
+bundle, as earlier versions wrote them, run only if the caller trusts them.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ ENGINES = "engines"
 
 @dataclass(frozen=True)
 class Built:
-    """A directory of engines and its record."""
+    """Directory of engines and its record."""
 
     directory: Path
     record: BuildRecord
@@ -29,14 +29,14 @@ class Built:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The engines that fit, the best first, and (name, reason) of each other directory, in name order."""
+    """Fitting engines, the best first, and (name, reason) of every other directory, in name order."""
 
     fitting: tuple[Built, ...]
     refused: tuple[tuple[str, str], ...]
 
 
 def own_engines(manifest: Manifest) -> Path:
-    """Return the folder of this user's engines for a bundle, by the hashes of its graphs and weights."""
+    """Return this user's folder of engines for a bundle, named by the hashes of its graphs and weights."""
     folder = f"{WEIGHTS.partition('/')[0]}/"
     listed = sorted((name, entry.sha256) for name, entry in manifest.files.items() if name.startswith(folder))
     digest = hashlib.sha256("".join(f"{name} {sha256}\n" for name, sha256 in listed).encode()).hexdigest()
@@ -46,14 +46,14 @@ def own_engines(manifest: Manifest) -> Path:
 def candidates(
     bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, trust_engines: bool = False
 ) -> Candidates:
-    """Check the record of every directory of engines that may run; no engine file is opened.
+    """Check the record of every directory of trusted engines, without opening engine files.
 
     Args:
         bundle: the bundle.
         manifest: its manifest.
         gpu: of this machine.
         library: the installed TensorRT.
-        trust_engines: whether those of `bundle/engines` may run too.
+        trust_engines: whether engines in the bundle may run too.
     """
     fitting: list[Built] = []
     refused: list[tuple[str, str]] = []
@@ -74,7 +74,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, tr
     """Return the engines to run; see `candidates`.
 
     Raises:
-        BundleError: none fits; the message lists the engines, the GPU and the library, and how to build engines.
+        BundleError: none fits. The message lists engines, GPU and library, and contains the command to build engines.
     """
     found = candidates(bundle, manifest, gpu, library, trust_engines)
     if found.fitting:
@@ -88,7 +88,7 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, tr
 
 
 def untrusted(bundle: Path) -> str:
-    """Sentence on engines of a bundle that do not run, and what to do."""
+    """Return a sentence about untrusted engines of a bundle, with advice."""
     return (
         f"the engines in {bundle / ENGINES} are native code of a third party and are not used: run tx-build "
         f"{bundle}, or trust them with --trust-engines (trust_engines=True)"
@@ -96,10 +96,10 @@ def untrusted(bundle: Path) -> str:
 
 
 def usable_directories(bundle: Path, manifest: Manifest, trust_engines: bool) -> list[Path]:
-    """Directories of engines that may run: this user's, then those of the bundle if the caller trusts them.
+    """Return directories of trusted engines: this user's, then those of the bundle if the caller trusts them.
 
     Raises:
-        BundleError: others can write this user's engines.
+        BundleError: other users can write this user's engines.
     """
     own = own_engines(manifest)
     found = directories(own)
@@ -109,7 +109,7 @@ def usable_directories(bundle: Path, manifest: Manifest, trust_engines: bool) ->
 
 
 def directories(folder: Path) -> list[Path]:
-    """Return directories of engines in name order, without hidden ones, which a build is still writing."""
+    """Return directories of engines in name order, without hidden ones, which are unfinished builds."""
     found = folder.glob(f"*/{NAME}")
     return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
 
@@ -157,7 +157,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _rank(built: Built) -> tuple[bool, bool, int, str]:
-    """Engines for exactly this GPU first, then those for exactly this version, then those of the largest batch."""
+    """Return the sort key: engines for exactly this GPU, then for exactly this version, then with the largest batch."""
     record = built.record
     batch = max(profile.batch.max for engine in record.of_role("decoder_step") for profile in engine.profiles)
     return record.gpu.compatibility != "exact", record.version_compatible, -batch, built.directory.name

@@ -1,7 +1,7 @@
-"""External data of an ONNX graph: which file has it, and from which byte on (onnx.proto; Protocol Buffers encoding).
+"""External data of an ONNX graph: its file and offset (onnx.proto; Protocol Buffers encoding).
 
-ONNX Runtime maps a file of weights that a graph names. Those of a bundle in one file lie further back in another file:
-the graph then names that one, and so they are mapped just as well.
+ONNX Runtime maps the weights file that a graph names. The weights of a bundle in one file are further back in another
+file. If the graph names that file, they are mapped too.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ _VALUE = 2
 
 
 def moved(model: bytes, location: str, start: int) -> bytes:
-    """The bytes of a model whose external data is that many bytes further back, in another file.
+    """Return the model with its external data in another file, `start` bytes further back.
 
     Args:
         model: a serialised ModelProto.
         location: the other file, beside the model.
-        start: where in it the file begins that the model names, in bytes.
+        start: offset of the model's weights file in it, in bytes.
 
     Raises:
         ValueError: the model cannot be read.

@@ -1,9 +1,8 @@
 """The fused engine for CPUs (`runtime/cpp/src/fused`), driven through its C ABI (`txport/engine.h`).
 
-The library `libtxport_engine.so` gets the path of the weights, the model's sizes and its table of parameters from a
-manifest that was checked here, and checks the table itself. It reads neither JSON nor hashes. Encoder and groups of
-steps are single calls. ctypes lets go of Python's global lock for the length of each call. Arrays of int64 are passed
-without a copy.
+The library `libtxport_engine.so` receives the path of the weights, the model's sizes and its table of parameters from a
+manifest that was checked in Python, and checks the table itself. It reads neither JSON nor hashes. Encoder and groups
+of steps are single calls. ctypes releases Python's global lock during each call. Arrays of int64 are not copied.
 """
 
 import ctypes
@@ -27,14 +26,14 @@ from txport.runtime.system import library_name
 from txport.runtime.version import VERSION
 
 LIBRARY = library_name("txport_engine")
-# Names the file of the library, instead of the one that came with the package; empty: there is none.
+# Path of the library, instead of the one in the package; if it is empty, the fused engine is disabled.
 VARIABLE = "TXPORT_ENGINE_LIBRARY"
-# Where a clone builds it: `make fused`, and `make cpp`.
+# Places where a clone builds it: `make fused`, and `make cpp`.
 _BUILT = ("build/cpp/engine", "build/cpp/release")
 _NO_TABLE = "its manifest has no table of parameters (export it again)"
 _HOW = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
 
-# The functions of engine.h that return a code, and their arguments.
+# Functions of engine.h that return a code, and their arguments.
 _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_engine_create": (c_void_p, c_void_p, c_void_p),
     "txport_engine_name": (c_void_p, c_void_p),
@@ -57,7 +56,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "txport_state_search": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p),
     "txport_hypotheses_answer": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
 }
-# The others: what they return, and their arguments.
+# All other functions, with their result and arguments.
 _PLAIN: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "txport_version": (c_char_p, ()),
     "txport_message": (c_char_p, ()),
@@ -83,7 +82,7 @@ class _Parameter(ctypes.Structure):
 
     @classmethod
     def of(cls, tensor: Parameter) -> "_Parameter":
-        """One row of the table."""
+        """Convert one row of the table."""
         return cls(
             name=tensor.name.encode(),
             dtype=tensor.dtype.encode(),
@@ -129,7 +128,7 @@ class _Model(ctypes.Structure):
         Args:
             files: of the bundle.
             manifest: its manifest.
-            weights: the bytes of the weights, if they are not a file of their own.
+            weights: the bytes of the weights, if they are not in a separate file.
 
         Raises:
             EngineError: the manifest has no table of parameters.
@@ -185,7 +184,7 @@ class _Facts(ctypes.Structure):
 
 
 def find_library() -> Path | None:
-    """Return the library's file: the one that the environment names, that of this package, or that of this clone."""
+    """Return the library's file: that of the environment variable, of this package, or of this clone."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         if named:
@@ -237,12 +236,12 @@ class NativeEngine:
     Args:
         bundle: the bundle.
         manifest: its manifest, already checked.
-        threads: threads that share the work of a batch; 0 for as many as there are cores.
-        many: several threads will run batches at once: each then works for itself.
+        threads: threads that share the work of a batch; 0 for all cores.
+        many: whether several threads will run batches at once; each batch then uses one thread.
 
     Raises:
-        MissingLibrary: the library is not here, or it is not of this version.
-        BundleError: the file of weights is damaged.
+        MissingLibrary: the library is missing, or has another version.
+        BundleError: the weights file is damaged.
         EngineError: the engine cannot run the bundle; the message contains the reason.
         ResourceError: there is not enough memory.
     """
@@ -274,7 +273,7 @@ class NativeEngine:
         self._feature_size = manifest.model.feature_size
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Handle:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of `[batch]` lengths, or on vectors."""
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, with `[batch]` lengths, or on vectors."""
         library = self.library
         if self._feature_size is None:
             sources: Sources = np.ascontiguousarray(input_ids, np.int64)
@@ -291,16 +290,16 @@ class NativeEngine:
         return Handle(memory, library.txport_engine_memory_free)
 
     def first_target(self, source: int) -> int:
-        """Length of the first caches; see `txport.runtime.engine.Engine.first_target`."""
+        """Return the initial cache length; see `txport.runtime.engine.Engine.first_target`."""
         target: int = self.library.txport_engine_first_target(self.handle.value, source)
         return target
 
     def allocate(
         self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
     ) -> "NativeState":
-        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+        """Return finished rows for `rows` sentences of up to `source` tokens and `target` new tokens.
 
-        `logits` and `top` select what can be read besides tokens; see `txport.runtime.engine.Engine.allocate`.
+        `logits` and `top` make these results available besides tokens; see `txport.runtime.engine.Engine.allocate`.
         """
         state = c_void_p()
         library = self.library

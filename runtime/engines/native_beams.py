@@ -1,6 +1,6 @@
-"""Beam search by the library of a native engine; `txport.runtime.search.beam` is the same in Python.
+"""Beam search in the library of the fused engine; `txport.runtime.search.beam` is the same in Python.
 
-Between steps of a small model Python takes longer than the step.
+With small models, Python would take longer between steps than the steps themselves.
 """
 
 import ctypes
@@ -55,14 +55,14 @@ class _Sentence(ctypes.Structure):
 
 
 class NativeHypotheses:
-    """The hypotheses of one sentence, in the library."""
+    """Hypotheses of one sentence, stored in the library."""
 
     def __init__(self, library: ctypes.CDLL, handle: Handle) -> None:
         self._library = library
         self.handle = handle
 
     def answers(self) -> list[tuple[list[int], list[float], float]]:
-        """Ids, the score of each, and the score of all, once the sentence is done: the best first."""
+        """Return ids, scores of ids and total score of each hypothesis of a finished sentence, the best first."""
         found: list[tuple[list[int], list[float], float]] = []
         ids = c_void_p()
         scores = c_void_p()
@@ -79,7 +79,7 @@ class NativeHypotheses:
 
 
 class NativeBeams:
-    """The settings of a beam search, in the library; each as in `txport.runtime.search.settings`.
+    """Settings of a beam search, stored in the library; see `txport.runtime.search.settings`.
 
     Raises:
         InputError: a setting is out of range.
@@ -115,7 +115,7 @@ class NativeBeams:
         self._handle = Handle(made, self._library.txport_beam_search_free)
 
     def sentence(self, limit: int, min_length: int, prefix: Sequence[int], forced: int) -> NativeHypotheses:
-        """Hypotheses of a sentence that begins; see `txport.runtime.search.requests.Request`."""
+        """Return hypotheses for a new sentence; see `txport.runtime.search.requests.Request`."""
         ids = np.array(prefix, np.int64)
         made = c_void_p()
         fields = _Sentence(ctypes.sizeof(_Sentence), limit, min_length, _Ids.of(ids), forced)
@@ -126,10 +126,10 @@ class NativeBeams:
     def search(
         self, state: NativeState, sentences: Sequence[NativeHypotheses | None], more: int
     ) -> tuple[int, list[bool]]:
-        """Choose tokens after a step that was read, and make up to `more` steps likewise, until a sentence is done.
+        """Choose tokens after a step that was read, and run up to `more` further steps until a sentence is done.
 
         Returns:
-            the tokens that each hypothesis got, and whether each sentence is done.
+            the new tokens of each hypothesis, and whether each sentence is done.
         """
         count = len(sentences)
         steps = c_int64()
@@ -142,12 +142,12 @@ class NativeBeams:
 
 @dataclass
 class _Slot(Slot):
-    """A sentence whose hypotheses the library has; `ids` and `scores` stay empty."""
+    """Slot of a sentence whose hypotheses are in the library; `ids` and `scores` stay empty."""
 
     hypotheses: NativeHypotheses | None = None
 
     def result(self) -> Result:
-        """Return the best hypotheses that ended."""
+        """Return the best finished hypotheses."""
         assert self.hypotheses is not None
         best = [Hypothesis(*answer) for answer in self.hypotheses.answers()]
         if not self.request.scores:
@@ -156,10 +156,10 @@ class _Slot(Slot):
 
 
 class NativeBeamSearch:
-    """The policy of beam search; see `txport.runtime.search.scheduler.Policy`.
+    """Policy of beam search; see `txport.runtime.search.scheduler.Policy`.
 
     Args:
-        engine: what runs the model.
+        engine: the fused engine.
         search: its settings.
     """
 
@@ -170,7 +170,7 @@ class NativeBeamSearch:
         self._beams = NativeBeams(engine, **settings)
         self._more = engine.poll - 1
         self.rows = search.beam
-        # Rules that ban some of the best leave enough of a few more.
+        # Rules may ban some of the best candidates, so a few more are needed.
         if search.rules.change_scores:
             more = search.beam
         else:

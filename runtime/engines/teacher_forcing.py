@@ -36,7 +36,7 @@ class Reading:
     Attributes:
         log_probabilities: float32 `[t]`, of each id of the translation.
         cross: float32 `[layers, heads, t, s]`, cross-attention; None if it was not asked for.
-        own: float32 `[layers, heads, t, t]`, self-attention, whose columns are bos and the ids before the last;
+        own: float32 `[layers, heads, t, t]`, whose columns are bos and the ids before the last;
             likewise.
     """
 
