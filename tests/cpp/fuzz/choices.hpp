@@ -26,7 +26,9 @@ class Choices {
     const std::size_t choice = below(256);
     if (choice < kFar.size()) return kFar[choice];
     if (choice < 192) return usual;
-    return choice < 224 ? static_cast<std::int64_t>(choice) - 192 : usual + static_cast<std::int64_t>(choice) - 240;
+    if (choice < 224) return static_cast<std::int64_t>(choice) - 192;
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(usual) + choice -
+                                     240);  // an earlier one may be the largest
   }
 
  private:
