@@ -224,7 +224,7 @@ def test_numpy_sentencepiece_click_and_the_engine_translate(bundle: Path) -> Non
     done = run_without(absent, "inspect", bundle, "--check")
     assert done.returncode == 0 and "give the same ids with fused cpu" in done.stdout, done.stderr
     done = run_without(absent, "translate", bundle, "--engine", "ort", stdin="one\n")
-    assert_one_sentence(done, 2, "engine ort was requested", "pip install 'txport[ort]'")
+    assert_one_sentence(done, 2, "engine ort is ONNX Runtime", "pip install 'txport[ort]'")
 
 
 def test_inspect() -> None:
