@@ -8,7 +8,7 @@ paste README.md 'See you on 3/14/2025.'
 expect 'see you on march fourteenth'
 paste README.md 'make wheels'
 paste_python build/venv/bin/python README.md 'from txport.runtime import Translator'
-expect 'see you at five p m' 'one thousand two hundred and fifty euros'
+expect 'see you at five p m' 'one thousand two hundred fifty euros'
 
 # The environment of README's wheel, on the path as the pages have it.
 . env/bin/activate
