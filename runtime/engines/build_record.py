@@ -142,8 +142,8 @@ class BuildRecord:
     Attributes:
         version_compatible: later versions of the same major version may load the engines too.
         bundle: names and SHA-256 of the bundle's files from which the engines were built.
-        lowering: of the decoder step.
-        id_type: type of int64 tensors of the manifest (TensorRT 8.6 has no 64-bit integers).
+        lowering: lowering of the decoder step.
+        id_type: type in the engines of the manifest's int64 tensors (TensorRT 8.6 has no 64-bit integers).
         peak_memory: maximum memory of the building process, in bytes.
     """
 
@@ -182,7 +182,7 @@ class BuildRecord:
         """Decode and validate the bytes of a build.json; `file` is its name in messages.
 
         Raises:
-            BundleError: as `load`.
+            BundleError: as for `load`.
         """
         if len(data) > _LARGEST_FILE:
             raise BundleError(f"{file} is larger than {_LARGEST_FILE} bytes: it is not the record of a build")
@@ -215,7 +215,7 @@ class BuildRecord:
 
     @property
     def sizes(self) -> str:
-        """Return the sizes of the steps for people: "4 buckets, beams 4"."""
+        """Return a readable summary of the sizes of the steps, such as "4 buckets, beams 4"."""
         count = sum(len(engine.profiles) for engine in self.of_role("decoder_step"))
         if self.beams:
             beams = f", beams {' and '.join(map(str, self.beams))}"

@@ -54,8 +54,8 @@ class Choice:
         engine: "ort" is ONNX Runtime, "trt" is TensorRT, "fused" is txport's own engine for CPUs.
         device: "cpu" or "cuda".
         lowerings: the decoder steps to try, in this order; empty for the fused engine, which needs no graph.
-        reason: reason for the choice, for people.
-        directory: that of TensorRT's engines; None for other engines.
+        reason: reason for the choice, in readable words.
+        directory: directory of TensorRT's engines; None for other engines.
         fallback: the choice to use if this one cannot be opened; None if that is an error.
     """
 
@@ -68,7 +68,7 @@ class Choice:
 
     @property
     def ways(self) -> list[tuple[str, Lowering | None]]:
-        """Return engine and lowering of each possibility to run the bundle on this device."""
+        """Return the engine and lowering of each way to run the bundle on this device."""
         if self.engine != FUSED:
             return [(self.engine, lowering) for lowering in self.lowerings]
         return [(FUSED, None), *(self.fallback.ways if self.fallback is not None else ())]
@@ -91,7 +91,7 @@ def choose(
     `tensorscatter` needs opset 24, which ONNX Runtime supports from 1.25 on.
 
     Args:
-        manifest: the bundle's.
+        manifest: manifest of the bundle.
         device: "auto", "cpu" or "cuda".
         engine: "auto", "fused", "ort" (ONNX Runtime) or "trt" (TensorRT).
         lowering: the required decoder step; for ONNX Runtime, unless TensorRT's engines have it.
@@ -124,7 +124,7 @@ def check_words(device: str, engine: str, lowering: str | None = None) -> None:
     """Check names of a device, an engine and a lowering.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: a name is not supported.
     """
     for name, value in (("device", device), ("lowering", lowering)):
         if value in (FUSED, TRT):

@@ -13,7 +13,7 @@ from txport.runtime.device.gpu import find_gpu
 from txport.runtime.errors import MissingLibrary
 from txport.runtime.libraries import cuda_provider
 
-# Each before its dependents.
+# In load order: each library comes before its dependents.
 _LIBRARIES = ("libcudart", "libcublasLt", "libcublas", "libcurand", "libnvrtc", "libcufft", "libcudnn")
 _NUMBERED_AS_CUDA = ("libcudart", "libcublasLt", "libcublas", "libnvrtc")
 # The first driver of each generation of CUDA (CUDA's release notes, table 3).
@@ -35,7 +35,7 @@ def load_cuda_libraries() -> None:
     if hasattr(onnxruntime, "preload_dlls"):  # from 1.21 on
         with contextlib.redirect_stdout(
             io.StringIO()
-        ):  # it prints libraries that it does not find, even if they are not needed
+        ):  # `preload_dlls` prints missing libraries, even unnecessary ones
             onnxruntime.preload_dlls(directory="")
     if (library := _unmet()) is not None:
         raise no_cuda(missing(library))
@@ -61,7 +61,7 @@ def _unmet() -> str | None:
         ctypes.CDLL(str(provider))
     except OSError as error:
         library = re.match(r"(\S+): cannot open shared object file", str(error))
-        if library and not library[1].startswith("libcuda.so"):  # which is the driver's
+        if library and not library[1].startswith("libcuda.so"):  # that library belongs to the driver
             return library[1]
     return None
 

@@ -51,7 +51,7 @@ def candidates(
     Args:
         bundle: the bundle.
         manifest: its manifest.
-        gpu: of this machine.
+        gpu: the GPU of this machine.
         library: the installed TensorRT.
         trust_engines: whether engines in the bundle may run too.
     """

@@ -1,7 +1,7 @@
 """External data of an ONNX graph: its file and offset (onnx.proto; Protocol Buffers encoding).
 
-ONNX Runtime maps the weights file that a graph names. The weights of a bundle in one file are further back in another
-file. If the graph names that file, they are mapped too.
+ONNX Runtime maps the weights file that a graph names. A bundle in one file contains the weights at an offset. A changed
+copy of the graph names this file and the offset, so that ONNX Runtime can map these weights too.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from txport.runtime.bundle.protobuf import field, fields
 
 _INITIALIZERS = (7, 5)  # ModelProto.graph, GraphProto.initializer
-_EXTERNAL_DATA = 13  # of TensorProto, of StringStringEntryProto
-_KEY = 1
-_VALUE = 2
+_EXTERNAL_DATA = 13  # TensorProto.external_data
+_KEY = 1  # StringStringEntryProto.key
+_VALUE = 2  # StringStringEntryProto.value
 
 
 def moved(model: bytes, location: str, start: int) -> bytes:

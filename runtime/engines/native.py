@@ -28,7 +28,7 @@ from txport.runtime.version import VERSION
 LIBRARY = library_name("txport_engine")
 # Path of the library, instead of the one in the package; if it is empty, the fused engine is disabled.
 VARIABLE = "TXPORT_ENGINE_LIBRARY"
-# Places where a clone builds it: `make fused`, and `make cpp`.
+# Folders of a clone in which `make fused` and `make cpp` build the library.
 _BUILT = ("build/cpp/engine", "build/cpp/release")
 _NO_TABLE = "its manifest has no table of parameters (export it again)"
 _HOW = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
@@ -70,7 +70,7 @@ _PLAIN: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class _Parameter(ctypes.Structure):
-    """`txport_parameter`."""
+    """The C struct `txport_parameter`."""
 
     _fields_ = [
         ("name", c_char_p),
@@ -100,7 +100,7 @@ _TOKENS = ("pad", "unk", "bos", "eos")
 
 
 class _Model(ctypes.Structure):
-    """`txport_model`."""
+    """The C struct `txport_model`."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -126,7 +126,7 @@ class _Model(ctypes.Structure):
         """Return a bundle's model.
 
         Args:
-            files: of the bundle.
+            files: files of the bundle.
             manifest: its manifest.
             weights: the bytes of the weights, if they are not in a separate file.
 
@@ -160,7 +160,7 @@ class _Model(ctypes.Structure):
 
 
 class _Options(ctypes.Structure):
-    """`txport_engine_options`."""
+    """The C struct `txport_engine_options`."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -175,7 +175,7 @@ class _Options(ctypes.Structure):
 
 
 class _Facts(ctypes.Structure):
-    """`txport_engine_facts`."""
+    """The C struct `txport_engine_facts`."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -184,7 +184,7 @@ class _Facts(ctypes.Structure):
 
 
 def find_library() -> Path | None:
-    """Return the library's file: that of the environment variable, of this package, or of this clone."""
+    """Return the file of the library: from the environment variable, this package or this clone, in this order."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         if named:
@@ -273,7 +273,7 @@ class NativeEngine:
         self._feature_size = manifest.model.feature_size
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Handle:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, with `[batch]` lengths, or on vectors."""
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, or on vectors; lengths are `[batch]`."""
         library = self.library
         if self._feature_size is None:
             sources: Sources = np.ascontiguousarray(input_ids, np.int64)

@@ -1,6 +1,6 @@
-"""Beam search in the library of the fused engine; `txport.runtime.search.beam` is the same in Python.
+"""Beam search in the library of the fused engine, with the results of `txport.runtime.search.beam`.
 
-With small models, Python would take longer between steps than the steps themselves.
+With small models, the Python code between two steps would take longer than a step.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from txport.runtime.search.settings import Search
 
 
 class _Ids(ctypes.Structure):
-    """`txport_ids`; the array must outlive it."""
+    """The C struct `txport_ids`; the array must outlive it."""
 
     _fields_ = [("values", c_void_p), ("count", c_size_t)]
 
@@ -28,7 +28,7 @@ class _Ids(ctypes.Structure):
 
 
 class _Settings(ctypes.Structure):
-    """`txport_beam_settings`."""
+    """The C struct `txport_beam_settings`."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -44,7 +44,7 @@ class _Settings(ctypes.Structure):
 
 
 class _Sentence(ctypes.Structure):
-    """`txport_beam_sentence`."""
+    """The C struct `txport_beam_sentence`."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -126,7 +126,7 @@ class NativeBeams:
     def search(
         self, state: NativeState, sentences: Sequence[NativeHypotheses | None], more: int
     ) -> tuple[int, list[bool]]:
-        """Choose tokens after a step that was read, and run up to `more` further steps until a sentence is done.
+        """Choose tokens after a step has been read, and run up to `more` further steps until a sentence is done.
 
         Returns:
             the new tokens of each hypothesis, and whether each sentence is done.
@@ -160,7 +160,7 @@ class NativeBeamSearch:
 
     Args:
         engine: the fused engine.
-        search: its settings.
+        search: the settings of the search.
     """
 
     def __init__(self, engine: LibraryEngine, search: Search) -> None:
@@ -183,15 +183,15 @@ class NativeBeamSearch:
         return _Slot(index, request, limit, hypotheses=hypotheses)
 
     def needs_logits(self, request: Request) -> bool:
-        """Return whether a state stores logits, for a repetition penalty. Otherwise they are computed on reading."""
+        """Return whether a state stores logits, for a repetition penalty. Otherwise they are computed when read."""
         return request.search.rules.repetition_penalty != 1
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Return whether the host sees the next step: always."""
+        """Return True: the host must read each step before the next one starts."""
         return True
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
-        """Continue the best hypotheses, by further steps as well, until a sentence ends."""
+        """Continue the best hypotheses, with further steps in the library, until a sentence ends."""
         assert isinstance(state, NativeState)
         steps, done = self._beams.search(state, [getattr(slot, "hypotheses", None) for slot in slots], self._more)
         for slot, ended in zip(slots, done, strict=True):

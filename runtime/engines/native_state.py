@@ -1,4 +1,4 @@
-"""Memory of the library of a native engine: handles, and the state of a running batch."""
+"""Objects in the memory of the native library: handles, and the state of a running batch."""
 
 import ctypes
 from collections import deque
@@ -11,32 +11,32 @@ import numpy.typing as npt
 from txport.runtime.engine import Engine, Float32, Float64, Int64, StepOutput, Top
 from txport.runtime.errors import BundleError, EngineError, InputError, MissingLibrary, ResourceError, TxportError
 
-# Of one call.
+# Maximum number of steps of one call of the library.
 MAX_STEPS = 64
 
-# The codes of txport.h; any other is a bug in the library.
+# The error codes of txport.h. Any other code is a bug in the library.
 _ERRORS: dict[int, type[TxportError]] = {1: InputError, 2: BundleError, 5: ResourceError, 9: MissingLibrary}
 
 
 def check(library: ctypes.CDLL, code: int) -> None:
-    """Raise what a call reported; the message is of this thread."""
+    """Raise the error of a call that returned this code. The library keeps the message for each thread."""
     if code:
         raise _ERRORS.get(code, EngineError)(library.txport_message().decode())
 
 
 def address(array: npt.NDArray[Any]) -> int:
-    """Address of the first element; faster than `array.ctypes.data`."""
+    """Return the address of the first element; faster than `array.ctypes.data`."""
     address: int = array.__array_interface__["data"][0]
     return address
 
 
 def int64(values: Sequence[int] | Int64) -> Int64:
-    """Return the values as a contiguous array, without a copy if they are one."""
+    """Return the values as a contiguous array. An array that is contiguous is not copied."""
     return np.ascontiguousarray(values, np.int64)
 
 
 def same_length(**arrays: npt.NDArray[Any]) -> int:
-    """Return the length of arrays that the library reads side by side, without knowing where they end."""
+    """Return the length of parallel arrays. They must have one length, because the library receives only one."""
     (first, length), *others = ((name, len(array)) for name, array in arrays.items())
     for name, other in others:
         if other != length:
@@ -45,7 +45,7 @@ def same_length(**arrays: npt.NDArray[Any]) -> int:
 
 
 class Handle:
-    """Something that the library made, freed with this object."""
+    """An object of the library, which is freed together with this Python object."""
 
     def __init__(self, value: c_void_p, free: Callable[[c_void_p], None]) -> None:
         self.value = value
@@ -56,11 +56,11 @@ class Handle:
 
 
 class LibraryEngine(Engine, Protocol):
-    """An engine that the library opened.
+    """An engine of the native library.
 
     Attributes:
         library: the library.
-        handle: of the engine.
+        handle: handle of the engine.
     """
 
     library: ctypes.CDLL
@@ -71,10 +71,10 @@ class NativeState:
     """One running batch in the library's memory; see `txport.runtime.engine.DecoderState`.
 
     Args:
-        library: what made it.
-        handle: of the state.
-        sizes: rows, and the widths in tokens of cross-attention and of the caches.
-        vocabulary: logits of a row.
+        library: the library.
+        handle: handle of the state.
+        sizes: number of rows, source length of cross-attention and length of the caches, in tokens.
+        vocabulary: number of logits of a row.
     """
 
     def __init__(self, library: ctypes.CDLL, handle: Handle, sizes: tuple[int, int, int], vocabulary: int) -> None:
@@ -96,7 +96,7 @@ class NativeState:
         check(self.library, self.library.txport_state_place(self.handle.value, *arguments))
 
     def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
-        """Let these rows choose among these words only; see `RestrictingState.restrict`."""
+        """Restrict each row to its ids in `words`; see `RestrictingState.restrict`."""
         here = int64(rows)
         ends = np.cumsum([len(each) for each in words], dtype=np.int64)
         ids = int64(np.concatenate(words))
@@ -104,19 +104,19 @@ class NativeState:
         check(self.library, self.library.txport_state_restrict(self.handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
-        """Advance every unfinished row by up to `count` tokens, in one call of the library for each `MAX_STEPS`."""
+        """Advance every unfinished row by up to `count` tokens, in calls of at most `MAX_STEPS` steps."""
         calls = 0
         try:
             for done in range(0, max(count, 1), MAX_STEPS):
                 part = min(count - done, MAX_STEPS)
                 check(self.library, self.library.txport_state_step(self.handle.value, part))
                 calls += 1
-        finally:  # a step that is refused makes nothing, and those before it are to be read
+        finally:  # if a call fails, the steps of the calls before it must still be read
             if calls > 0:
                 self._unread.append(calls)
 
     def read(self) -> StepOutput:
-        """Return the tokens of the first group of steps that was not read yet."""
+        """Return the tokens of the first unread group of steps."""
         if not self._unread:
             raise InputError("there is nothing to read: step first")
         made = []
@@ -130,7 +130,7 @@ class NativeState:
         return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        """Replace the last token and the flag of these rows; see `DecoderState.override`."""
         here = int64(rows)
         tokens = int64(token_ids)
         flags = np.ascontiguousarray(finished, np.bool_)
@@ -139,7 +139,7 @@ class NativeState:
         check(self.library, self.library.txport_state_override(self.handle.value, *arguments))
 
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
-        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
+        """Return float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
         here = int64(range(self.rows) if rows is None else rows)
         logits = np.empty((len(here), self._vocabulary), np.float32)
         arguments = len(here), address(here), address(logits)
@@ -147,7 +147,7 @@ class NativeState:
         return logits
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
-        """Log-probabilities by the last step; see `DecoderState.log_probabilities`."""
+        """Return log-probabilities of tokens at the last step; see `DecoderState.log_probabilities`."""
         here = int64(rows)
         tokens = int64(token_ids)
         count = same_length(rows=here, token_ids=tokens)
@@ -157,8 +157,8 @@ class NativeState:
         return found
 
     def top(self, k: int) -> Top:
-        """Return the `k` likeliest tokens of each row by the last step; see `DecoderState.top`."""
-        width = max(k, 0)  # what is out of range is the library's to refuse
+        """Return the `k` most likely tokens of each row at the last step; see `DecoderState.top`."""
+        width = max(k, 0)  # the library refuses values out of range
         best = Top(
             np.empty((self.rows, width), np.int64), np.empty((self.rows, width), np.float32), np.empty(self.rows)
         )
@@ -167,12 +167,12 @@ class NativeState:
         return best
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
+        """Let row i continue the hypothesis of row `rows[i]`; see `DecoderState.reorder`."""
         here = int64(rows)
         check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
 
     def resized(self, rows: Sequence[int], target: int) -> "NativeState":
-        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`."""
+        """Return a new state of these rows, which may repeat; see `DecoderState.resized`."""
         here = int64(rows)
         state = c_void_p()
         library = self.library

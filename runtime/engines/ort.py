@@ -1,7 +1,7 @@
 """The engine on ONNX Runtime's CPU provider; `txport.runtime.engines.ort_cuda` runs the CUDA provider.
 
-Its sessions map the bundle's one weights file into memory. `ort_state` has the buffers of a running batch, `ort_beams`
-those of beam search.
+All sessions map the same weights file of the bundle into memory. `ort_state` contains the buffers of a running batch,
+`ort_beams` those of beam search.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ class OrtEngine:
     Args:
         bundle: the bundle.
         manifest: its manifest, already checked.
-        lowerings: the decoder steps to try; the first that the installed version loads is used. None for all of the
-            bundle.
-        threads: threads of each operator; 0 for as many as there are cores.
+        lowerings: the decoder steps to try; the first that the installed version loads is used. None for all steps of
+            the bundle.
+        threads: number of threads of each operator; 0 for the number of cores.
 
     Raises:
         BundleError: ONNX Runtime does not load a graph.
         ResourceError: there is not enough memory.
     """
 
-    poll = 1  # reading the ids costs nothing here
+    poll = 1  # reading the ids costs nothing on the CPU, so the host reads after each step
     ragged = False
     restricts = False
     recomputes_logits = False
@@ -60,10 +60,10 @@ class OrtEngine:
         self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Buffers:
-        """Run the encoder on int64 `[batch, source]` ids, padded with pad, of int64 `[batch]` lengths, or on vectors.
+        """Run the encoder on int64 `[batch, source]` ids, padded with pad, or on vectors; lengths are int64 `[batch]`.
 
         Returns:
-            its outputs by name: cross-attention keys, values and bias, and the source's ids for a model that copies.
+            its outputs by name: cross-attention keys, values and bias; also the source ids if the model copies tokens.
 
         Raises:
             ResourceError: there is not enough memory.
@@ -85,10 +85,10 @@ class OrtEngine:
         return outputs
 
     def first_target(self, source: int) -> int:
-        """Length of the first caches; see `txport.runtime.engine.Engine.first_target`.
+        """Return the initial cache length; see `txport.runtime.engine.Engine.first_target`.
 
-        The lowering `ort` reads only the used part of a cache. Longer caches cost it only memory, and where they are as
-        long as the sources, they rarely have to grow.
+        The lowering `ort` reads only the used part of a cache, so longer caches cost only memory. Caches of the source
+        length rarely have to grow.
         """
         target = FIRST_TARGET
         while self.step_graph.lowering == "ort" and target <= source:
@@ -98,9 +98,9 @@ class OrtEngine:
     def allocate(
         self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
     ) -> OrtState:
-        """Buffers for `rows` sentences of up to `source` tokens that make up to `target` tokens, all rows finished.
+        """Return finished rows for `rows` sentences of up to `source` tokens and `target` new tokens.
 
-        Those of cross-attention are allocated with the first sentences.
+        The buffers of cross-attention are allocated with the first sentences.
 
         Raises:
             ResourceError: there is not enough memory for them.
@@ -111,7 +111,7 @@ class OrtEngine:
 
     @cached_property
     def beam_steps(self) -> OrtSteps | None:
-        """The step of beam search, opened when it is first needed; None where `open_beams` finds none."""
+        """Return the step of beam search, which the first call opens; None if `open_beams` finds none."""
         graph = self.manifest.optional_graph("decoder_beams")
         session = open_beams(graph, self._session_of)
         if graph is None or session is None:

@@ -1,8 +1,8 @@
 """A running batch of beam search on ONNX Runtime's CPU provider, by the graph `decoder_beams`.
 
-A sentence's rows are beams over one entry of each buffer: cross-attention exists once, and a search that continues with
-other hypotheses moves the flags of ancestors and no cache (see `txport.exporter.graphs.lowerings.Beams`). The rows of a
-sentence that have not finished are all at one position.
+The rows of a sentence are beams over one entry of each buffer. Cross-attention exists once. A search that continues
+with other hypotheses changes the flags of ancestors and moves no cache (see `txport.exporter.graphs.lowerings.Beams`).
+The rows of a sentence that have not finished are all at one position.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from txport.runtime.engine import Float32, Top, of_rows
 from txport.runtime.engines.ort_session import run
 from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, is_cache
 
-# Positions by which caches grow. A step reads all that they have, used or not: longer ones cost time, and copying them
-# into longer ones costs as much as reading them once.
+# Number of positions by which caches grow. A step reads all positions of a cache, also unused ones, so long caches cost
+# time. Copying a cache into a longer one takes as long as reading it once.
 WINDOW = 16
 
 
@@ -24,16 +24,16 @@ class OrtBeams(OrtState):
     Rows are reordered within their sentence, and sentences move whole.
 
     Args:
-        steps: what runs it.
-        buffers: by name; those of `of`, or the front of another state's.
-        sizes: sentences, source tokens, positions of the caches.
-        beams: rows of a sentence.
+        steps: the step that runs it.
+        buffers: buffers by name: those of `of`, or the first entries of the buffers of another state.
+        sizes: number of sentences, source tokens and cache positions.
+        beams: number of rows of a sentence.
     """
 
     def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int) -> None:
         super().__init__(steps, buffers, sizes, beams)
-        # The tokens that each sentence has made: the graph's positions stay before the end of the cache, where a
-        # sentence that has finished writes unused values.
+        # Number of tokens of each sentence. Finished sentences still write unused values into the cache, so the
+        # positions of the graph stay below the cache length.
         self._positions = buffers["lengths"]
         self._sentence, self._beam = np.arange(self._batch)[:, None], np.arange(beams)[None]
         buffers["rows"][:] = self._sentence * beams + self._beam
@@ -42,7 +42,7 @@ class OrtBeams(OrtState):
         super()._bind()
         for name in filter(self._buffers.__contains__, (*TOP_OUTPUTS, "logits")):
             bind(self.binding.bind_output, name, self._by_row(name))
-        self._window = self._buffers[ANCESTORS].shape[2] // self._beams  # positions that the caches have now
+        self._window = self._buffers[ANCESTORS].shape[2] // self._beams  # present number of cache positions
         self._ancestors = self._buffers[ANCESTORS].reshape(self._batch, self._beams, self._window, self._beams)
         if "slot_positions" in self._buffers:
             self._buffers["slot_positions"][:] = np.arange(self._window).repeat(self._beams)
@@ -51,16 +51,15 @@ class OrtBeams(OrtState):
     def of(
         cls, steps: OrtSteps, sizes: tuple[int, int, int], beams: int, *, logits: bool, top: int, window: int = WINDOW
     ) -> "OrtBeams":
-        """Return a state of new buffers, all rows finished; those of cross-attention come with the first sentences.
+        """Return a state with new buffers and finished rows. Cross-attention is allocated with the first sentences.
 
         Args:
-            steps: what runs it.
-            sizes: sentences, source tokens, positions of the caches.
-            beams: rows of a sentence.
+            steps: the step that runs it.
+            sizes: number of sentences, source tokens and cache positions.
+            beams: number of rows of a sentence.
             logits: whether `logits` will be read.
-            top: maximum number of tokens that `top` will give: where the graph gives fewer, they are found among the
-                logits.
-            window: positions that the caches begin with.
+            top: maximum k of later calls of `top`. If the graph returns fewer tokens, they are chosen from the logits.
+            window: initial number of cache positions.
         """
         batch, source, target = sizes
         (candidates,) = (tensor.shape[1] for tensor in steps.graph.outputs if tensor.name == "top_ids")
@@ -77,7 +76,7 @@ class OrtBeams(OrtState):
     def place(
         self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
-        """Start new sentences in the first of their rows; the others wait, finished, for `reorder`."""
+        """Start each new sentence in its first row; its other rows stay finished until `reorder`."""
         here = [row // self._beams for row in rows]
         super().place(here, memory, memory_rows, target_limits)
         self._finished[here, 1:] = True
@@ -98,7 +97,7 @@ class OrtBeams(OrtState):
             self._advance()
 
     def _lengthen(self) -> None:
-        """Give the caches a window more."""
+        """Lengthen the caches by one window."""
         for name in [name for name in self._buffers if is_cache(name) or name == "slot_positions"]:
             old = self._buffers[name]
             axis = min(2, old.ndim - 1)
@@ -108,7 +107,7 @@ class OrtBeams(OrtState):
         self._bind()
 
     def _advance(self) -> None:
-        """Take the best token of each row, and whether that ends it, which plain steps do in their graphs."""
+        """Choose the best token of each row and finish rows; plain steps do this in their graphs."""
         tokens = self._steps.tokens
         made = np.where(self._finished, tokens.pad, self._buffers["top_ids"][:, :, 0])
         self._positions += ~self._finished.all(axis=1)
@@ -118,23 +117,23 @@ class OrtBeams(OrtState):
         self._made.append(made.reshape(-1))
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        """Replace the last token and the flag of these rows; see `DecoderState.override`."""
         self._by_row("token_ids")[list(rows)] = token_ids
         self._by_row("finished")[list(rows)] = finished
 
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
-        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
+        """Return float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
         return of_rows(self._by_row("logits"), rows)
 
     def top(self, k: int) -> Top:
-        """Return the best tokens by the last step; see `DecoderState.top`."""
+        """Return the best tokens of the last step; see `DecoderState.top`."""
         ids, logits, normaliser = map(self._by_row, TOP_OUTPUTS)
         if k > ids.shape[1]:
             return super().top(k)
         return Top(ids[:, :k], logits[:, :k], normaliser[:, 0].astype(np.float64))
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Row i continues what row `rows[i]` of its sentence was; see `DecoderState.reorder`."""
+        """Let row i continue the hypothesis of row `rows[i]` of its sentence; see `DecoderState.reorder`."""
         order = np.array(rows).reshape(self._batch, self._beams)
         assert (order // self._beams == self._sentence).all(), "a row of another sentence"
         for values in (self._token_ids, self._finished, self._ancestors):
@@ -155,6 +154,6 @@ class OrtBeams(OrtState):
         )
 
     def _by_row(self, name: str) -> np.ndarray:
-        """Return a buffer with an entry for each row; a view."""
+        """Return a view of a buffer with one entry for each row."""
         buffer = self._buffers[name]
         return buffer.reshape(self.rows, *buffer.shape[2:])

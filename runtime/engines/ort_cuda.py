@@ -3,8 +3,8 @@
 It runs on txport's stream, so that copies and steps need no synchronisation, and steps can be captured
 (`txport.runtime.device.capture`).
 
-ONNX Runtime's own graphs (`enable_cuda_graph`) are not used: it keeps them by thread and never frees them, captures so
-that no other thread may allocate meanwhile, and before 1.28 waits after each replay.
+ONNX Runtime's own graphs (`enable_cuda_graph`) are not used. ONNX Runtime keeps them for each thread and never frees
+them. Its captures prevent allocations in other threads. Before 1.28 it also waits after each replay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from txport.runtime.device.device import Device
 from txport.runtime.engines.ort_session import open_beams, open_session, open_step, providers_of, refuse_unaligned, run
 
 _SHORTEST_TARGET = 32
-# Runs in which ONNX Runtime allocates, and libraries choose their kernels.
+# Number of runs before a capture, in which ONNX Runtime allocates memory and the libraries choose their kernels.
 _WARM_UP = 2
 
 
@@ -33,12 +33,12 @@ class OrtProgram:
         bundle: the bundle.
         manifest: its manifest, already checked.
         lowerings: the decoder steps to try; the first that the installed version loads is used.
-        device: whose memory and stream.
-        where: "cuda"; "cpu" is for a device whose memory is the host's, as in tests.
+        device: owner of the memory and the stream.
+        where: "cuda"; "cpu" is for devices of tests, which use host memory.
 
     Raises:
         BundleError: ONNX Runtime does not load the graphs.
-        MissingLibrary: it has no CUDA provider, or cannot start it.
+        MissingLibrary: ONNX Runtime has no CUDA provider, or cannot start it.
     """
 
     id_type = "int64"
@@ -76,17 +76,20 @@ class OrtProgram:
 
     @cached_property
     def _beam_step(self) -> Any | None:
-        """The session of beam search, opened when it is first needed: its weights are on the GPU once more."""
+        """Return the session of beam search.
+
+        The first call opens it, not the constructor, because it puts a second copy of the weights on the GPU.
+        """
         return open_beams(self._beam_graph, self._open)
 
     def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
-        """Powers of two, up to the bundle's largest sizes."""
+        """Return the sizes rounded up to powers of two, at most the limits of the bundle."""
         batch = min(1 << (rows - 1).bit_length(), max(1, self.limits.batch // beams))
         length = min(max(_SHORTEST_TARGET, 1 << (target - 1).bit_length()), self.limits.target)
         return batch, length
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers, and run it until ONNX Runtime has allocated what it needs."""
+        """Bind the buffers of a step, and run it until ONNX Runtime has allocated its memory."""
         if sizes.beams == 1:
             session = self._step
         else:
@@ -100,7 +103,7 @@ class OrtProgram:
         return launch
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
-        """Enqueue a run of the encoder. What lies at an address, and what is computed, follow from the sizes."""
+        """Enqueue a run of the encoder; the sizes determine the shapes of the tensors at these addresses."""
         shape = {"batch": batch, "source": width}
         enqueue = partial(_run_once, self._encoder, self._encoder_graph, addresses, shape, self._where)
         if self.captures:
@@ -117,7 +120,7 @@ def _run_once(session: Any, graph: Graph, addresses: Mapping[str, int], shape: M
 def _bound(
     session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], where: str
 ) -> Callable[[], None]:
-    """Bind a graph to these addresses, at these sizes by name; returns what enqueues a run, which holds the session."""
+    """Bind a graph to addresses, with sizes by name; return a function that enqueues a run and keeps the session."""
     binding = session.io_binding()
     options = onnxruntime.RunOptions()
     for tensors, bind in ((graph.inputs, binding.bind_input), (graph.outputs, binding.bind_output)):
@@ -126,6 +129,6 @@ def _bound(
                 kind = np.dtype(tensor.dtype).type
                 bind(tensor.name, where, 0, kind, tensor.sizes(shape), addresses[tensor.name])
     if where == "cuda":
-        # The stream orders everything; only a poll waits.
+        # All work is on one stream, which keeps the order. Only reading results waits.
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     return partial(run, session, binding, options)

@@ -1,4 +1,4 @@
-"""Opens ONNX Runtime sessions: chooses the provider and the decoder step, and reduces errors to one sentence."""
+"""Sessions of ONNX Runtime: choice of the provider and the decoder step, and errors in one sentence."""
 
 import logging
 import os
@@ -21,15 +21,16 @@ from txport.runtime.system import limited
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
-# Full float32 products, since ids must be those of PyTorch: TF32, the default, keeps 10 bits of each factor. The arena
-# grows by powers of two, its default, so that it settles. Attention by ONNX Runtime's own kernels (flash 1, memory
-# efficient 2, plain 16; XQA is apart), never by cuDNN's, the default from Hopper on: ONNX Runtime keeps their code for
-# the thread that first ran them, and unloads it when that thread ends. Captured steps then ran what lay there instead.
+# TF32, the default, keeps only 10 bits of each factor, and ids would differ from PyTorch's; so products use full
+# float32. The arena grows by powers of two (the default), so that it stops growing after a few runs. Attention uses the
+# kernels of ONNX Runtime (flash 1, memory efficient 2, plain 16; XQA has a separate switch), never those of cuDNN, the
+# default from Hopper on. ONNX Runtime keeps cuDNN's code for the thread that first ran it and unloads it when that
+# thread ends; captured steps then ran whatever code had replaced it.
 CUDA_OPTIONS = {"use_tf32": "0", "sdpa_kernel": "19"}
 _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "int32", "bool": "bool"}
-# Microseconds that threads wait actively for the next run or operator: longer than the host takes between steps.
+# Microseconds of active waiting of threads for the next run or operator; longer than the host takes between steps.
 SPIN_US = "500"
-# The first version whose MultiHeadAttention reads a bias of one head, [batch, 1, 1, source], rightly in all rows.
+# The first version whose MultiHeadAttention reads a bias of one head, [batch, 1, 1, source], correctly in all rows.
 READS_BIAS = (1, 21, 1)
 _log = logging.getLogger(__name__)
 
@@ -40,8 +41,8 @@ class _GpuSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     _alone = WHOLE_DEVICE  # a global may be gone when the interpreter ends
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        # Self-attention over one token is four nodes of a CUDA graph by XQA, the default of newer versions, and one by
-        # flash attention, which also writes the caches. ONNX Runtime has no other switch for it.
+        # Self-attention over one token is four nodes of a CUDA graph with XQA, the default of newer versions, but only
+        # one with flash attention, which also writes the caches. This variable is the only switch.
         os.environ.setdefault("ORT_ENABLE_XQA", "0")
         with self._alone:
             super().__init__(*arguments, **options)
@@ -52,27 +53,27 @@ class _GpuSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 
 def run(session: Any, binding: Any, options: Any = None) -> None:
-    """Run a session over what is bound.
+    """Run a session on its bound buffers.
 
     Raises:
         EngineError: ONNX Runtime failed.
-        MissingLibrary: its CUDA provider, which loads cuDNN when it first needs it, does not find it.
-        ResourceError: it could not allocate memory.
+        MissingLibrary: the CUDA provider does not find cuDNN, which it loads at the first use.
+        ResourceError: ONNX Runtime could not allocate memory.
     """
     try:
         session.run_with_iobinding(binding, options)
-    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
         if "cuDNN is unavailable" in str(error):
             raise no_cuda(missing("libcudnn.so.9")) from error
         raise failure(f"ONNX Runtime failed: {reason_of(error)}") from error
 
 
 def providers_of(device: str, **cuda: str) -> list[Provider]:
-    """Providers in ONNX Runtime's terms, the device's own first; its libraries are loaded.
+    """Load the libraries of a device, and return ONNX Runtime's providers, the one of the device first.
 
     Args:
         device: "cpu" or "cuda".
-        cuda: more options of the CUDA provider.
+        cuda: further options of the CUDA provider.
 
     Raises:
         MissingLibrary: ONNX Runtime has no CUDA provider, or the provider lacks a library.
@@ -91,7 +92,7 @@ def providers_of(device: str, **cuda: str) -> list[Provider]:
 def open_step(
     manifest: Manifest, lowerings: Sequence[Lowering], open_session: Callable[[Graph], Any]
 ) -> tuple[Graph, Any]:
-    """Return the first of these decoder steps that the installed version loads, and its session."""
+    """Return the first of these decoder steps that the installed version can load, and its session."""
     failures: list[BundleError] = []
     for name in lowerings:
         graph = manifest.step(name)
@@ -104,13 +105,14 @@ def open_step(
 
 
 def refuse_unaligned(graph: Graph, limits: Limits) -> None:
-    """Refuse a step whose masks have rows that ONNX Runtime's CUDA attention reads beyond their alignment.
+    """Refuse a step if ONNX Runtime's CUDA attention would read its masks at misaligned addresses.
 
-    It loads a mask eight values at a time, also where a row is not a multiple of eight, and a misaligned address ends
-    the CUDA context (microsoft/onnxruntime#28366). Buffers have such rows only at the bundle's limits.
+    The operator loads eight values of a mask at a time, also if the row length is not a multiple of 8. A misaligned
+    address then destroys the CUDA context (microsoft/onnxruntime#28366). Buffers are powers of two or the limits of the
+    bundle, so only the limits need this check.
 
     Raises:
-        BundleError: the step has the operator, and a limit is not a multiple of 8.
+        BundleError: the step contains the operator, and a limit is not a multiple of 8.
     """
     if graph.lowering == "tensorscatter" and (limits.source % 8 or limits.target % 8):
         raise BundleError(
@@ -121,9 +123,9 @@ def refuse_unaligned(graph: Graph, limits: Limits) -> None:
 
 
 def open_beams(graph: Graph | None, open_session: Callable[[Graph], Any]) -> Any | None:
-    """Return the session of the step of beam search, `decoder_beams`; None for a bundle without it.
+    """Return the session of the step of beam search, `decoder_beams`; None if it is missing or cannot be loaded.
 
-    ONNX Runtime before 1.25 does not support its opset: the rows of a sentence are then ordinary rows.
+    ONNX Runtime before 1.25 does not support its opset. Beam search then uses the ordinary step.
     """
     try:
         if graph is None:
@@ -141,14 +143,14 @@ def open_session(
 
     Args:
         bundle: the bundle.
-        graph: which of its graphs.
-        threads: threads of each operator; 0 for one per core, or fewer under a CPU quota.
-        providers: of `providers_of`.
-        saved: where to write the graph as ONNX Runtime runs it, after its optimisations; its weights go beside it.
+        graph: the graph.
+        threads: number of threads of each operator; 0 for one per core, or fewer under a CPU quota.
+        providers: the result of `providers_of`.
+        saved: path for a copy of the graph after ONNX Runtime's optimisations, with its weights beside it.
 
     Raises:
-        BundleError: it contains more than tx-export writes, ONNX Runtime does not load it or would compute it wrongly,
-            or it differs from the manifest.
+        BundleError: the graph contains elements that tx-export does not write, ONNX Runtime does not load it or would
+            compute it wrongly, or it differs from the manifest.
         MissingLibrary: ONNX Runtime cannot start the first provider.
         ResourceError: there is not enough memory.
     """
@@ -156,37 +158,38 @@ def open_session(
     path = files / graph.file
     _check_version(path, graph)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # fatal only: errors are exceptions
+    options.log_severity_level = 4  # fatal messages only: errors are raised as exceptions
     options.intra_op_num_threads = threads or limited()
-    # The encoder's temporaries are large: fresh pages for each of them cost more than what is computed in them. The
-    # step's are small, and as fast without an arena, which would only hold them.
+    # The temporaries of the encoder are large, and without an arena, new memory pages for them would take more time
+    # than the computation. Those of a step are small, so an arena would only hold memory without a gain.
     options.enable_cpu_mem_arena = graph.role in ("encoder", "decoder_beams")
-    # Each session has threads of its own. By default they wait actively for about 10 ms after a run, in which they
-    # take a core from the other session, as at each change between the encoder and the steps.
+    # Each session has separate threads. By default they wait actively for about 10 ms after a run. At each change
+    # between the encoder and the steps, they would take cores from the other session.
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
     first = providers[0] if isinstance(providers[0], str) else providers[0][0]
     if first == CPU:
-        # On the CPU, Add and LayerNormalization are three times as fast as SkipLayerNormalization, which sums one
-        # element after the other (Welford 1962) and divides at each.
+        # On the CPU, Add and LayerNormalization are three times as fast as the fused SkipLayerNormalization, which adds
+        # elements one by one (Welford 1962) with a division for each.
         options.add_session_config_entry("optimization.disable_specified_optimizers", "SkipLayerNormFusion")
     else:
-        # A block planned for all temporaries of a run, by its sizes, fits no hole that other sizes left: the encoder's
-        # memory doubles once more than it need, and ONNX Runtime 1.23 still allocates in the third run at some sizes.
+        # A memory pattern is one block for all temporaries of a run. It does not fit into the gaps that runs with other
+        # sizes left, so the encoder's memory would double once more than needed. ONNX Runtime 1.23 would also still
+        # allocate in the third run at some sizes, which a captured step cannot do.
         options.enable_mem_pattern = False
     if saved is not None:
         options.optimized_model_filepath = str(saved)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", saved.name + ".bin")
-    options.add_session_config_entry("session.load_model_format", "ONNX")  # never the names of ONNX Runtime
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # not by the file's name
     avoid_overflow(options)
     try:
         checked = checked_graph(files, graph.file)
         model = _in_archive(files, checked, options) if isinstance(files, Archive) else str(path)
-        # Without a fallback of its own, which would print on standard output.
+        # The fallback of ONNX Runtime is disabled because it prints to standard output.
         kind = onnxruntime.InferenceSession if first == CPU else _GpuSession
         session = kind(model, options, providers=list(providers), enable_fallback=0)
     except TxportError:
         raise
-    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise _not_loaded(path, error) from error
     if session.get_providers()[0] != first:  # ONNX Runtime continues without a provider that it cannot start
         raise no_cuda(why_no_cuda())
@@ -198,10 +201,10 @@ def open_session(
 
 
 def _check_version(path: File, graph: Graph) -> None:
-    """Refuse a graph with an operator that this version computes wrongly, without an error, in rows after the first.
+    """Refuse a graph with an operator that this version computes wrongly in all rows after the first, without an error.
 
     Raises:
-        BundleError: it has one.
+        BundleError: the graph has such an operator.
     """
     version = tuple(int(number) for number in re.findall(r"\d+", onnxruntime.__version__)[:3])
     if version < READS_BIAS and b"MultiHeadAttention" in path.read_bytes():
@@ -212,20 +215,20 @@ def _check_version(path: File, graph: Graph) -> None:
 
 
 def avoid_overflow(options: Any) -> None:
-    """Have int8 products added in 32 bits on every processor.
+    """Set ONNX Runtime's option for int8 products without overflow, if this processor needs it.
 
-    x86-64 without VNNI adds pairs of them in 16 bits, which overflow, unless this option is set. With VNNI this
-    would only cost the time that it and AMX save.
+    Without the option, x86-64 processors without VNNI add pairs of products in 16 bits, which may overflow. Processors
+    with VNNI add in 32 bits; there, the option would only disable the fast instructions of VNNI and AMX.
     """
     if not _has_vnni():
         options.add_session_config_entry("session.x64quantprecision", "1")
 
 
 def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
-    """Return a graph of an archive for ONNX Runtime, which maps its weights if that is a file, and copies them if not.
+    """Return a graph of an archive for ONNX Runtime. The weights of an archive file are mapped, others are copied.
 
     Raises:
-        BundleError: another file has taken the place of the archive.
+        BundleError: the file of the archive was replaced.
         MissingLibrary: ONNX Runtime is too old for a bundle in memory.
     """
     path = archive.path
@@ -242,7 +245,7 @@ def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
 
 
 def _not_loaded(path: File, error: Exception) -> TxportError:
-    """Find the error for a session that does not open: the provider's fault, too little memory, or the graph's."""
+    """Return the error for a session that does not open: a missing provider, too little memory or a damaged graph."""
     reason = reason_of(error)
     found = failure(f"ONNX Runtime {onnxruntime.__version__} does not load {path}: {reason}", BundleError)
     if re.match(r"CU\w+ failure", reason) and not isinstance(found, ResourceError):
@@ -251,7 +254,7 @@ def _not_loaded(path: File, error: Exception) -> TxportError:
 
 
 def _has_vnni() -> bool:
-    """Return whether this processor adds products of 8 bits in 32 bits, by its flags in Linux."""
+    """Return whether this processor has VNNI, which adds 8-bit products in 32 bits, by its flags in Linux."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     except OSError:
@@ -262,7 +265,7 @@ def _has_vnni() -> bool:
 def reason_of(error: Exception) -> str:
     """Return the first line of ONNX Runtime's message, without its error codes, C++ source locations and final period.
 
-    Of a failure of CUDA what failed and why, as "CUDA failure 35: CUDA driver version is insufficient".
+    For CUDA errors, it is the code and the reason: "CUDA failure 35: CUDA driver version is insufficient".
     """
     line = str(error).strip().partition("\n")[0]
     if cuda := re.search(r"CU\w+ failure \d+: .*?(?= ; GPU=)", line):

@@ -1,7 +1,7 @@
 """A running batch on ONNX Runtime's CPU provider.
 
-A state binds every buffer of its step once, by raw pointer; caches and ids are input and output in one buffer. A step
-is then one call, for which txport allocates nothing.
+A state binds every buffer of its step once, by raw pointer. Caches and ids are input and output in the same buffer. A
+step is then one call, for which txport allocates nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,20 +19,20 @@ from txport.runtime.errors import ResourceError
 
 Array = npt.NDArray[Any]
 Buffers = dict[str, Array]
-# What moves with a sentence beside its caches and the encoder's output,
+# Buffers with an entry for each row, besides caches and outputs of the encoder,
 STATE = ("token_ids", "positions", "lengths", "finished", "target_limits")
-# and what has no entry for each.
+# and buffers that all rows share.
 CONSTANTS = ("cache_positions", "slot_positions")
 
 
 @dataclass(frozen=True)
 class OrtSteps:
-    """Step of an engine, which all of its states share.
+    """The step of an engine, which all of its states share.
 
     Attributes:
-        graph: of a step.
-        session: that runs it.
-        tokens: ids with a meaning.
+        graph: graph of the step.
+        session: session that runs the graph.
+        tokens: ids of special tokens.
     """
 
     graph: Graph
@@ -40,14 +40,14 @@ class OrtSteps:
     tokens: SpecialTokens
 
     def state(self, sizes: dict[str, int], outputs: Sequence[str]) -> Buffers:
-        """Buffers of a state beside those of cross-attention, which come with the first sentences: all 0."""
+        """Return the buffers of a state, filled with 0. Cross-attention is added with the first sentences."""
         own = [tensor for tensor in self.graph.inputs if not is_cross(tensor.name)]
         own += [tensor for tensor in self.graph.outputs if tensor.name in outputs]
         with enough_memory(sizes["batch"], sizes["target"]):
             return zeros(own, sizes)
 
     def cross(self, rows: int, source: int) -> Buffers:
-        """Cross keys, values, bias and ids for `rows` sentences of up to `source` tokens, all 0."""
+        """Return cross-attention keys, values, bias and ids for `rows` sentences of `source` tokens, filled with 0."""
         cross = [tensor for tensor in self.graph.inputs if is_cross(tensor.name)]
         with enough_memory(rows, source):
             return zeros(cross, {"batch": rows, "source": source})
@@ -57,10 +57,10 @@ class OrtState(DecoderState):
     """The buffers of one running batch, in host memory; see `txport.runtime.engine.DecoderState`.
 
     Args:
-        steps: what runs it.
-        buffers: by name; those of `OrtSteps.state`, or the front of another state's.
-        sizes: entries of the buffers, source tokens, positions of the caches.
-        beams: rows that share an entry.
+        steps: the step that runs it.
+        buffers: buffers by name: those of `OrtSteps.state`, or the first entries of the buffers of another state.
+        sizes: number of entries of the buffers, source tokens and cache positions.
+        beams: number of rows that share an entry.
     """
 
     def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int = 1) -> None:
@@ -72,8 +72,9 @@ class OrtState(DecoderState):
         self._token_ids = buffers["token_ids"]
         self._positions = buffers["positions"]
         self._finished = buffers["finished"]
-        self._clean = True  # nothing was written into the caches yet
-        # Which sentence each row has, counted as they are placed: rows of one need no copies of its cross-attention.
+        self._clean = True  # whether the caches are still unused
+        # Number of the sentence of each row, in the order of placement. Rows of the same sentence have the same
+        # cross-attention, so it need not be copied between them.
         self._sentences = np.zeros(self._batch, np.int64)
         self._placed = 0
         self._made: list[Int64] = []
@@ -81,7 +82,7 @@ class OrtState(DecoderState):
         self._bind()
 
     def _bind(self) -> None:
-        """Bind all buffers; those of cross-attention are bound when they come."""
+        """Bind all buffers. Cross-attention is bound when it is allocated."""
         buffers = self._buffers
         for tensor in self._steps.graph.inputs:
             if tensor.name in buffers:
@@ -93,7 +94,7 @@ class OrtState(DecoderState):
 
     @classmethod
     def allocated(cls, steps: OrtSteps, rows: int, source: int, target: int, *, logits: bool) -> "OrtState":
-        """Return a state of new buffers, all rows finished; those of cross-attention come with the first sentences."""
+        """Return a state with new buffers and finished rows. Cross-attention is allocated with the first sentences."""
         sizes = {"batch": rows, "source": source, "target": target}
         buffers = steps.state(sizes, ["logits"] if logits else [])
         buffers["finished"].fill(True)
@@ -107,7 +108,7 @@ class OrtState(DecoderState):
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished.
 
-        What earlier sentences left in a row is zeroed: it is masked, but a NaN would come through the mask.
+        Caches of earlier sentences are set to 0. They are masked, but a NaN in them would pass the mask.
         """
         here = list(rows)
         self._sentences[here] = np.arange(len(here)) + self._placed + 1
@@ -129,7 +130,7 @@ class OrtState(DecoderState):
                 self._buffers[name][row, :, :used] = 0
 
     def _used(self, rows: list[int] | slice) -> int:
-        """Length of what the longest of these entries has used of its caches, along their third axis."""
+        """Return the number of cache positions that the longest of these entries has used (the third axis)."""
         return (int(self._positions[rows].max()) + 1) * self._beams
 
     def _take_over(self, cross: Buffers) -> None:
@@ -167,22 +168,22 @@ class OrtState(DecoderState):
         return StepOutput(made, self._finished.ravel().copy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
-        """Replace the last token that was made for these rows and their flag; see `DecoderState.override`."""
+        """Replace the last token and the flag of these rows; see `DecoderState.override`."""
         here = list(rows)
         flags = np.array(finished, bool)
         self._positions[here] += self._finished[here].astype(np.int64) - flags
         self._token_ids[here], self._finished[here] = token_ids, flags
 
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
-        """float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
+        """Return float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
         return of_rows(self._buffers["logits"], rows)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Row i continues what row `rows[i]` was; see `DecoderState.reorder`."""
+        """Let row i continue the hypothesis of row `rows[i]`; see `DecoderState.reorder`."""
         self._gather(list(rows))
 
     def resized(self, rows: Sequence[int], target: int) -> "OrtState":
-        """Return a new state of these rows, as often as each is named; see `DecoderState.resized`."""
+        """Return a new state of these rows, which may repeat; see `DecoderState.resized`."""
         return self._moved(list(rows), target)
 
     def _moved(self, here: list[int], target: int) -> "OrtState":
@@ -198,7 +199,7 @@ class OrtState(DecoderState):
         return state._copied(list(range(state._batch)), target)
 
     def _in_front(self, here: list[int]) -> "OrtState":
-        """These rows, no more than there are, moved to the front of the same buffers: nothing is allocated."""
+        """Return a state of these rows, moved to the front of the same buffers without an allocation."""
         self._gather(here)
         count = len(here)
         front = {name: buffer if name in CONSTANTS else buffer[:count] for name, buffer in self._buffers.items()}
@@ -234,11 +235,11 @@ class OrtState(DecoderState):
         return self.allocated(self._steps, count, self.source, target, logits="logits" in self._buffers)
 
     def _copied(self, here: list[int], target: int) -> "OrtState":
-        """Return these rows in new buffers; cross-attention stays where it is if they are all rows in order."""
+        """Return these rows in new buffers. If they are all rows in order, cross-attention is not copied."""
         new = self._allocated(len(here), target)
         of: slice | list[int] = here
         if here == list(range(self._batch)):
-            of = slice(None)  # numpy would first gather listed rows in a copy
+            of = slice(None)  # with a list of rows, numpy would make a temporary copy
             new._take_over(self._buffers)
         elif "cross_bias" in self._buffers:
             new._take_over(self._steps.cross(len(here), self.source))
@@ -255,30 +256,30 @@ class OrtState(DecoderState):
 
 
 def is_cache(name: str) -> bool:
-    """Return whether this buffer is of self-attention: `[batch, heads, target, head_dim]`."""
+    """Return whether this buffer is a cache of self-attention, `[batch, heads, target, head_dim]`."""
     return name.startswith("self_")
 
 
 def is_cross(name: str) -> bool:
-    """Return whether this buffer is of cross-attention: an output of the encoder."""
+    """Return whether this buffer belongs to cross-attention, that is, is an output of the encoder."""
     return name.startswith("cross_")
 
 
 def zeros(tensors: Sequence[Tensor], sizes: dict[str, int]) -> Buffers:
-    """Buffers by name."""
+    """Return buffers filled with 0, by name."""
     return {tensor.name: np.zeros(tensor.sizes(sizes), tensor.dtype) for tensor in tensors}
 
 
 @contextmanager
 def enough_memory(rows: int, length: int) -> Iterator[None]:
-    """Turns a failed allocation into a `ResourceError`."""
+    """Turn a failed allocation into a `ResourceError`."""
     try:
         yield
-    except (MemoryError, ValueError) as error:  # ValueError: NumPy's, for more than can be addressed
+    except (MemoryError, ValueError) as error:  # NumPy raises ValueError for sizes beyond the address space
         message = f"not enough memory for a batch of {rows} rows of {length} tokens: use a smaller batch"
         raise ResourceError(message) from error
 
 
 def bind(to: Callable[..., None], name: str, array: Array) -> None:
-    """Bind an array of host memory to an input or output by `to`, without a copy."""
+    """Bind an array in host memory to an input or output, without a copy; `to` is a method of the binding."""
     to(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)

@@ -1,8 +1,7 @@
-"""The optional graphs of a bundle on ONNX Runtime: they read whole sentences, finished translations among them.
+"""The optional graphs of a bundle on ONNX Runtime, which read whole source sentences and finished translations.
 
-These are plain runs of some sentences at a time: nothing is captured, and nothing is kept from one to the next.
-TensorRT has no engines for them: beside its engines ONNX Runtime computes them, on the GPU where its CUDA provider is
-installed.
+Each run handles several sentences; nothing is captured or kept between runs. TensorRT has no engines for these graphs.
+With TensorRT, ONNX Runtime runs them, on the GPU if its CUDA provider is installed.
 """
 
 import threading
@@ -22,7 +21,7 @@ from txport.runtime.engines.ort_session import CPU, Provider, open_session, prov
 from txport.runtime.errors import failure
 from txport.runtime.libraries import cuda_provider
 
-# The most numbers of one output or of all logits of a run, unless one sentence alone has more: 64 MiB.
+# Maximum number of elements of one output, or of all logits, of a run: 64 MiB. A single sentence may have more.
 MAX_NUMBERS = 1 << 24
 
 Array = npt.NDArray[Any]
@@ -31,13 +30,13 @@ Ids = Sequence[int]
 
 @dataclass(frozen=True)
 class Reading:
-    """The decoder's reading of one translation: t target ids of s source ids.
+    """Results of the decoder for one given translation, with t target ids and s source ids.
 
     Attributes:
-        log_probabilities: float32 `[t]`, of each id of the translation.
-        cross: float32 `[layers, heads, t, s]`, cross-attention; None if it was not asked for.
-        own: float32 `[layers, heads, t, t]`, whose columns are bos and the ids before the last;
-            likewise.
+        log_probabilities: float32 `[t]`, for each id of the translation.
+        cross: float32 `[layers, heads, t, s]`, cross-attention; None if it was not requested.
+        own: float32 `[layers, heads, t, t]`, self-attention; None if it was not requested. Columns are bos and all ids
+            except the last one.
     """
 
     log_probabilities: Float32
@@ -51,9 +50,9 @@ class TeacherForcing:
     Args:
         bundle: the bundle.
         manifest: its manifest, already checked.
-        engine: that runs the bundle.
-        device: "cpu", or where the graphs run if the CUDA provider is installed.
-        threads: threads of each operator on the CPU; 0 for as many as there are cores.
+        engine: the engine that runs the bundle.
+        device: "cpu" or "cuda"; without the CUDA provider, the graphs run on the CPU.
+        threads: number of threads of each operator on the CPU; 0 for the number of cores.
     """
 
     def __init__(self, bundle: Files, manifest: Manifest, engine: Engine, device: str, threads: int) -> None:
@@ -61,7 +60,7 @@ class TeacherForcing:
         self._manifest = manifest
         self._threads = threads
         self._source = source_name(manifest.model)
-        # ONNX Runtime on the CPU encodes for these graphs too; other engines keep what they encode to themselves.
+        # The outputs of `OrtEngine.encode` can be used by these graphs. Those of other engines are not in host memory.
         self._engine = engine if isinstance(engine, OrtEngine) else None
         self._on_cpu = device == "cpu" or self._engine is not None or cuda_provider() is None
         self._sessions: dict[str, Any] = {}
@@ -70,16 +69,16 @@ class TeacherForcing:
     def read(
         self, sources: Sequence[Source], targets: Sequence[Ids], *, cross: bool = False, own: bool = False
     ) -> Iterator[tuple[int, Reading]]:
-        """Readings of translations, each with its index, in the order in which they are computed.
+        """Yield the reading of each translation with its index, in the order of computation.
 
         Args:
-            sources: source ids or vectors, as an engine takes them: each 1 to `Limits.source`.
+            sources: source ids or vectors, as for an engine: each 1 to `Limits.source`.
             targets: their translations without bos, each 1 to `Limits.target`.
-            cross, own: whether to return cross-attention, and self-attention.
+            cross, own: whether to return cross-attention and self-attention.
 
         Raises:
             BundleError: the bundle has no such graph.
-            ResourceError, EngineError: as an engine's.
+            ResourceError, EngineError: as for an engine.
         """
         model = self._manifest.model
         graph = self.graph("decoder")
@@ -106,11 +105,11 @@ class TeacherForcing:
                 )
 
     def memories(self, sources: Sequence[Source]) -> Iterator[tuple[int, Float32]]:
-        """Yield the encoder's output `[s, d_model]` for each source, float32, with its index; raises as `read`."""
+        """Yield the float32 output of the encoder `[s, d_model]` for each source, with its index; raise as `read`."""
         yield from self._encoded(sources, "memory", lambda s, _: s * self._manifest.model.d_model)
 
     def attentions(self, sources: Sequence[Source]) -> Iterator[tuple[int, Float32]]:
-        """Yield the encoder's self-attention `[layers, heads, s, s]` for each source, float32, likewise."""
+        """Yield the float32 self-attention of the encoder `[layers, heads, s, s]` for each source, as `memories`."""
         model = self._manifest.model
         maps = model.encoder_layers * (model.encoder_heads or model.heads)
         yield from self._encoded(sources, "self_attention", lambda s, _: maps * s * s)
@@ -129,7 +128,7 @@ class TeacherForcing:
     def _batches(
         self, sources: Sequence[Source], targets: Sequence[Source], numbers: Callable[[int, int], int]
     ) -> Iterator[list[int]]:
-        """Yield rows of about one length, the longest first, as many as fit."""
+        """Yield batches of sentences with similar lengths, the longest first, up to `MAX_NUMBERS` elements each."""
         order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))
         most = self._manifest.limits.batch
         rows = list[int]()
@@ -146,7 +145,7 @@ class TeacherForcing:
             yield rows
 
     def _encode(self, sources: Sequence[Source]) -> Mapping[str, Array]:
-        """Cross-attention's keys, values and bias."""
+        """Return the keys, values and bias of cross-attention."""
         read, lengths = padded(sources, self._manifest.tokens.pad)
         if self._engine is not None:
             return self._engine.encode(read, lengths)
@@ -159,7 +158,7 @@ class TeacherForcing:
         """Return the graph of a role.
 
         Raises:
-            BundleError: the bundle has none.
+            BundleError: the bundle has no such graph.
         """
         return graph_of(self._bundle, self._manifest, role)
 
@@ -169,7 +168,7 @@ class TeacherForcing:
         options.only_execute_path_to_fetches = True
         try:
             found = session.run(list(wanted), dict(feed), options)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise failure(f"ONNX Runtime failed: {reason_of(error)}") from error
         return dict(zip(wanted, found, strict=True))
 

@@ -1,7 +1,7 @@
-"""Every difference between the generations of TensorRT that txport supports, in one place.
+"""All differences between the supported generations of TensorRT.
 
-8.6 (weakly typed, 32-bit ids), 10 and 11 (strongly typed, 64-bit ids), and TensorRT-RTX (as 11; builds for named
-compute capabilities without a GPU). Only versions and the existence of names are tested here.
+These are 8.6 (weakly typed, 32-bit ids), 10 and 11 (strongly typed, 64-bit ids), and TensorRT-RTX (like 11, but it
+builds for named compute capabilities without a GPU). Decisions depend only on the version and on existing names.
 """
 
 import functools
@@ -20,7 +20,7 @@ _MODULES: dict[LibraryName, tuple[str, ...]] = {
     "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings"),
 }
 _OLDEST = (8, 6)
-# KVCacheUpdate and Attention layers came with this one.
+# The first version with the layers KVCacheUpdate and Attention.
 _CACHE_LAYERS = (10, 15)
 _LEVELS = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.INFO}
 
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TensorRt:
-    """An imported TensorRT module and what it can do."""
+    """An imported TensorRT module and its features."""
 
     module: Any
     library: LibraryVersion
-    messages: list[str]  # of the library's errors, in order
+    messages: list[str]  # errors that the library has logged, in order
     logger: Any
 
     @property
@@ -43,47 +43,47 @@ class TensorRt:
 
     @property
     def is_rtx(self) -> bool:
-        """TensorRT-RTX, which builds for named compute capabilities."""
+        """True for TensorRT-RTX, which builds for named compute capabilities."""
         return self.library.name == "tensorrt_rtx"
 
     @property
     def strongly_typed(self) -> bool:
-        """True if the graph alone decides about precision."""
+        """True if the types in the graph alone determine the precision of each layer."""
         return self.is_rtx or self.numbers >= (10,)
 
     @property
     def id_type(self) -> IdType:
-        """The type that int64 inputs and outputs get."""
+        """Type of the engine's tensors for int64 inputs and outputs of the graph."""
         if self.strongly_typed:
             return "int64"
         return "int32"
 
     @property
     def lowering(self) -> Literal["scatter", "tensorscatter"]:
-        """The decoder step that it runs best."""
+        """The fastest decoder step for this version."""
         if self.has_cache_layers:
             return "tensorscatter"
         return "scatter"
 
     @property
     def has_cache_layers(self) -> bool:
-        """True if it writes into a cache of fixed length in place, as the step of beam search must."""
+        """True if it can write into a cache of fixed length in place, which beam search needs."""
         return self.is_rtx or self.numbers >= _CACHE_LAYERS
 
     @property
     def has_timing_cache(self) -> bool:
-        """TensorRT-RTX times nothing when it builds: its kernels are compiled where they run."""
+        """True except for TensorRT-RTX, which measures no kernels at the build: it compiles them at the first run."""
         return not self.is_rtx
 
     @property
     def selects_caches(self) -> bool:
-        """True if `Where` writes caches faster than ScatterElements; TensorRT-RTX 1.7 crashed after such builds."""
+        """True if `Where` writes caches faster than ScatterElements. TensorRT-RTX 1.7 crashed with `Where`."""
         return not self.is_rtx
 
     def why(self) -> str:
         """Return the first error that the library logged since `messages` was cleared, as one line.
 
-        The next errors are often its consequences, but exhausted memory may be reported in any of them.
+        Later errors are often consequences of the first one, but exhausted memory may be reported in any of them.
         """
         first = next(filter(is_out_of_memory, self.messages), self.messages[0] if self.messages else None)
         if first is None:
@@ -103,14 +103,14 @@ class TensorRt:
         """Return a parser of ONNX files into a network.
 
         Raises:
-            EngineError: the library has none here.
+            EngineError: the library is installed without its parser.
         """
         return self._made("cannot read ONNX files", self.module.OnnxParser, network, self.logger)
 
     def _made(self, fault: str, make: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return make(*arguments)
-        except TypeError as error:  # how the bindings report that there is none
+        except TypeError as error:  # the bindings raise this if the library returns a null pointer
             raise EngineError(f"{self.library} {fault} here: {self.why()}") from error
 
     def new_network(self, builder: Any) -> Any:
@@ -120,20 +120,21 @@ class TensorRt:
             name = "STRONGLY_TYPED"
         else:
             name = "EXPLICIT_BATCH"
-        # From 11 on there is no choice, and a later version may drop the flag.
+        # From version 11 on, all networks are strongly typed, and a later version may remove the flag.
         return builder.create_network(1 << int(getattr(flags, name)) if hasattr(flags, name) else 0)
 
     def set_precision(self, config: Any, network: Any, half: bool) -> None:
-        """Fix the precision of the graph where the library would choose one. Never use TF32 instead of FP32.
+        """Set the precision of the graph if the library would choose one otherwise. Never use TF32 instead of FP32.
 
-        In a weakly typed network float32 islands are found by the types of tensors: the parser of 8.6 names neither
-        its Normalization layers nor a Gemm's bias after their node (onnx-tensorrt 8.6-EA, builtin_op_importers.cpp).
+        In a weakly typed network, layers that must stay in float32 are found by the types of tensors, not by names: the
+        parser of 8.6 does not name Normalization layers and the bias of a Gemm after their node (onnx-tensorrt 8.6-EA,
+        builtin_op_importers.cpp).
         """
         flags = self.module.BuilderFlag
         config.clear_flag(flags.TF32)
         if self.strongly_typed:
             return
-        # As 10 does: engines then need neither cuBLAS nor cuDNN.
+        # No tactic sources is the default of version 10. Engines then need neither cuBLAS nor cuDNN.
         config.set_tactic_sources(0)
         if not half:
             return
@@ -142,15 +143,15 @@ class TensorRt:
         self._keep_float32(network)
 
     def _keep_float32(self, network: Any) -> None:
-        """Compute and pass on float32 values of the graph in float32.
+        """Compute and store float32 values of the graph in float32.
 
-        Without the types of outputs, float16 might lie between two layers of an island, and overflow there. Until it
-        is built, a weakly typed network reports float32 for all values: real types follow from inputs,
-        outputs, weights and casts, since a layer reads one floating type. Layers come in the order in which they were
-        added: only of what the caches become, which are outputs, the writers come last.
+        Output types are set too: otherwise the library might convert a value between two float32 layers to float16,
+        where it may overflow. Before the build, a weakly typed network reports float32 for all values. The real types
+        follow from inputs, outputs, weights and casts, since all floating inputs of a layer have one type. Layers are
+        listed in the order of their creation, so their inputs are known, except for the outputs of caches.
 
-        Weights that are only reshaped are left to the library: 8.6 normalises in float32, and fails to multiply the
-        result, which it has made float16, by weights that must be float32.
+        Weights that are only reshaped get no type: 8.6 normalises in float32, converts the result to float16, and then
+        fails to multiply it by weights that must be float32.
         """
         inputs = map(network.get_input, range(network.num_inputs))
         outputs = map(network.get_output, range(network.num_outputs))
@@ -160,20 +161,20 @@ class TensorRt:
             kind = str(layer.type).rpartition(".")[2]
             read = [tensor.name for tensor in map(layer.get_input, range(layer.num_inputs)) if tensor is not None]
             half = self._is_half(layer, kind, {types.get(name) for name in read})
-            of_weights = weights.issuperset(read)  # or weights themselves, which read nothing
+            of_weights = weights.issuperset(read)  # also for the weights themselves, which have no inputs
             for index, tensor in enumerate(map(layer.get_output, range(layer.num_outputs))):
                 said = self.type_name(tensor.dtype)
                 types[tensor.name] = "float16" if half and said == "float32" else said
                 if of_weights:
                     weights.add(tensor.name)
-                elif types[tensor.name] == "float32" and kind != "CAST":  # whose type is explicit
+                elif types[tensor.name] == "float32" and kind != "CAST":  # the type of a cast is explicit
                     layer.precision = self.module.float32
                     layer.set_output_type(index, self.module.float32)
 
     def _is_half(self, layer: Any, kind: str, read: set[str | None]) -> bool:
-        """Return whether the floats that a layer makes are float16 by the graph, given the types of what it reads."""
+        """Return whether the floating outputs of a layer are float16 in the graph; `read` contains its input types."""
         if kind == "CAST":
-            layer.__class__ = self.module.ICastLayer  # the network gives an ILayer
+            layer.__class__ = self.module.ICastLayer  # the network returns an ILayer, which has no `to_type`
             return self.type_name(layer.to_type) == "float16"
         if kind == "CONSTANT":
             layer.__class__ = self.module.IConstantLayer
@@ -181,9 +182,9 @@ class TensorRt:
         return "float16" in read
 
     def share_profiles(self, config: Any) -> None:
-        """Let several execution contexts use one profile, as batches of one size do that run at the same time.
+        """Let several execution contexts use the same profile, for simultaneous batches of one size.
 
-        From 9 on they may always; 8.6 refuses a second context unless its engine was built so.
+        Version 9 and later always allow this. 8.6 refuses a second context unless the engine was built with this flag.
         """
         if not self.is_rtx and self.numbers < (9,):
             config.set_preview_feature(self.module.PreviewFeature.PROFILE_SHARING_0806, True)
@@ -194,7 +195,7 @@ class TensorRt:
         """Set the GPUs and versions to build for.
 
         Raises:
-            InputError: this version cannot.
+            InputError: this version does not support the target.
         """
         if self.is_rtx:
             if ampere_plus or version_compatible:
@@ -216,7 +217,7 @@ class TensorRt:
             config.set_flag(self.module.BuilderFlag.VERSION_COMPATIBLE)
 
     def serialize_to(self, builder: Any, network: Any, config: Any, file: Any) -> bool:
-        """Build an engine into an open binary file; False if that failed."""
+        """Build an engine into an open binary file; return False if the build failed."""
         if hasattr(builder, "build_serialized_network_to_stream"):
             return bool(builder.build_serialized_network_to_stream(network, config, _writer(self.module, file)))
         engine = builder.build_serialized_network(network, config)
@@ -226,7 +227,7 @@ class TensorRt:
         return True
 
     def open_engine(self, data: Any, version_compatible: bool) -> tuple[Any, Any]:
-        """(runtime, engine) of a serialized engine, any buffer; the engine is None if it cannot be used here.
+        """Return (runtime, engine) of a serialized engine in any buffer. The engine is None if it cannot be used here.
 
         Raises:
             EngineError: the library cannot use this GPU or its driver.
@@ -237,25 +238,25 @@ class TensorRt:
         return runtime, runtime.deserialize_cuda_engine(data)
 
     def scratch_bytes(self, engine: Any) -> int:
-        """Device memory for the temporaries of one context of this engine, in whichever profile needs the most."""
+        """Return the bytes of temporaries of one context of this engine, for the profile that needs the most."""
         renamed = hasattr(engine, "device_memory_size_v2")  # in 10.1
         return int(engine.device_memory_size_v2 if renamed else engine.device_memory_size)
 
     def new_context(self, engine: Any, scratch: int, size: int) -> Any:
-        """An execution context whose temporaries are in the caller's memory; None if the library cannot make one.
+        """Return an execution context with temporaries in memory of the caller; None if the library cannot create it.
 
         By default each context would have memory for the largest profile. Contexts may share it if they run on one
         stream, as NVIDIA recommends (TensorRT issues 2040 and 3276) and TensorRT-LLM does.
 
         Args:
             engine: the engine.
-            scratch: the address of the memory, which must stay as long as the context and what was captured of it.
-            size: its bytes, at least `scratch_bytes(engine)`.
+            scratch: address of the memory. It must stay valid as long as the context and its captured graphs.
+            size: size of the memory in bytes, at least `scratch_bytes(engine)`.
         """
         context = self._context_without_memory(engine)
         if context is None:
             return None
-        # The engine was built to be inspected; naming layers for profilers would cost time in each run.
+        # The engine contains the names of layers for inspection. Passing them to profilers would cost time in each run.
         context.nvtx_verbosity = self.module.ProfilingVerbosity.NONE
         if hasattr(context, "set_device_memory"):  # from 10.1 on
             context.set_device_memory(scratch, size)
@@ -264,9 +265,10 @@ class TensorRt:
         return context
 
     def _context_without_memory(self, engine: Any) -> Any:
-        """TensorRT-RTX compiles kernels for the actual shapes when it runs.
+        """Return a context without memory. For TensorRT-RTX, it compiles the kernels for its shapes at once.
 
-        By default it does so in the background, and a captured step would keep the slower kernels that it started with.
+        By default, TensorRT-RTX compiles in the background and starts with slower kernels, which a captured step would
+        keep.
         """
         if not self.strongly_typed:
             return engine.create_execution_context_without_device_memory()
@@ -287,13 +289,13 @@ class TensorRt:
 
 
 def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
-    """Import TensorRT or, where only that is installed, TensorRT-RTX.
+    """Import TensorRT, or TensorRT-RTX if only that is installed.
 
     Args:
-        name: only this one; None for TensorRT if it is installed, else TensorRT-RTX.
+        name: the library to import; None for TensorRT if it is installed, otherwise TensorRT-RTX.
 
     Raises:
-        MissingLibrary: there is none, or it does not load, or it is too old.
+        MissingLibrary: the library is not installed, does not load or is too old.
     """
     for library in _MODULES if name is None else (name,):
         for module in _MODULES[library]:
@@ -316,7 +318,10 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
 
 @functools.cache
 def _opened(name: str, library: LibraryVersion) -> TensorRt:
-    """Cached for the life of the process: the library keeps a pointer to its first logger, without owning it."""
+    """Import a library and create its logger, once in a process.
+
+    The library keeps a pointer to its first logger without owning it, so the logger must never be freed.
+    """
     module = importlib.import_module(name)
     messages = list[str]()
     opened = TensorRt(module, library, messages, _logger(module, messages))
@@ -326,9 +331,9 @@ def _opened(name: str, library: LibraryVersion) -> TensorRt:
 
 
 def _logger(module: Any, messages: list[str]) -> Any:
-    """Return a logger that passes messages on to ours and keeps the errors for `TensorRt.why`.
+    """Return a logger that forwards messages to txport's logger and keeps errors for `TensorRt.why`.
 
-    The library logs why it found no implementation of a layer earlier, among its verbose messages.
+    If a layer has no implementation, the library logs the reason earlier, as a verbose message.
     """
 
     class Logger(module.ILogger):  # type: ignore[misc]

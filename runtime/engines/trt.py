@@ -1,13 +1,14 @@
 """TensorRT engines as a program of `txport.runtime.device.engine`.
 
-One execution context for each set of buffers, at the profile of its bucket. The encoder runs at its real sizes,
-outside of any graph. All contexts run on one stream and share one block of memory for temporaries, which is never
-moved, since captured graphs hold its address.
+Each set of buffers has an execution context with the profile of its bucket. The encoder runs with its real sizes,
+outside of captured graphs. All contexts run on one stream and share one block of memory for temporaries. The block is
+never moved, since captured graphs contain its address.
 
-TensorRT promises an output over an input only where a layer asks for it (`getAliasedInputTensor`): it may compute a
-cheap value twice, and read the input again after the output was written. Caches may lie over each other even so:
-nothing but the write into the cache reads the input, and done twice it gives the same. Ids, positions and flags would
-advance twice: a step writes them aside, and a copy in the same graph puts them where the next step reads them.
+In general, TensorRT does not allow an output in the memory of an input (exceptions: `getAliasedInputTensor`). It may
+compute a cheap value twice, and so read an input again after the output has been written. For caches the same memory is
+safe: only the write into the cache reads the input, and a second write has the same result. Ids, positions and flags
+would advance twice. So a step writes them to other memory, and a copy in the same graph moves them to the inputs of the
+next step.
 """
 
 import mmap
@@ -26,19 +27,19 @@ from txport.runtime.engines.build_record import BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, EngineError, ResourceError, TxportError, failure
 
-# A context takes little memory besides what it is given: one that is refused with less than this was refused for that.
+# Bytes. A context allocates little memory itself. If it fails with less free memory than this, memory is the reason.
 _LITTLE = 64 << 20
 
 
 class TrtProgram:
-    """The engines of one directory, opened; see `txport.runtime.device.engine.Program`.
+    """The opened engines of one directory; see `txport.runtime.device.engine.Program`.
 
     Args:
-        directory: of the engines.
+        directory: directory of the engines.
         record: its build.json, which fits this machine (`txport.runtime.engines.directories`).
-        manifest: the bundle's.
+        manifest: manifest of the bundle.
         tensorrt: the library.
-        device: whose memory and stream.
+        device: owner of the memory and the stream.
 
     Raises:
         BundleError: an engine file was changed, cannot be opened, or has other tensors than the manifest specifies.
@@ -46,7 +47,7 @@ class TrtProgram:
         ResourceError: there is not enough memory.
     """
 
-    always_logits = True  # a network's outputs are all bound
+    always_logits = True  # TensorRT requires all outputs to be bound
     captures = True
     _alone = WHOLE_DEVICE  # a global may be gone when the interpreter ends
 
@@ -65,7 +66,7 @@ class TrtProgram:
         beams = manifest.optional_graph("decoder_beams")
         if beams is None and record.beams:
             raise BundleError(f"{directory} has engines of a graph that the bundle lacks: run tx-build again")
-        # By rows of a sentence: the graph, and engine and profile of each bucket.
+        # The graph, and the engine and profile of each bucket, by the number of rows of a sentence.
         self._graphs = {1: step} | ({} if beams is None else dict.fromkeys(record.beams, beams))
         self._steps: dict[int, dict[tuple[int, int], tuple[Any, int]]] = {rows: {} for rows in self._graphs}
         with WHOLE_DEVICE:
@@ -96,15 +97,15 @@ class TrtProgram:
         return self._graphs.get(beams)
 
     def bucket(self, rows: int, target: int, beams: int = 1) -> tuple[int, int]:
-        """Return the smallest profile that has room."""
+        """Return the smallest profile with room for this number of rows and this cache length."""
         return smallest_bucket(self._steps[beams], rows, target)
 
     def prepare(self, addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Bind the step's buffers in a context of their own, and run it once."""
+        """Bind the buffers of a step in a new context, and run it once."""
         context = self._context(*self._steps[sizes.beams][sizes.rows, sizes.target])
         if sizes.beams == 1:
             enqueue = self._bound_aside(context, addresses, sizes)
-        else:  # writes nothing that it reads but caches
+        else:  # of its inputs, it writes only the caches
             self._bind(context, self._graphs[sizes.beams], addresses, sizes.named)
             enqueue = partial(self._enqueue, context)
         enqueue()
@@ -112,7 +113,7 @@ class TrtProgram:
         return enqueue
 
     def _bound_aside(self, context: "_Context", addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
-        """Return a step that writes its state aside, and the copy of it to where the next one reads it."""
+        """Return a step that writes its state to separate memory and copies it to the inputs of the next step."""
         block = state_block(sizes.rows, self.id_type)
         aside = {made: self._aside + block.offsets[name] for name, made in self.step_graph.aliases if name in STATE}
         state = Buffer(addresses[STATE[0]])
@@ -133,7 +134,7 @@ class TrtProgram:
         self._enqueue(context)
 
     def _allocate(self, engines: list[Any]) -> None:
-        """The memory that all contexts share: for temporaries, and for what a step writes aside."""
+        """Allocate the memory that all contexts share, for temporaries and for the new state of a step."""
         self._scratch_bytes = max(self._tensorrt.scratch_bytes(engine) for engine in engines)
         most = max(rows for rows, _ in self._steps[1])
         begin = -(-self._scratch_bytes // ALIGNMENT) * ALIGNMENT
@@ -157,7 +158,7 @@ class TrtProgram:
         return engine
 
     def _check_tensors(self, path: Path, engine: Any, graph: Graph) -> None:
-        """Check that all tensors of an engine are bound, since unknown outputs cannot be."""
+        """Check that an engine has exactly the tensors of the graph, since unknown outputs cannot be bound."""
         types = {"int64": self.id_type}
         expected = {tensor.name: types.get(tensor.dtype, tensor.dtype) for tensor in (*graph.inputs, *graph.outputs)}
         found = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
@@ -196,7 +197,7 @@ class TrtProgram:
 
 
 class _Context:
-    """A context of the library, closed while no stream of the device is captured."""
+    """A context of the library. It is closed while no stream of the device is captured."""
 
     _alone = WHOLE_DEVICE
 
@@ -209,20 +210,20 @@ class _Context:
 
 
 def _names(engine: Any) -> set[str]:
-    """Inputs and outputs of an engine; an input that nothing reads may be left out."""
+    """Return the names of inputs and outputs of an engine. The library may remove unused inputs."""
     return {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
 
 
 def step_buckets(file: EngineFile) -> list[tuple[int, int]]:
-    """(rows, cache length) of each profile of a decoder step, in order."""
+    """Return (rows, cache length) of each profile of a decoder step, in order."""
     return [(profile.batch.max, profile.target.max) for profile in file.profiles if profile.target is not None]
 
 
 def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: int) -> tuple[int, int]:
-    """Return the bucket with the fewest rows, then the shortest cache, that has room for this many.
+    """Return the bucket with room for these rows and this cache length: the fewest rows, then the shortest cache.
 
     Raises:
-        BundleError: none has.
+        BundleError: no bucket has room.
     """
     found = [bucket for bucket in buckets if bucket[0] >= rows and bucket[1] >= target]
     if not found:
@@ -235,7 +236,7 @@ def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: i
 
 
 def limits_of(record: BuildRecord) -> Limits:
-    """Return the largest sizes that all engines of a directory take."""
+    """Return the maximum sizes that all engines of a directory support."""
     steps = [profile for file in record.of_role("decoder_step") for profile in file.profiles]
     encoders = [profile for file in record.of_role("encoder") for profile in file.profiles]
     batch = min(max(profile.batch.max for profile in each) for each in (steps, encoders))

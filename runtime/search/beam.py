@@ -75,7 +75,7 @@ class BeamSlot(Slot):
         return []
 
     def advance(self, candidates: Sequence[Candidate], ends: Container[int]) -> list[Candidate]:
-        """Take the best continuations.
+        """Continue the search with the best candidates.
 
         Args:
             candidates: by descending total; enough of them that at least `beam` do not end their hypothesis.
@@ -110,7 +110,7 @@ class BeamSlot(Slot):
         count = max(1, self.length - self._uncounted)
         penalty: float = count**self.request.search.length_penalty
         self.ended += [Hypothesis(each.ids, each.scores, each.total / penalty) for each in ending]
-        self.ended.sort(key=_score, reverse=True)  # stable: of equals, the one that ended first
+        self.ended.sort(key=_score, reverse=True)  # a stable sort: of equal scores, the hypothesis that ended first
         del self.ended[self._max_finished :]
 
     def _should_stop(self) -> bool:
@@ -161,7 +161,7 @@ class BeamSearch:
         return BeamSlot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Return whether rules need all logits, and not only the best."""
+        """Return whether rules need all logits and not only the best ones."""
         return request.ruled
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
@@ -215,7 +215,7 @@ class BeamSearch:
         return {index: of_slot(index) if index in begun else [] for index in active}
 
     def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
-        """Ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for empty rows."""
+        """Return ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for empty rows."""
         # Scores of a sentence must not depend on other sentences of its batch, not even in the last digit.
         ids = np.zeros((state.rows, self.top), np.int64)
         scores = np.full(ids.shape, -np.inf)
@@ -247,14 +247,15 @@ class BeamSearch:
 
 
 def candidate_count(search: Search, constraints: Constraints) -> int:
-    """Return how many candidates a sentence needs so that `beam` remain if every end id of every hypothesis is among
-    them.
+    """Return the number of candidates of a sentence.
+
+    At least `beam` of them remain even if the candidates include every end id of every hypothesis.
     """
     return (1 + len(constraints.ends)) * search.beam
 
 
 def log_softmax(logits: Float32 | Float64) -> Float64:
-    """float64 `[vocabulary]` log-probabilities."""
+    """Return float64 `[vocabulary]` log-probabilities."""
     largest, log_sum = log_sum_exp(logits)
     normalised: Float64 = logits.astype(np.float64) - largest - log_sum
     return normalised

@@ -46,11 +46,11 @@ def decode_all(
         requests: the sentences, all with the same search; pass a long text in windows of a few hundred.
         rows: maximum number of sentences of a batch; None for as many as `Limits.batch` rows hold.
         batch_tokens: maximum number of source tokens of a batch, padding included; a single sentence may have more.
-        workers: number of threads that decode in parallel. Each gets its share of the sentences, and of the rows and
-            tokens of a batch. The engine must support it, as those of the CPU do.
+        workers: number of threads that decode in parallel. Each gets an equal share of the sentences, and of the rows
+            and tokens of a batch. CPU engines support more than one.
 
     Returns:
-        one result for each request, in their order.
+        one result for each request, in the order of the requests.
 
     Raises:
         InputError: a source is empty or too long for the engine, a length is not positive, a sentence needs more
@@ -60,8 +60,8 @@ def decode_all(
     assert all(request.search is search or request.search == search for request in requests)
     workers = max(1, min(workers, len(requests)))
     rows = max(1, (rows or engine.limits.batch) // workers)
-    # The sentences that share a batch can change the last digits of a score. So each worker has its own queue: with one
-    # for all, batches would depend on which worker is faster.
+    # The composition of a batch can change the last digits of a score. With one queue for all workers, it would depend
+    # on their speed, and results would vary between runs. So each worker has a separate queue.
     order = sorted(range(len(requests)), key=lambda index: -len(requests[index].source_ids))
     shares = [order[first::workers] for first in range(workers)]
     policy = policy_of(engine, search)
@@ -97,10 +97,10 @@ def stream(engine: Engine, request: Request) -> Iterator[Token]:
 
 
 def check_streams(search: Search) -> None:
-    """Check that the tokens of a search are known one by one.
+    """Check that a search can be streamed, that is, that its tokens are final as soon as they are generated.
 
     Raises:
-        InputError: it is not greedy.
+        InputError: the search is not greedy.
     """
     if search.beam > 1 or search.sampling is not None or search.alternatives > 0:
         raise InputError("a stream is greedy: beams, samples and alternatives need `translate`")

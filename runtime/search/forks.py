@@ -29,7 +29,7 @@ class ForkedSlot(Slot):
 
 
 class Forks:
-    """The policy of sampling, and of alternatives; see `txport.runtime.search.scheduler.Policy`.
+    """The policy of sampling and of alternatives; see `txport.runtime.search.scheduler.Policy`.
 
     Args:
         tokens: ids of special tokens.
@@ -52,7 +52,7 @@ class Forks:
         return ForkedSlot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Return whether the host reads logits: of each step, or only where alternatives begin."""
+        """Return whether the host reads logits: in each step, or only at the step where alternatives begin."""
         return self._sampling is not None or not self._recomputes or self._greedy.needs_logits(request)
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:

@@ -1,4 +1,4 @@
-"""Greedy search: each token is the most probable one, which the device chooses, unless a rule overrides it."""
+"""Greedy search: the device chooses the most probable token of each step, unless a rule changes the choice."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,8 +13,8 @@ class Greedy:
     """The policy of greedy search; see `txport.runtime.search.scheduler.Policy`.
 
     Args:
-        tokens: ids with a meaning.
-        search: its settings.
+        tokens: ids of special tokens.
+        search: the settings of the search.
         recomputes_logits: see `txport.runtime.engine.Engine`.
     """
 
@@ -32,15 +32,18 @@ class Greedy:
         return Slot(index, request, limit)
 
     def needs_logits(self, request: Request) -> bool:
-        """Return whether the host reads logits: of each step, or only where the best token must not come."""
+        """Return whether the host reads logits.
+
+        An engine that recomputes logits does not need to keep them for rules that rarely forbid the best token.
+        """
         return request.scores or self._constraints.penalises or (request.ruled and not self._recomputes)
 
     def steps_one_by_one(self, slots: Sequence[Slot]) -> bool:
-        """Return whether the host sees the next step before the one after it begins."""
+        """Return whether the host must read the next step before the step after it starts."""
         return any(slot.length < slot.single_steps for slot in slots)
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
-        """Take the tokens `[steps, rows]` that the device chose, or override them."""
+        """Append the tokens `[steps, rows]` that the device chose, or others where rules forbid them."""
         if one_by_one:
             self._choose_one(state, slots, token_ids[0])
             return
@@ -49,14 +52,14 @@ class Greedy:
                 slot.extend(column, self._constraints.ends)
 
     def _choose_one(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64) -> None:
-        """One token for each row, with its score."""
+        """Append one token and its score to each slot; override the device's choice where the token differs."""
         overrides: list[tuple[int, int, bool]] = []
         scored: list[tuple[int, Slot]] = []
         at_work = {row: slot for row, slot in enumerate(slots) if slot is not None}
         for row, token in self.tokens(state, at_work, token_ids).items():
             slot = at_work[row]
             slot.extend([token], self._constraints.ends)
-            # The device does not see ends that only the rules define; it sees ends that the prefix forces.
+            # The device finishes a row at eos, also where the prefix forces eos. It does not check `Rules.end_ids`.
             given_up = slot.done and token != self._eos and token in self._constraints.ends
             goes_on = token == self._eos and not slot.done
             if given_up or goes_on or token != token_ids[row]:
@@ -71,7 +74,7 @@ class Greedy:
                 slot.scores.append(score)
 
     def tokens(self, state: DecoderState, slots: Mapping[int, Slot], token_ids: Int64) -> dict[int, int]:
-        """Return the token of each row, by its slot, where the device chose `token_ids` `[rows]`."""
+        """Return the token of each row of `slots`: the device's choice in `token_ids` `[rows]`, or another by rules."""
         chosen: dict[int, int] = {}
         changed: dict[int, Slot] = {}
         for row, slot in slots.items():
@@ -91,7 +94,7 @@ class Greedy:
         return self._constraints.penalises or token in self._constraints.banned(slot.ids, slot.request)
 
     def _best(self, logits: Float32, slot: Slot) -> int:
-        """Return the best token of `[vocabulary]` logits by the rules; the first of equals, as with ArgMax."""
+        """Return the best token of `[vocabulary]` logits after the rules; of equal scores the first, as with ArgMax."""
         scores = logits.copy()
         self._constraints.apply(scores, slot.ids, slot.request)
         return int(scores.argmax())

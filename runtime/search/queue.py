@@ -42,17 +42,17 @@ class Pending(Future[Any]):
         """Fail in a forked process, which has no thread for it and may inherit a locked lock."""
         self._condition = Condition()
         if not self.done():
-            self.__dict__["_done_callbacks"].clear()  # what they do is the parent's
+            self.__dict__["_done_callbacks"].clear()  # the callbacks belong to the parent process
             self.set_exception(EngineError("the request belongs to the parent process: submit it again in this one"))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        from asyncio import wrap_future  # 4 MB, already loaded where it is awaited
+        from asyncio import wrap_future  # asyncio takes 4 MB; a caller that awaits has already loaded it
 
         return wrap_future(self).__await__()
 
 
 def answered(result: object) -> Pending:
-    """Return an answer that is already known."""
+    """Return a finished `Pending` with this result."""
     answer = Pending()
     answer.set_result(result)
     return answer
@@ -93,7 +93,7 @@ class _Ticket:
 
 
 class _Lane:
-    """Requests of one search: their scheduler, and its batches, until none waits."""
+    """Requests with the same search settings, and the scheduler that runs their batches."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -102,7 +102,7 @@ class _Lane:
 
 
 class Queue:
-    """Answers requests in a background thread, which the first request starts.
+    """A queue that answers requests in a background thread. The first request starts the thread.
 
     Args:
         engine: the engine that runs the model.

@@ -14,18 +14,16 @@ class Request:
     """One sentence to translate.
 
     Attributes:
-        source_ids: the encoder's input, eos included; 1 to `Limits.source` ids, or vectors of a model that reads
-            these.
-        max_length: maximum number of tokens to make, eos included; at most `Limits.target`, which is also the meaning
-            of None.
-        min_length: tokens that must be made before the answer may end.
+        source_ids: input of the encoder, eos included: 1 to `Limits.source` ids, or feature vectors.
+        max_length: maximum number of generated tokens, eos included, at most `Limits.target`; None for that maximum.
+        min_length: minimum number of tokens before the answer may end.
         prefix: target ids that the answer must begin with.
         scores: whether to compute `Hypothesis.scores`.
-        forced: how many of `prefix` the model itself forces. Those count in the length of a hypothesis, the others do
-            not, as with Hugging Face's `forced_bos_token_id` and `decoder_input_ids`.
-        key: number that sampling draws by, besides the seed.
-        search: how to search; the same for all requests of one scheduler.
-        words: int64, ascending: the ids among which the answer is chosen; all, if the search has no `shortlist`.
+        forced: number of ids of `prefix` that the model itself forces. They count in the length of a hypothesis; the
+            rest of the prefix does not, as with Hugging Face's `forced_bos_token_id` and `decoder_input_ids`.
+        key: number of the request for random sampling. The seed and the key determine the sample.
+        search: settings of the search; the same for all requests of one scheduler.
+        words: int64, ascending: the ids that the answer may contain; None if the search has no `shortlist`.
     """
 
     source_ids: Source
@@ -39,7 +37,7 @@ class Request:
     words: Int64 | None = field(default=None, compare=False)
 
     def check(self, limits: Limits) -> None:
-        """Raise `InputError` if the source is empty or longer than the engine takes, or a length is not positive."""
+        """Raise `InputError` if the source is empty or too long for the engine, or if a length is not positive."""
         count = len(self.source_ids)
         if not 1 <= count <= limits.source:
             raise InputError(
@@ -50,7 +48,7 @@ class Request:
 
     @property
     def ruled(self) -> bool:
-        """True if a rule may change scores after the prefix, so that the host must see each step."""
+        """True if a rule may change scores after the prefix, so that the host must read each step."""
         return self.min_length > 0 or self.search.rules.change_scores
 
     def limit(self, limits: Limits) -> int:
@@ -110,7 +108,7 @@ class Token:
 
 @dataclass
 class Slot:
-    """A request that is being decoded, in one row, or in the rows of a search that takes several.
+    """A request that is being decoded. It has one row, or several in beam search and sampling.
 
     Attributes:
         index: index of the request.
@@ -118,7 +116,7 @@ class Slot:
         limit: maximum number of tokens of its answer.
         length: number of tokens so far.
         ids: the tokens of its answer so far.
-        scores: the score of each, if the request asks for them.
+        scores: the score of each token, if `Request.scores` is set.
         done: whether the answer is finished.
         ruled: see `Request.ruled`.
         single_steps: up to this length the host must read each step before the next one starts.

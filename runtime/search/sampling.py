@@ -1,4 +1,4 @@
-"""Sampling of a token. A seed gives the same answer in any batch, in Python and in C++."""
+"""Random sampling of a token. The same seed gives the same answer in every batch, in Python and in C++."""
 
 import numpy as np
 from txport.runtime.engine import Float32, Float64
@@ -30,13 +30,14 @@ def probabilities(logits: Float32, sampling: Sampling) -> Float64:
     if sampling.top_p < 1:
         _remove_tail(weights, (1 - sampling.top_p) * weights.sum())
     if sampling.min_p > 0:
-        weights[weights < sampling.min_p] = 0  # the best one's weight is 1
+        weights[weights < sampling.min_p] = 0  # the best token has the weight 1
     return weights
 
 
 def _remove_tail(weights: Float64, mass: float) -> None:
-    """Set the smallest weights that have at most this sum to 0, but never the largest."""
-    # Weights below half of an equal share have a smaller sum, and need no sorting: nearly all of a large vocabulary.
+    """Set the smallest weights to 0 as long as their sum is at most `mass`; keep the largest weight in any case."""
+    # Sorting a large vocabulary is slow. The weights below half of an equal share are nearly all of it, and their sum
+    # is less than `mass`, so they need no sorting.
     small = weights < mass / (2 * len(weights))
     rest = np.flatnonzero(~small)
     ascending = rest[np.argsort(weights[rest], kind="stable")]
@@ -47,10 +48,10 @@ def _remove_tail(weights: Float64, mass: float) -> None:
 
 
 def uniform(seed: int, key: int, sample: int, position: int) -> float:
-    """Return a number of [0, 1) by Philox 4x64-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
+    """Return a number in [0, 1) by Philox 4x64-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
 
-    The key is (seed, key); the counter, which NumPy increases by 1 before it is used, (position, sample, 0, 0). The
-    number is the upper 53 bits of the first word.
+    The key is (seed, key). The counter is (position, sample, 0, 0); NumPy increases it by 1 before the first use. The
+    number consists of the upper 53 bits of the first word.
     """
     bits = np.random.Philox(key=np.array([seed, key], np.uint64), counter=np.array([position, sample, 0, 0], np.uint64))
     return float(int(bits.random_raw()) >> 11) * 2.0**-53

@@ -58,7 +58,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class SearchingEngine(Protocol):
-    """An engine whose library has a beam search, which gives the results of `txport.runtime.search.beam`."""
+    """An engine whose library has a beam search with the same results as `txport.runtime.search.beam`."""
 
     def beam_policy(self, search: Search) -> Policy:
         """Return the policy of a search with beams."""
@@ -119,7 +119,7 @@ class Scheduler:
         """Append requests to the queue, the longest sources first. Any thread may call this at any time.
 
         Returns:
-            the `Result.index` of each.
+            the `Result.index` of each request.
 
         Raises:
             InputError: a source is empty or too long for the engine, or a length is not positive.
@@ -163,7 +163,7 @@ class Scheduler:
         """Cancel a request without a result: remove it from the queue, or free its row after the current step.
 
         Args:
-            index: of a request that has not finished.
+            index: index of an unfinished request.
 
         Returns:
             whether it was still waiting.
@@ -219,7 +219,7 @@ class Scheduler:
         return max(1, min(self._rows, self._batch_tokens // source))
 
     def _head(self) -> Iterator[_Entry]:
-        """The waiting requests that would start the next batch; the longest determines its source length."""
+        """Return the waiting requests that would start the next batch; the longest determines its source length."""
         return islice(self._queue, self._rows)
 
     def _share(self, workers: int) -> int:

@@ -1,4 +1,4 @@
-"""One batch for concurrent calls: one of the waiting threads decodes for all of them, until it has its own answers.
+"""One batch for concurrent calls: one of the waiting threads decodes for all of them until it has its answers.
 
 That is the pattern Leader/Followers (Schmidt, Stal, Rohnert and Buschmann, Pattern-Oriented Software Architecture 2).
 It needs no background thread, so a process may fork, and an error affects only its own call.
@@ -20,7 +20,7 @@ class SharedBatches:
     """Batches for the calls of many threads. Answers are those of `decode_all`.
 
     Calls share a batch only on engines that compute each row independently, so that results do not change. A call that
-    would fill a batch decodes alone, and so does a call whose search settings no running batch has.
+    would fill a batch decodes alone. So does a call whose search settings differ from those of the running batches.
 
     Args:
         rows, batch_tokens, workers: as for `decode_all`; with several workers each call decodes alone.
@@ -35,7 +35,7 @@ class SharedBatches:
         self._workers = workers
         self._most = most
         self._groups = _Groups()
-        self._thread = local()  # a signal handler may call during a call, and must not wait for it
+        self._thread = local()  # a signal handler may call `decode` inside a call; waiting for that call would hang
 
     def decode(self, engine: Engine, requests: Sequence[Request]) -> list[Result]:
         """Answer requests with the same search; all calls pass the same engine. See `decode_all`."""
@@ -124,7 +124,7 @@ class _Group:
         self.search = search
         self.owners: dict[int, tuple[_Call, int]] = {}
         self.leader: _Call | None = None
-        self._lock = lock  # guards all but the steps, which only the leader takes
+        self._lock = lock  # guards everything except the steps, which only the leader runs
         policy = policy_of(engine, search)
         self._scheduler = Scheduler(engine, policy, rows=rows, batch_tokens=batch_tokens)
         self._steps = self._scheduler.steps()

@@ -1,4 +1,4 @@
-"""Bounds on what is under way: sentences of all clients, and requests of each."""
+"""Limits on the load: sentences of all clients, and simultaneous requests of each client."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,12 +6,13 @@ from contextlib import contextmanager
 
 from txport.runtime.serve.errors import Refusal
 
-# Sentences of one request that are in the queue at the same time, about: a document has no more there.
+# Approximate maximum number of sentences of one request that are in the queue at the same time. Documents and lists of
+# texts are submitted in pieces, so a long request does not count with its whole length.
 MAX_OF_A_REQUEST = 64
 
 
 class Admission:
-    """Lets requests in.
+    """Admission control for requests.
 
     Args:
         max_waiting, max_per_client: see `txport.runtime.serve.settings.Settings`.
@@ -25,10 +26,10 @@ class Admission:
 
     @contextmanager
     def place(self, sentences: int, client: str) -> Iterator[None]:
-        """Yield a place for a request, which counts for at most `MAX_OF_A_REQUEST` sentences.
+        """Admit a request while the context lasts. It counts as at most `MAX_OF_A_REQUEST` sentences.
 
         Raises:
-            Refusal: 429, this client has its share; 503, all places are taken.
+            Refusal: 429 for too many requests of this client; 503 for too many waiting sentences of all clients.
         """
         count = max(1, min(sentences, MAX_OF_A_REQUEST))
         if self._max_per_client and self._clients[client] >= self._max_per_client:

@@ -29,11 +29,11 @@ from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import Settings
 
 T = TypeVar("T")
-# Most bytes of a body whose client has not shown its key in the header.
+# Maximum bytes of a body whose client has not sent its key in the header.
 MAX_UNKNOWN = 64 << 10
-# Whole bodies of the largest size for which there is memory while they arrive.
+# Bodies that are still arriving may together have the size of this number of bodies of the maximum size.
 BODIES = 32
-_SMALL = 16 << 10  # bytes of a body that is parsed within a millisecond; larger ones are parsed in a thread
+_SMALL = 16 << 10  # bytes. Parsing a body of this size takes less than a millisecond; a thread parses larger bodies.
 
 
 def create_app(service: Service, keys: Keys) -> Starlette:
@@ -41,7 +41,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
 
     Args:
         service: answers requests.
-        keys: that clients must have.
+        keys: API keys of the clients.
     """
     routes = Routes(service, keys)
     settings = service.settings
@@ -81,7 +81,7 @@ def create_app(service: Service, keys: Keys) -> Starlette:
 
 
 def answer_of(error: Exception) -> Response:
-    """Return the answer for what was raised."""
+    """Return the response for an exception."""
     refusal = refusal_of(error)
     return JSONResponse({"error": refusal.sentence}, refusal.status, refusal.headers)
 
@@ -95,7 +95,7 @@ async def _of_http(request: Request, error: Exception) -> Response:
 
 
 class Routes:
-    """Handlers."""
+    """Handlers of the routes."""
 
     def __init__(self, service: Service, keys: Keys) -> None:
         self._service = service
@@ -104,7 +104,7 @@ class Routes:
         self._page, self._policy = page()
 
     async def load(self) -> None:
-        """Load the first models; the server is ready when there is one."""
+        """Load the first models. The server is ready when one is loaded."""
         await self._service.models.load()
         if self._service.models.ready:
             log("ready")
@@ -114,19 +114,19 @@ class Routes:
         return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
 
     async def health(self, _: Request) -> Response:
-        """Health in LibreTranslate's format."""
+        """Return the health in LibreTranslate's format."""
         return JSONResponse({"status": "ok"})
 
     async def live(self, _: Request) -> Response:
-        """Liveness of the process: 503 if an engine keeps failing."""
+        """Return the liveness of the process: 503 if an engine keeps failing."""
         return _health(self._service.models.alive, "an engine keeps failing: restart the server")
 
     async def ready(self, _: Request) -> Response:
-        """Return whether requests should come here; while the server drains, it takes no connections."""
+        """Return whether the server can answer requests. While it drains, it accepts no connections."""
         return _health(self._service.models.ready, "no model is loaded yet, or none could be: see the log")
 
     async def metrics(self, request: Request) -> Response:
-        """Return all metrics, on their own port if they have one."""
+        """Return all metrics, only on the separate port if one is set."""
         port = self._service.settings.metrics_port
         if port is not None and request.scope["server"][1] != port:
             raise HTTPException(404)
@@ -134,14 +134,14 @@ class Routes:
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def languages(self, _: Request) -> Response:
-        """Source languages, and what each is translated into."""
+        """Return the source languages, each with its target languages."""
         pairs = self._service.models.pairs()
         return JSONResponse(
             [{"code": code, "name": name_of(code), "targets": targets} for code, targets in pairs.items()]
         )
 
     async def settings(self, _: Request) -> Response:
-        """Settings of LibreTranslate's page, and of this one: the models by name."""
+        """Return the settings of LibreTranslate's page and, for the page of this server, the names of the models."""
         models = self._service.models
         settings = self._service.settings
         pairs = models.pairs()
@@ -176,7 +176,7 @@ class Routes:
         )
 
     async def features(self, request: Request) -> Response:
-        """Translate feature vectors: the body is an array of NumPy, `[vectors, size]`."""
+        """Translate feature vectors. The body is a NumPy array `[vectors, size]`."""
         key, body = await self._body(request)
         key = key or request.query_params.get("api_key", "")
         self._keys.check(key)
@@ -188,7 +188,7 @@ class Routes:
         return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
 
     async def _body(self, request: Request) -> tuple[str, bytes]:
-        """Return the key in the header, or "", and the body."""
+        """Return the API key in the header (or "") and the body."""
         bearer = request.headers.get("Authorization", "")
         if bearer[:7].lower() == "bearer ":
             key = bearer[7:].strip()
@@ -201,7 +201,7 @@ class Routes:
         return key, await _in_time(body_of(request, settings, self._bodies, known=known), settings)
 
     async def translate(self, request: Request) -> Response:
-        """Translate, as LibreTranslate does, or as a stream of events."""
+        """Translate with LibreTranslate's API; with `stream`, answer by a stream of events."""
         settings = self._service.settings
         key, body = await self._body(request)
         arguments = body, request.headers.get("Content-Type", ""), request.url.query
@@ -221,10 +221,10 @@ class Routes:
 
 
 class Bodies:
-    """Bytes of bodies of all clients that have not arrived whole.
+    """Number of bytes of all bodies that are still arriving.
 
     Args:
-        most: of these bytes; None for any number.
+        most: maximum number of these bytes; None for no limit.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -232,17 +232,17 @@ class Bodies:
         self._bytes = 0
 
     def add(self, size: int) -> None:
-        """Count bytes that arrived.
+        """Count received bytes.
 
         Raises:
-            Refusal: 503, there are too many.
+            Refusal: 503, the maximum is exceeded.
         """
         if self._most is not None and self._bytes + size > self._most:
             raise Refusal(503, "too many requests are being sent: try again later", retry=True)
         self._bytes += size
 
     def remove(self, size: int) -> None:
-        """Forget bytes of a body that is whole, or was given up."""
+        """Subtract the bytes of a complete or abandoned body."""
         self._bytes -= size
 
 
@@ -250,13 +250,13 @@ async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known
     """Return the body of a request.
 
     Args:
-        request: of the client.
-        settings: limits.
-        bodies: those of all clients.
-        known: whether the client needs no key, or has given one in the header.
+        request: the request.
+        settings: limits of the server.
+        bodies: the count of all arriving bodies.
+        known: whether the client needs no key or has sent a valid key in the header.
 
     Raises:
-        Refusal: 413, it is too long; 503, others have sent too much.
+        Refusal: 413, the body is too long; 503, too many bodies are arriving.
     """
     if known:
         most = settings.max_bytes
@@ -268,7 +268,7 @@ async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known
         instead = "give the API key in the header Authorization, as Bearer KEY"
     too_long = Refusal(413, f"the body has more than {most} bytes: {instead}")
     length = request.headers.get("Content-Length", "0")
-    if int(length) > most:  # the protocol has checked that it is a number
+    if int(length) > most:  # h11 has checked that it is a number
         raise too_long
     chunks: list[bytes] = []
     size = 0
@@ -294,10 +294,10 @@ async def _in_time(body: Coroutine[Any, Any, bytes], settings: Settings) -> byte
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """Return the result of the work, which is cancelled when the client goes away.
+    """Return the result of the work. If the client disconnects first, cancel the work.
 
     Raises:
-        ClientGone: it did.
+        ClientGone: the client disconnected.
     """
 
     async def gone() -> None:
@@ -330,7 +330,7 @@ class Events(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the end; what fails before the first one is an answer like any other."""
+        """Send events until the end. An error before the first event gives an ordinary error response."""
         events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
         def put(name: str, members: Any) -> None:
@@ -345,7 +345,7 @@ class Events(Response):
         async def forward() -> None:
             first = await events.get()
             if first is None:
-                await task  # which raises
+                await task  # raises the error of the translation
             await send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
             chunk: bytes | None = first
             while chunk is not None:
@@ -382,7 +382,10 @@ def _health(good: bool, otherwise: str) -> Response:
 
 
 def page() -> tuple[str, str]:
-    """Return the page, and a policy that lets nothing run but its own script, and nothing be asked but this server."""
+    """Return the page and its Content-Security-Policy.
+
+    The policy allows only the script and style of the page, by their hashes, and requests only to this server.
+    """
     text = files("txport.runtime.serve").joinpath("page.html").read_text(encoding="utf-8")
     hashes = []
     for tag in ("style", "script"):

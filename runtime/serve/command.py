@@ -171,7 +171,7 @@ def main(
     """
     keys = Keys.read(api_keys)
     weights = None if memory is None else memory * MEBIBYTE
-    entries = [Model.read(bundle_argument(each)) for each in bundles]  # before clients can connect
+    entries = [Model.read(bundle_argument(each)) for each in bundles]  # fail before clients can connect
     listeners = [_listen(host, each) for each in (port, metrics_port) if each is not None]
     if metrics_port is not None:
         metrics_port = listeners[1].getsockname()[1]
@@ -199,7 +199,7 @@ def main(
 def _run(
     service: Service, keys: Keys, listeners: list[socket.socket], drain_seconds: float, forwarded_from: Sequence[str]
 ) -> int:
-    """Serve until a signal; the exit code."""
+    """Serve until a signal arrives; return the exit code."""
     _raise_file_limit()
     protocol = type("Protocol", (Protocol,), {"slow_seconds": service.settings.slow_seconds})
     app = create_app(service, keys)
@@ -256,7 +256,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _raise_file_limit() -> None:
-    """Take as many open connections as the system allows."""
+    """Raise the limit of open files, and so of connections, to the maximum of the system."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -277,7 +277,7 @@ def bundle_argument(argument: str) -> str:
     stem = package.resolve().name.removesuffix(".argosmodel")
     cached = Name(f"argos/{re.sub(r'[^A-Za-z0-9_.-]', '_', stem)}", _digest(package))
     if not cached.directory.exists():
-        # Another process: the server's memory stays free of PyTorch.
+        # In another process, because the conversion imports PyTorch, which would stay in the memory of the server.
         command = [sys.executable, "-c", _GET, str(cached), "--source", os.fspath(package.absolute())]
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
             raise InputError(f"tx-get could not make a bundle of {package}, for the reason above")

@@ -13,11 +13,12 @@ from txport.runtime.text.alignment import Span
 from txport.runtime.translator import Translator
 
 T = TypeVar("T")
-# Texts of a request that are in the queue at the same time, so that a long list does not stand before all others.
+# Maximum number of texts of one request in the queue, so that a long list does not delay other requests.
 MAX_AT_ONCE = 32
-# A text of more characters is split and tokenized in a thread of its own: it takes longer than others should wait.
+# Maximum number of characters of a text that is split and tokenized in the event loop. Longer texts would block other
+# requests, so a thread does it.
 SHORT = 1000
-# Few: a hostile text of the length that is allowed may take seconds.
+# Few threads, because a hostile text of the allowed length may take seconds of processor time.
 _THREADS = ThreadPoolExecutor(2, "txport-split")
 
 
@@ -28,17 +29,17 @@ async def translate(
     seconds: float,
     take: Callable[[str], object] | None = None,
 ) -> list[Document]:
-    """Translate texts; to cancel this cancels what is in the queue.
+    """Translate texts. Cancelling this coroutine cancels its requests in the queue.
 
     Args:
-        translator: of the model.
-        texts: any number.
-        options: of the request.
-        seconds: to its deadline.
-        take: gets the translation of the only text piece by piece, in order, in the event loop's thread.
+        translator: translator of the model.
+        texts: the texts, any number.
+        options: options of the request.
+        seconds: time until the deadline.
+        take: called with each piece of the translation, in order, in the thread of the event loop; for one text only.
 
     Raises:
-        TxportError: as `Translator.submit_document` and its answers.
+        TxportError: as for `Translator.submit_document` and its answers.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -62,18 +63,18 @@ async def translate(
 
 
 def tokens(document: Document) -> int:
-    """Return tokens that were made."""
+    """Return the number of generated tokens."""
     return sum(len(part.translation.ids) for part in document.parts)
 
 
 def alternatives(document: Document, count: int) -> list[str]:
-    """Return up to this number of distinct alternatives, each from the translations of one rank of all parts."""
+    """Return up to `count` distinct alternatives. Alternative r joins the r-th best translations of all parts."""
     texts = dict.fromkeys(_of_rank(document, rank) for rank in range(1, count + 1))
     return [text for text in texts if text != document.text]
 
 
 def _of_rank(document: Document, rank: int) -> str:
-    """Return the text of each part's translation of this rank, or its last, with the layout between them."""
+    """Return the document with the translation of this rank for each part, or its last one if it has fewer."""
     texts = []
     end = 0
     for part in document.parts:
@@ -84,7 +85,7 @@ def _of_rank(document: Document, rank: int) -> str:
 
 
 def alignments(text: str, document: Document) -> list[dict[str, list[int]]]:
-    """Pairs of words that belong together: the first character of each, and the one after its last, in both texts."""
+    """Return pairs of aligned words. Each is given by its first character and the one after its last, in both texts."""
     pairs = []
     for part in document.parts:
         found = part.translation.alignment
@@ -101,9 +102,10 @@ def alignments(text: str, document: Document) -> list[dict[str, list[int]]]:
 
 
 def _places(inner: str, whole: str, span: Span) -> dict[int, int]:
-    """Place in the whole text of each character of a part's own.
+    """Return the index in the whole text of each character of a part's text.
 
-    White space is another there where lines were wrapped, and before the part's text may be what chooses its language.
+    White space is ignored, because it differs where lines were wrapped. The characters are matched from the end,
+    because the text of the part may begin with a marker that selects its language.
     """
     start, end = span
     own = [at for at, character in enumerate(inner) if not character.isspace()]
@@ -129,7 +131,7 @@ async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of all; when one fails, or this is cancelled, the others are cancelled."""
+    """Return the results of all coroutines. If one fails or this one is cancelled, cancel the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

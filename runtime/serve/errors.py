@@ -1,4 +1,4 @@
-"""Errors as answers: a status, one sentence, and when to try again."""
+"""Error responses: a status, one sentence, and the header Retry-After if the client should try again."""
 
 from txport.runtime.errors import InputError, ResourceError, TxportError
 from txport.runtime.search.queue import DeadlineExceeded
@@ -11,10 +11,10 @@ _FAILED = "the engine failed, not because of the request: try again, or report i
 
 
 class Refusal(Exception):
-    """An error answer.
+    """An error response.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         sentence: the error and what to do.
         retry: whether the same request may succeed after `RETRY_SECONDS`.
     """
@@ -27,7 +27,7 @@ class Refusal(Exception):
             self.headers = {"Retry-After": str(RETRY_SECONDS)}
         else:
             self.headers = {}
-        if status in (408, 413):  # the rest of the body may arrive, and is not another request
+        if status in (408, 413):  # the rest of the body may still arrive; it must not be read as a request
             self.headers["Connection"] = "close"
 
 
@@ -36,7 +36,7 @@ class ClientGone(Exception):
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return the answer for what was raised; what lies inside of the server stays in its log."""
+    """Return the response for an exception. Details of internal errors are only in the log."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, DeadlineExceeded):

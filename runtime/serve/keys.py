@@ -10,16 +10,16 @@ from txport.runtime.errors import InputError
 from txport.runtime.serve.errors import Refusal
 
 VARIABLE = "TXPORT_API_KEYS"
-# Shorter ones can be guessed.
+# Minimum number of characters of a key. Shorter keys can be guessed.
 SHORTEST = 16
 
 
 class Keys:
-    """Keys of which each request must have one; without any, everybody may ask.
+    """The API keys of a server. Each request must have one of them, unless there are none.
 
     Args:
-        keys: of at least `SHORTEST` characters each.
-        file: where they were read.
+        keys: the keys, each of at least `SHORTEST` characters.
+        file: the file that contains them; None if they come from the environment only.
     """
 
     def __init__(self, keys: Iterable[str] = (), file: Path | None = None) -> None:
@@ -28,7 +28,7 @@ class Keys:
 
     @classmethod
     def read(cls, file: Path | None) -> "Keys":
-        """Keys of a file, one a line, and of the environment variable, between spaces.
+        """Read the keys of a file (one per line) and of the environment variable (separated by spaces).
 
         Raises:
             InputError: the file cannot be read or has no key, or a key is short.
@@ -51,7 +51,7 @@ class Keys:
         """Read the file again, so that keys can be exchanged. If that fails, the keys do not change.
 
         Raises:
-            InputError: as `read`, or there is no key any more.
+            InputError: as for `read`, or no key is left.
         """
         again = Keys.read(self._file)
         if self and not again:

@@ -1,4 +1,4 @@
-"""Languages as clients write them (ISO 639-1 where there is such a code) and as a bundle names its own."""
+"""Codes of languages in requests (ISO 639-1 if possible) and the names of the same languages in a bundle."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -9,7 +9,7 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 
 @cache
 def _table() -> dict[str, tuple[str, str]]:
-    """Code and English name of each language, by the codes of two and of three letters."""
+    """Return the code and the English name of each language, by its codes of two and three letters."""
     table: dict[str, tuple[str, str]] = {}
     for line in files("txport.runtime.serve").joinpath("languages.tsv").read_text(encoding="utf-8").splitlines():
         short, long, name = line.split("\t")
@@ -18,7 +18,7 @@ def _table() -> dict[str, tuple[str, str]]:
 
 
 def _code(name: str, whole: bool = False) -> str:
-    """Return the code of a bundle's language: `deu_Latn` and `de_DE` are de; with what follows if it is `whole`."""
+    """Return the code of a bundle's language: de for `deu_Latn` and `de_DE`. If `whole`, keep the suffix."""
     first, _, rest = name.replace("_", "-").partition("-")
     short, _ = _table().get(first.lower(), (first, ""))
     if whole and rest:
@@ -43,12 +43,12 @@ def name_of(code: str) -> str:
 
 
 def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """Source and target languages of a bundle: its own names by their codes.
+    """Return the source and the target languages of a bundle: their names in the bundle, by their codes.
 
     Args:
-        description: has the languages to choose from, if there are several.
-        name: "en-de" sets languages that the bundle does not specify; another one
-            is ignored.
+        description: tokenizer of the bundle; it lists the languages if there are several.
+        name: name of the model. A name such as "en-de" sets languages that the bundle does not specify; other names
+            are ignored.
     """
     said: list[dict[str, str | None]] = [{}, {}]
     parts = name.split("-")

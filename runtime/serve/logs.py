@@ -1,6 +1,6 @@
-"""Structured logs: one JSON object a line on standard error, which never holds a text or a key.
+"""Structured logs: one JSON object per line on standard error. Logs never contain texts or keys.
 
-What is logged of an unexpected error is its class and where it was raised: its message may hold a text.
+For an unexpected error, only its class and its traceback are logged, because its message may contain a text.
 """
 
 import json
@@ -31,18 +31,18 @@ class _AsJson(logging.Formatter):
 
 
 def start_logs() -> None:
-    """Write all logs of this process in this form."""
+    """Write all logs of this process as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_AsJson())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # Each sentence that is cut would be a line.
+    # Otherwise the warning about each truncated sentence would be a line.
     logging.getLogger("txport").setLevel(logging.ERROR)
     _LOG.setLevel(logging.INFO)
 
 
 def log(event: str, *, error: BaseException | None = None, warn: bool = False, **fields: Any) -> None:
-    """Log an event; `fields` must hold nothing of a request's own words."""
+    """Log an event. `fields` must not contain text of a request."""
     if error is not None:
         level = logging.ERROR
     elif warn:

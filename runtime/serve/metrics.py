@@ -1,4 +1,4 @@
-"""Metrics in the form of Prometheus: requests and their latency, tokens, queues, and how full batches are."""
+"""Metrics for Prometheus: requests and their latency, tokens, queues and batch utilisation."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,10 +10,10 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 6
 
 
 class Metrics:
-    """All that a server counts.
+    """All metrics of a server.
 
     Args:
-        models: that it serves.
+        models: the models of the server.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -39,9 +39,9 @@ class Metrics:
 
 
 class _Queues:
-    """Figures of the models, read when they are asked for.
+    """Metrics of the models, computed at each scrape.
 
-    Counters of a queue restart when its model is loaded again, as Prometheus expects.
+    Counters of a queue restart at 0 when its model is loaded again; Prometheus expects such resets.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:

@@ -270,7 +270,7 @@ class Models:
         return any(model.loads for model in self.models)
 
     def _load(self, model: Model) -> "asyncio.Task[None]":
-        """Return the task that loads a model. It continues when the waiting requests are cancelled."""
+        """Return the task that loads a model. It continues when waiting requests are cancelled."""
         if model not in self._loads:
             task = asyncio.create_task(self._open(model))
             self._loads[model] = task

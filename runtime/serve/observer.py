@@ -1,7 +1,7 @@
-"""Middleware around all routes: counts, logs, turns errors into answers, and guards by the headers Host and Origin.
+"""Middleware around all routes: metrics, logs, error responses, and checks of the headers Host and Origin.
 
-A web page may have its own name resolve to this machine (DNS rebinding): its requests then bear that name. And any page
-can send a form to this machine, with its origin.
+The checks protect a local server from foreign web pages. The host name of a page may resolve to this machine (DNS
+rebinding); its requests then have that name as Host. Any page can send a form to this machine, with its own Origin.
 """
 
 import ipaddress
@@ -18,20 +18,20 @@ from txport.runtime.serve.service import Record
 
 ANY = "*"
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-# As nginx logs a client that did not wait.
+# Status in logs of a client that disconnected before the answer, as in nginx. It is never sent.
 GONE = 499
-# Routes that are asked for every few seconds, and are not logged.
+# Monitoring requests these routes every few seconds, so they are not logged.
 METRICS = "/metrics"
 QUIET = ("/health", "/health/live", "/health/ready", METRICS)
 
 
 class Observer:
-    """Middleware.
+    """Middleware that counts and logs requests and turns errors into responses.
 
     Args:
-        app: what it is around.
-        metrics: that count requests.
-        answer: makes an answer of what was raised.
+        app: the wrapped application.
+        metrics: metrics of the server.
+        answer: converts an exception to a response.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, answer: Callable[[Exception], Response]) -> None:
@@ -68,7 +68,7 @@ class Observer:
 
     def _write(self, scope: Scope, record: Record, status: int) -> None:
         seconds = time.monotonic() - record.start
-        # Of a route, never what a client wrote: metrics must not grow with that.
+        # Only paths of routes become labels: with arbitrary paths, clients could make the metrics grow without limit.
         if scope.get("endpoint") is not None:
             path = scope["path"]
         else:
@@ -84,11 +84,11 @@ class Observer:
 
 
 def hosts_of(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Names by which clients may call a server: of this machine, the address that it listens on and those allowed.
+    """Return the host names that clients may use: loopback names, the address of the server and the allowed names.
 
     Args:
-        host: the address; one of all interfaces has any name, unless names are allowed.
-        allowed: by the user; "*" for any.
+        host: the address of the server. With an address of all interfaces, any name may be used if `allowed` is empty.
+        allowed: further names, set by the user; "*" for any.
     """
     try:
         address = ipaddress.ip_address(host)
@@ -105,13 +105,13 @@ def hosts_of(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
 
 
 class Guard:
-    """Middleware.
+    """Middleware that refuses requests to other hosts and from foreign web pages.
 
     Args:
-        app: what it is around.
-        hosts: of `hosts_of`; none or "*" for any.
-        origins: of other web pages that may send; "*" for all.
-        metrics_port: a port on which only /metrics is answered.
+        app: the wrapped application.
+        hosts: the result of `hosts_of`; empty or "*" for any.
+        origins: origins of web pages that may send requests; "*" for all.
+        metrics_port: port that answers only /metrics.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Guard:
         """Handle a request.
 
         Raises:
-            Refusal: 400, it is meant for another host; 403, it is of a web page that may not send; 404, the port of
+            Refusal: 400, the request is for another host; 403, its web page is not allowed; 404, the port of the
                 metrics has no such page.
         """
         if scope["type"] == "http":

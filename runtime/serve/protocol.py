@@ -1,4 +1,4 @@
-"""Connections: those of clients that are too slow, in sending or in taking, are cut; and an end by signals."""
+"""Connections with timeouts for clients that send or receive too slowly, and a server that ends cleanly on signals."""
 
 import asyncio
 import signal
@@ -12,13 +12,14 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_HEADERS = 64 << 10  # bytes of a request's headers
-# A body of more pieces than this needs this average size of pieces, since each piece costs as much as many bytes.
+# A body of more than MAX_PIECES chunks needs MIN_BYTES per chunk on average: handling a chunk costs as much time as
+# many bytes, so a client could block the server with tiny chunks.
 MAX_PIECES = 512
 MIN_BYTES = 64
 
 
 class _Connection(h11.Connection):
-    """A connection that refuses bodies in pieces of a few bytes."""
+    """A connection that refuses bodies in chunks of a few bytes."""
 
     _pieces = _bytes = 0
 
@@ -26,7 +27,7 @@ class _Connection(h11.Connection):
         """Return the next event.
 
         Raises:
-            h11.RemoteProtocolError: also for a body in small pieces.
+            h11.RemoteProtocolError: the body comes in chunks that are too small, or h11 has found an error.
         """
         event = super().next_event()
         if isinstance(event, h11.Request):
@@ -40,7 +41,7 @@ class _Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1, with a time for a request's headers, and for a client to take what was sent to it."""
+    """HTTP/1.1 with timeouts for the headers of a request and for a client that does not read its response."""
 
     slow_seconds = 20.0
 
@@ -52,28 +53,28 @@ class Protocol(H11Protocol):
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for headers."""
+        """Start the timeout for headers."""
         super().connection_made(transport)
         self._watch_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Take data, and wait for headers if those are not complete."""
+        """Receive data. Stop the timeout for headers if they are complete."""
         super().data_received(data)
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Stop all timeouts."""
         self._forget("_headers")
         self._forget("_stalled")
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that does not take its answer."""
+        """Start the timeout for a client that does not read its response."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self.slow_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Continue sending, since the client reads again."""
+        """Continue sending: the client reads again."""
         self._forget("_stalled")
         super().resume_writing()
 
@@ -92,12 +93,12 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that ends after SIGTERM and SIGINT as a program that has done its work.
+    """A server that exits normally after SIGTERM and SIGINT.
 
     Args:
-        config: of uvicorn.
-        listening: is called once connections are taken.
-        reload: is called at SIGHUP.
+        config: configuration of uvicorn.
+        listening: called when the server accepts connections.
+        reload: called at SIGHUP.
     """
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[], object], reload: Callable[[], None]) -> None:
@@ -106,13 +107,16 @@ class Server(uvicorn.Server):
         self._reload = reload
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to take connections."""
+        """Start to accept connections."""
         await super().startup(sockets)
         self._listening()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Drain at either signal; they are not raised again at the end. A second SIGINT ends at once."""
+        """Drain at SIGTERM or SIGINT; a second SIGINT ends at once.
+
+        uvicorn raises the signals again at the end, which would end the process with an error status; this does not.
+        """
         handlers = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
         handlers[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self._reload())
         try:

@@ -1,4 +1,4 @@
-"""Requests of clients: JSON or a form, as LibreTranslate takes them, checked."""
+"""Parsing and checks of LibreTranslate requests: JSON or a form."""
 
 import io
 import json
@@ -14,34 +14,35 @@ from txport.runtime.errors import nearest
 from txport.runtime.serve.errors import Refusal
 from txport.runtime.serve.settings import Settings
 
-# All that a request may have; `secret` is LibreTranslate's, and means nothing here.
+# All fields of a request. LibreTranslate's clients send `secret`, which this server ignores.
 FIELDS = frozenset("q source target model format api_key alternatives stream alignments secret".split())
 _WHAT = "source, target, model, format and api_key are text"
-# More fields than any request has.
+# Larger than the number of fields of any valid request.
 _MAX_FIELDS = 100
 MAX_PARTS = 100
-MAX_HEADERS = 1024  # bytes of a part's headers
+MAX_HEADERS = 1024  # maximum bytes of the headers of a part
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))', re.ASCII | re.IGNORECASE)
 _NAME = re.compile(rb';\s*name=(?:"([^"\r\n]*)"|([^\s";,]+))', re.IGNORECASE)
-# Encodings that do not change a part.
+# Transfer encodings that leave a part unchanged.
 _PLAIN = (b"7bit", b"8bit", b"binary")
-# Brackets of a JSON body: each may be an object, of which a million take a quarter of a second.
+# Maximum number of brackets of a JSON body. Each may begin an object, and parsing a million objects takes a quarter of
+# a second.
 _MAX_BRACKETS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Request of a client.
+    """A translation request of a client.
 
     Attributes:
-        texts: to translate.
-        several: whether they came as a list, and so go back as one.
-        source, target: codes of languages, or "auto", or "".
-        model: the name of a bundle, or "" for any that translates so.
-        alternatives: how many more translations of each text.
-        stream: whether to send the translation as it is made.
+        texts: the texts to translate.
+        several: whether the request contains a list of texts; the response then contains a list of translations.
+        source, target: codes of languages, "auto" or "".
+        model: name of a model; "" for the first one with these languages.
+        alternatives: number of further translations of each text.
+        stream: whether to send the translation piece by piece, as soon as each is ready.
         alignments: whether to add word alignments.
-        key: of the API, or "".
+        key: API key, or "".
     """
 
     texts: list[str]
@@ -56,21 +57,21 @@ class Ask:
 
     @property
     def characters(self) -> int:
-        """Characters of all texts."""
+        """Number of characters of all texts."""
         return sum(map(len, self.texts))
 
 
 def array_of(body: bytes, content_type: str) -> npt.NDArray[Any]:
-    """Return the array of a body of feature vectors. Nothing is unpickled.
+    """Return the array of a body of feature vectors. Pickled objects are refused, because they could run code.
 
     Raises:
-        Refusal: 415, it is of another type; 400, it is not an array.
+        Refusal: 415, the content type is not NumPy's; 400, the body is not an array.
     """
     if content_type.partition(";")[0].strip().lower() != "application/x-npy":
         raise Refusal(415, "the body must be an array of NumPy: send numpy.save's bytes as application/x-npy")
     try:
         array: npt.NDArray[Any] = np.load(io.BytesIO(body), allow_pickle=False)
-    except Exception as error:  # of zipfile, of Python's tokenizer and parser, of NumPy: each has its own
+    except Exception as error:  # zipfile, NumPy and Python's parser raise errors of many classes
         raise Refusal(400, f"the body is not an array of NumPy ({error}): send the bytes of numpy.save") from None
     if not isinstance(array, np.ndarray):
         raise Refusal(400, "the body is an archive of several arrays: send one array by numpy.save")
@@ -78,10 +79,10 @@ def array_of(body: bytes, content_type: str) -> npt.NDArray[Any]:
 
 
 def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
-    """Return the fields of a request: a JSON object, or a form (either kind) with those of the address.
+    """Return the fields of a request: a JSON object, or a form of either encoding with the fields of the URL.
 
     Raises:
-        Refusal: 400, it is neither.
+        Refusal: 400, the body is neither.
     """
     kind = content_type.partition(";")[0].strip().lower()
     try:
@@ -101,26 +102,28 @@ def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
         raise Refusal(400, "the body is not UTF-8") from None
     except (ValueError, RecursionError):
         raise Refusal(400, f"the body is not {'JSON' if 'json' in kind else 'a form'} that can be read") from None
-    # Forms have lines that end as on the wire.
+    # Forms encode line ends as \r\n.
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
 
 
 def parts_of(body: bytes, content_type: str) -> list[tuple[str, str]]:
-    """Name and text of each part of a form (RFC 7578), split in one pass: `email` takes minutes for some bodies.
+    """Return the name and text of each part of a form (RFC 7578).
+
+    The body is split in one pass; Python's `email` takes minutes for some bodies.
 
     Args:
-        body: of the request.
-        content_type: its header, which gives the boundary.
+        body: body of the request.
+        content_type: the header Content-Type, which contains the boundary.
 
     Raises:
-        ValueError: the body is not such a form, has more than `MAX_PARTS` parts or `MAX_HEADERS` bytes of headers in
-            one, or a part is encoded or not UTF-8.
+        ValueError: the body is not a form, has more than `MAX_PARTS` parts or more than `MAX_HEADERS` bytes of headers
+            in a part, or a part is encoded or not UTF-8.
     """
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise ValueError("the content type has no boundary")
     boundary = b"\r\n--" + (found[1] or found[2]).encode()
-    # The first piece is before the form; the one that begins with -- ends it.
+    # The first piece stands before the form. The piece that begins with -- ends it.
     pieces = (b"\r\n" + body).split(boundary, MAX_PARTS + 1)[1:]
     parts: list[tuple[str, str]] = []
     for piece in pieces:

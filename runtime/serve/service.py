@@ -18,7 +18,7 @@ from txport.runtime.serve.models import AUTO, ModelChoice, Models
 from txport.runtime.serve.requests import Ask
 from txport.runtime.serve.settings import Settings
 
-# Length of a short sentence, by which the number of sentences of a text is estimated.
+# Length of a short sentence, for an estimate of the number of sentences of a text.
 CHARACTERS_PER_SENTENCE = 40
 
 
@@ -118,7 +118,7 @@ class Service:
         return response
 
     def _check(self, ask: Ask, route: list[ModelChoice]) -> None:
-        """Refuse what the models of a request cannot do."""
+        """Refuse features that the models of a request do not support."""
         if ask.alignments and len(route) > 1:
             raise Refusal(422, "alignments need one model, and these languages are translated through another one")
         aligns = all(choice.model.aligns for choice in route)
@@ -195,7 +195,7 @@ def _response_fields(ask: Ask, choice: ModelChoice, documents: list[Document]) -
 
     response = {"translatedText": one_or_list([document.text for document in documents])}
     if ask.source == AUTO and choice.source is not None:
-        # Nothing is detected: this is the only source language of the model.
+        # The language is not detected: it is the only source language of the model.
         response["detectedLanguage"] = one_or_list([{"confidence": 100, "language": choice.source}] * len(documents))
     if ask.alternatives:
         response["alternatives"] = one_or_list([alternatives(document, ask.alternatives) for document in documents])

@@ -12,7 +12,7 @@ from txport.runtime.console.flags import DEVICE, THREADS
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 
-# Of inputs and outputs of a Triton model; texts are BYTES there, which protocol buffers call strings.
+# Inputs and outputs of the Triton model. Texts have Triton's type BYTES, which protocol buffers call TYPE_STRING.
 _CONFIG = """\
 # Written by tx-triton. Requests are not batched by Triton: their texts join the batch that runs.
 backend: "python"
@@ -32,7 +32,7 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
 
 def config(bundle: Path, device: str, threads: int) -> str:
-    """Return the text of config.pbtxt. KIND_CPU because txport, not Triton, picks the device."""
+    """Return the text of config.pbtxt. Its kind is KIND_CPU because txport, not Triton, selects the device."""
     values = {"bundle": str(bundle), "device": device, "threads": str(threads)}
     # A JSON string is valid in the text format of protocol buffers, with Unicode unescaped.
     lines = (

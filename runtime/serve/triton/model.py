@@ -1,20 +1,20 @@
-"""Model for Triton's Python backend: each text of a request joins the batch that runs.
+"""Model for Triton's Python backend: each text of a request joins the running batch.
 
-`tx-triton` writes this file into a model repository, beside a config.pbtxt with the path of the bundle. Requests are
-answered when their own texts are done, whatever else runs: `execute` returns at once, and the next request joins.
+`tx-triton` writes this file into a model repository, beside a config.pbtxt with the path of the bundle. `execute`
+returns at once, so that the next request can join the batch. Each request is answered when its texts are finished.
 """
 
 import json
 from typing import Any
 
 import numpy as np
-import triton_python_backend_utils as pb_utils  # Triton's own
+import triton_python_backend_utils as pb_utils  # part of Triton, not of a package
 from txport.runtime.options import Options
 from txport.runtime.translator import Translator
 
 
 class TritonPythonModel:
-    """Model, as Triton calls it."""
+    """The model. Triton requires the names of this class and its methods."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the bundle."""
@@ -23,12 +23,12 @@ class TritonPythonModel:
         self.translator = Translator(given["bundle"], device=given["device"], threads=int(given["threads"]))
 
     def execute(self, requests: list[Any]) -> None:
-        """Submit the texts of all requests; their answers are sent when they are there."""
+        """Submit the texts of all requests. Answers are sent later, when they are ready."""
         for request in requests:
             sender = request.get_response_sender()
             try:
                 PendingResponse(self.translator, request, sender)
-            except Exception as error:  # the caller's mistake, or a queue that is full
+            except Exception as error:  # the input is invalid, or the queue is full
                 _send(sender, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
 
     def finalize(self) -> None:
@@ -37,12 +37,12 @@ class TritonPythonModel:
 
 
 class PendingResponse:
-    """The answer to one request: sent when its last text is done.
+    """The answer to one request. It is sent when the last text is finished.
 
     Args:
-        translator: of the bundle.
-        request: its texts, in an array of any shape, and optional languages, one for all.
-        sender: takes the answer.
+        translator: translator of the bundle.
+        request: request with an array of texts of any shape, and optional languages that hold for all texts.
+        sender: Triton's sender of responses.
     """
 
     def __init__(self, translator: Translator, request: Any, sender: Any) -> None:
@@ -62,11 +62,11 @@ class PendingResponse:
         self.gone = False
         if not self.left:
             self.finish()
-        for future in self.futures:  # which end in the thread of the queue, one after the other
+        for future in self.futures:  # they finish in the thread of the queue, so `one_done` needs no lock
             future.add_done_callback(self.one_done)
 
     def one_done(self, _: object) -> None:
-        """Count, and answer with the last."""
+        """Count a finished text; answer after the last one."""
         self.left -= 1
         if not self.left:
             self.finish()
@@ -75,7 +75,7 @@ class PendingResponse:
             self.cancel()
 
     def cancel(self) -> None:
-        """Give the rows of all texts to others."""
+        """Cancel all texts, which frees their rows."""
         for future in self.futures:
             future.cancel()
 
