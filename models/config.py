@@ -144,12 +144,12 @@ class Config:
 
     @property
     def pre_norm(self) -> bool:
-        """Whether norms precede sublayers."""
+        """True if norms precede sublayers."""
         return self.norm in ("pre", "pre_no_final")
 
     @property
     def final_norm(self) -> bool:
-        """Whether a norm follows the last layer of each stack, in addition to the norms of its sublayers."""
+        """True if a norm follows the last layer of each stack, in addition to the norms of its sublayers."""
         return self.norm in ("pre", "post_final")
 
     @property
@@ -194,7 +194,7 @@ class Config:
 
     @property
     def reads_states(self) -> bool:
-        """Whether the model has no encoder, and its input is the states of another encoder."""
+        """True if the model has no encoder, and its input is the states of another encoder."""
         return self.encoder_layers == 0
 
     @property
@@ -207,7 +207,7 @@ class Config:
 
     @property
     def copies(self) -> bool:
-        """Whether the model has a copy mechanism, see `txport.models.copying`."""
+        """True if the model has a copy mechanism, see `txport.models.copying`."""
         return bool(self.copy_heads)
 
     def __post_init__(self) -> None:

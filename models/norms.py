@@ -38,7 +38,8 @@ class SharedNorm(nn.Module, ABC):
     """Norm with statistics of many tokens. In evaluation they are constant, and the norm is affine.
 
     Attributes:
-        lengths: int64 `[b]`, number of tokens of each row of `[b, t, d]` that count for the statistics; None for all. Set by `txport.models.padding`.
+        lengths: int64 `[b]`, number of tokens of each row of `[b, t, d]` that count for the statistics; None for all. Set
+            by `txport.models.padding`.
     """
 
     lengths: Tensor | None
@@ -76,8 +77,8 @@ class SharedNorm(nn.Module, ABC):
 class PowerNorm(SharedNorm):
     """PowerNorm of Shen et al. (2020), arXiv:2003.07845, Algorithm 2: divides channels by a running root mean square.
 
-    The published code differs: its first 4,000 steps use the mean square of the batch, and a norm over groups of channels
-    precedes it. Here the running mean starts at 1, close to the initial mean square of the residual stream.
+    The published code differs: its first 4,000 steps use the mean square of the batch, and a norm over groups of
+    channels precedes it. Here the running mean starts at 1, close to the initial mean square of the residual stream.
 
     Attributes:
         running_square: float32 `[d]`, psi squared.

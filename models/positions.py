@@ -12,7 +12,7 @@ from txport.models.config import Config, Side
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """Return the positions of Vaswani et al. (2017), section 3.5: float32 `[length, d_model]`, sines at even columns."""
+    """Return positions of Vaswani et al. (2017), section 3.5: float32 `[length, d_model]`, sines at even columns."""
     table = torch.zeros(length, d_model, dtype=torch.float64)
     if table.is_meta:  # only shapes are needed; computing on meta tensors would import PyTorch modules for a second
         return table.float()
@@ -27,7 +27,7 @@ def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of rotary positions, float32 `[length, k]`: Su et al. (2021), arXiv:2104.09864, (34).
 
     Elements 2i and 2i + 1 of a query or key are a 2D vector, rotated by its position times 10000^(-2i / k). The sine of
-    the first has a minus sign, so that the result is x cos + x' sin, where x' is x with the elements of pairs exchanged.
+    the first has a minus sign, so that the result is x cos + x' sin, where x' is x with elements of pairs exchanged.
     """
     table = sinusoids(length, head_dim)
     sines = table[:, 0::2]
