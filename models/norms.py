@@ -38,8 +38,8 @@ class SharedNorm(nn.Module, ABC):
     """Norm with statistics of many tokens. In evaluation they are constant, and the norm is affine.
 
     Attributes:
-        lengths: int64 `[b]`, number of tokens of each row of `[b, t, d]` that count for the statistics; None for all. Set
-            by `txport.models.padding`.
+        lengths: int64 `[b]`, number of tokens of each row of `[b, t, d]` that count for the statistics; None for all.
+            Set by `txport.models.padding`.
     """
 
     lengths: Tensor | None

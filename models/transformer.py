@@ -184,7 +184,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """Residual connection with dropout and a norm, after the sublayer (section 5.4) or before it (Xiong et al. 2020)."""
+    """Residual connection with dropout and a norm after the sublayer (section 5.4) or before it (Xiong et al. 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
