@@ -1,4 +1,4 @@
-"""The reference Transformer, its configuration and its checkpoints, and importers of other toolkits' models.
+"""Reference Transformer, its configuration and checkpoints, and importers for models of other toolkits.
 
 Names are imported on first use, so that `tx-import --help` does not load PyTorch.
 """

@@ -1,15 +1,15 @@
 """Checkpoints: a directory of safetensors and JSON. Nothing in it is ever unpickled.
 
 checkpoint/
-  config.json          {"format_version": 1, "config": {...}}; "generation" with an imported model's own settings
-  model.safetensors    each parameter once, under its name in `Transformer`; tied ones under the first name; and the
-                       running means of norms that have some
-  tokenizer/           shared.model, or source.model and target.model; absent where only ids are known.
-                       Imported ones may differ: description.json is then copied into the bundle's manifest as
+  config.json          {"format_version": 1, "config": {...}}; "generation" if an imported model has search settings
+  model.safetensors    parameters by their names in `Transformer`, tied ones once under the first name, and running
+                       means of norms
+  tokenizer/           shared.model, or source.model and target.model; absent for models of token ids.
+                       Imported tokenizers may have other files; description.json then describes them
   sentences.txt        held-out source lines, for calibration and verification
-  features.npz         held-out feature vectors instead of sentences, of a model that reads these (runtime/features.py)
-  references.txt       their translations, line by line; absent where there are none
-  training.json        how it was made; read by people only
+  features.npz         held-out feature vectors instead of sentences (runtime/features.py)
+  references.txt       translations of the held-out lines; optional
+  training.json        how the model was made; for people
 """
 
 import math
@@ -47,9 +47,9 @@ class Checkpoint:
     model: Transformer
     tokenizer: TokenizerDescription
     sentences: list[str]
-    references: list[str]  # as many, or none
+    references: list[str]  # one for each sentence, or empty
     generation: Generation = PLAIN
-    features: Sequence[Vectors] = ()  # instead of sentences, of a model that reads vectors
+    features: Sequence[Vectors] = ()  # instead of sentences, for models of feature vectors
 
 
 def save_checkpoint(
@@ -64,18 +64,18 @@ def save_checkpoint(
     features: Sequence[Vectors] = (),
     replace: bool = False,
 ) -> None:
-    """Write a checkpoint to a temporary sibling, then rename it: a half-written one is never visible.
+    """Write a checkpoint to a temporary directory beside it, then rename it, so that it is never incomplete.
 
     Args:
         directory: must not exist, unless `replace`.
-        model: saved in its own dtype.
-        tokenizer: directory of the SentencePiece models, which are copied; None for a model of ids only.
+        model: saved in its current dtype.
+        tokenizer: directory of SentencePiece models to copy; None for a model of token ids.
         sentences: held-out source lines, without line breaks.
         training: how the model was made, JSON.
-        references: a translation of each sentence, without line breaks, or none at all.
-        generation: settings of the search that the model was imported with.
-        features: held-out vectors instead of sentences, float32 `[vectors, feature_size]` each.
-        replace: take the place of an existing checkpoint.
+        references: one translation of each sentence, without line breaks, or empty.
+        generation: search settings of an imported model.
+        features: held-out vectors instead of sentences, each float32 `[vectors, feature_size]`.
+        replace: replace an existing checkpoint.
 
     Raises:
         InputError: the directory exists, or the disk is full or cannot be written.
@@ -96,7 +96,7 @@ def save_checkpoint(
 def new_checkpoint(
     directory: Path, config: Config, training: dict[str, Any], generation: Generation = PLAIN, *, replace: bool
 ) -> Iterator[Path]:
-    """Give a temporary directory to fill with weights, a tokenizer and sentences; see `save_checkpoint`."""
+    """Yield a temporary directory for weights, tokenizer and sentences; see `save_checkpoint`."""
     with new_directory(directory, replace, marker="config.json") as temporary:
         write_json(temporary / "config.json", encode(ConfigFile(FORMAT_VERSION, config, generation)))
         write_json(temporary / "training.json", training)
@@ -107,13 +107,14 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     """Read a checkpoint and check that its tensors match its config.
 
     Raises:
-        CheckpointError: a missing or damaged file, another format, a missing, extra, misshapen or non-float tensor.
+        CheckpointError: a file is missing, damaged or in another format; a tensor is missing, superfluous, of the wrong
+            shape or not floating point.
     """
     if directory.exists() and not directory.is_dir():
         raise CheckpointError(f"{directory} is not a checkpoint directory (tx-train and tx-import make one)")
     file = read_config_file(directory)
     config = file.config
-    # Before the model itself: a damaged config may ask for more than there is memory.
+    # Checked before the model is built: a damaged config may need more memory than exists.
     tensors = _read_tensors(directory / "model.safetensors", parameter_shapes(config))
     with _NoRandomWeights():
         model = Transformer(config)
@@ -132,7 +133,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
 
 
 class _NoRandomWeights(TorchFunctionMode):
-    """Leave weights as they are allocated: drawing random ones takes longer than reading those of a checkpoint."""
+    """Context that skips random initialisation, which takes longer than reading the weights of a checkpoint."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -147,13 +148,13 @@ class _NoRandomWeights(TorchFunctionMode):
 
 
 def named_tensors(model: Transformer) -> dict[str, torch.Tensor]:
-    """Return all that a checkpoint keeps of a model: parameters, tied ones once, and running means."""
+    """Return the tensors that a checkpoint stores: parameters (tied ones once) and running means."""
     kept = model.state_dict().keys()
     return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor by its name, tied ones once; nothing is allocated."""
+    """Return the shape of each stored tensor by name, without allocating memory."""
     with torch.device("meta"), _NoRandomWeights():
         return {name: tuple(tensor.shape) for name, tensor in named_tensors(Transformer(config)).items()}
 
@@ -208,7 +209,7 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 
 
 def some(names: Sequence[str], most: int = 8) -> str:
-    """Return the first of some names, for messages."""
+    """Join names for a message, at most `most` of them."""
     if len(names) > most:
         rest = f" and {len(names) - most} more"
     else:

@@ -1,4 +1,4 @@
-"""The shape of an encoder-decoder Transformer: one frozen dataclass, and its presets."""
+"""Configuration of an encoder-decoder Transformer: a frozen dataclass and its presets."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from txport.runtime.bundle.strict_json import decode, encode
 from txport.runtime.bundle.tokenizer_schema import Vocabularies
 from txport.runtime.errors import InputError
 
-# A logit that is never chosen: finite in float16, and far below the logits of allowed ids.
+# Logit of forbidden ids: finite in float16, and far below the logits of allowed ids.
 BANNED = -30000.0
 NORMS = ("post", "pre", "post_final", "pre_no_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")
@@ -17,7 +17,7 @@ SOURCES = ("ids", "features")
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
 POSITION_TABLES = ("stack", "layer")
 FEED_FORWARDS = ("plain", "gated")
-LARGEST = 1 << 24  # no size of a model comes near; a product of two still fits 64 bits
+LARGEST = 1 << 24  # far above real sizes; the product of two fits 64 bits
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 INITIALISATIONS = ("scaled", "annotated", "d2l")
 
@@ -36,13 +36,13 @@ Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 
 
 def _option(default: Any, help: str, *, added: bool = False) -> Any:
-    """Return a field; one that was `added` after checkpoints had been written has its default where a file lacks it."""
+    """Return a dataclass field. With `added`, older files may lack it: they are read with the default."""
     return field(default=default, metadata={"help": help, "added": added})
 
 
 @dataclass(frozen=True)
 class Side:
-    """The sizes of one stack, the encoder's or the decoder's: layers, heads, width of a head, of the feed-forward."""
+    """Sizes of the encoder or decoder: layers, attention heads, width of a head, width of the feed-forward layer."""
 
     layers: int
     heads: int
@@ -52,12 +52,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides the shapes and the arithmetic of a model; defaults: "base" of Vaswani et al. (2017).
+    """Sizes and options of a model. The defaults are "base" of Vaswani et al. (2017).
 
-    The text of each field is the help that command lines show.
+    The text of each field is its help text on command lines.
 
     Raises:
-        InputError: a value that no model can have; the message names the field.
+        InputError: a value is not possible; the message names the field.
     """
 
     source_vocabulary: int = _option(32000, "rows of the source embedding, a multiple of 8 is fastest")
@@ -144,12 +144,12 @@ class Config:
 
     @property
     def pre_norm(self) -> bool:
-        """True if norms stand before sublayers."""
+        """True if norms precede sublayers."""
         return self.norm in ("pre", "pre_no_final")
 
     @property
     def final_norm(self) -> bool:
-        """True if a norm follows the last layer of each stack, besides those of its sublayers."""
+        """True if a norm follows the last layer of each stack, in addition to the norms of its sublayers."""
         return self.norm in ("pre", "post_final")
 
     @property
@@ -165,7 +165,7 @@ class Config:
 
     @property
     def sizes(self) -> ModelSizes:
-        """The sizes that the graphs of the model depend on."""
+        """Sizes that determine the graphs of the model."""
         encoder = self.encoder
         decoder = self.decoder
         return ModelSizes(
@@ -187,19 +187,19 @@ class Config:
 
     @property
     def _source_ids(self) -> int:
-        """Size of the source vocabulary; a model that reads features has none, and uses that of the target."""
+        """Size of the source vocabulary. A model of feature vectors has none: that of the target is used."""
         if self.source == "features":
             return self.target_vocabulary
         return self.source_vocabulary
 
     @property
     def reads_states(self) -> bool:
-        """True if the model has no encoder of its own: feature vectors are the states of another one."""
+        """True if the model has no encoder, and its input is the states of another encoder."""
         return self.encoder_layers == 0
 
     @property
     def memory_size(self) -> int:
-        """Width of the states that cross-attention reads."""
+        """Width of the states that cross-attention attends to."""
         if self.reads_states:
             assert self.feature_size is not None
             return self.feature_size
@@ -290,9 +290,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Vaswani et al. (2017), Table 3.
     "base": {"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6},
     "big": {"d_model": 1024, "heads": 16, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
-    # Kasai et al., "Deep Encoder, Shallow Decoder" (2021): the quality of 6-6 at a fraction of the step's cost.
+    # Kasai et al., "Deep Encoder, Shallow Decoder" (2021): similar quality to 6-6, and decoding steps are much faster.
     "deep_shallow": {"d_model": 512, "heads": 8, "ffn": 2048, "encoder_layers": 12, "decoder_layers": 1},
-    # T5's smallest (Raffel et al. 2020), with its projection not scaled.
+    # The smallest T5 (Raffel et al. 2020), but without scaling the input of the projection.
     "t5_small": {
         **{"d_model": 512, "heads": 8, "head_dim": 64, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6},
         **{"norm": "pre", "norm_kind": "rms", "layer_norm_epsilon": 1e-6, "positions": "relative"},
@@ -304,7 +304,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "layer_norm_epsilon": 1e-6},
         **{"dropout": 0.1, "attention_dropout": 0.1, "initialisation": "annotated"},
     },
-    # "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7): the sizes of its English-French example, with heads.
+    # "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7): the sizes of its English-French example.
     "d2l": {
         **{"d_model": 32, "heads": 4, "ffn": 64, "encoder_layers": 2, "decoder_layers": 2, "norm": "post"},
         **{"share_embeddings": False, "tie_projection": False, "projection_bias": True, "attention_bias": False},
@@ -314,10 +314,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> Config:
-    """Return a config by name, with some fields replaced.
+    """Return a preset config with some fields replaced.
 
     Raises:
-        InputError: an unknown preset, an unknown field, a value of another type or an impossible one.
+        InputError: an unknown preset or field, or a value that has the wrong type or is not possible.
     """
     if name not in list(PRESETS):
         raise InputError(f"there is no preset {name!r}: choose one of {', '.join(PRESETS)}")

@@ -1,8 +1,8 @@
-"""The copy mechanism: a model that can also copy a word of the source by pointing to it.
+"""Copy mechanism: the model can copy a word of the source by attending to it.
 
 See et al. (2017), "Get To The Point: Summarization with Pointer-Generator Networks", arXiv:1704.04368, equations 8 and
-9, for one vocabulary of both sides: P(w) = p_gen P_vocab(w) + (1 - p_gen) * (sum of the attention on source positions
-that hold w). The attention is that of named heads of cross-attention; OpenNMT-py has the first head of the last layer.
+9, with one vocabulary for both sides: P(w) = p_gen P_vocab(w) + (1 - p_gen) * (sum of attention on source positions
+with w). The attention is the mean of the heads in `copy_heads`; OpenNMT-py uses the first head of the last layer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,19 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.models.config import Config
 
-# Of each cross-attention that copies: what it added, `[b, t, d]`, and its weights, `[b, h, t, s]`.
+# For each cross-attention that is used for copying: its output `[b, t, d]` and its weights `[b, h, t, s]`.
 Seen = dict[nn.Module, tuple[Tensor, Tensor]]
 
-# Copy probabilities below this are treated as 0. It is far below any that matters. Rounding of smaller float32 values
-# would make their logarithms differ between engines.
+# Copy probabilities below this are treated as 0. It is far below relevant probabilities. Smaller float32 values have
+# rounding errors that would make their logarithms differ between engines.
 NOTHING = 1e-30
 
 
 class CopyMechanism(nn.Module):
-    """The mixture of a vocabulary's distribution with that of the source's words.
+    """Mixture of the decoder's distribution over the vocabulary and the distribution over source words.
 
-    p_gen is a sigmoid of what the cross-attention found (the context), of the decoder's last state and of the token
-    that it reads.
+    p_gen is a sigmoid of a linear function of the cross-attention output (the context), the last decoder state and the
+    embedding of the input token.
     """
 
     def __init__(self, config: Config) -> None:
@@ -38,12 +38,12 @@ class CopyMechanism(nn.Module):
 
     @property
     def layers(self) -> list[int]:
-        """The decoder layers of its heads; the context is of the last."""
+        """Decoder layers of the copy heads, sorted. The context is taken from the last one."""
         return sorted({layer for layer, _ in self.heads})
 
     @contextmanager
     def watching(self, decoder: Sequence[nn.Module]) -> Iterator[Seen]:
-        """Collects what `forward` needs of the decoder's layers while they run."""
+        """Record what `forward` needs of the decoder's cross-attention, while the context is active."""
         seen: Seen = {}
 
         def keep(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Tensor) -> None:
@@ -58,15 +58,15 @@ class CopyMechanism(nn.Module):
     def forward(
         self, logits: Tensor, state: Tensor, read: Tensor, decoder: Sequence[nn.Module], seen: Seen, source_ids: Tensor
     ) -> Tensor:
-        """Return the logarithm of the mixture, float32 `[b, t, v]`, in every precision of the rest.
+        """Return log-probabilities of the mixture, always float32, `[b, t, v]`.
 
         Args:
             logits: `[b, t, v]`.
-            state: `[b, t, d]`, of which the logits are made.
-            read: `[b, t, d]`, embeddings of the tokens that the decoder read.
-            decoder: its layers.
-            seen: of `watching`.
-            source_ids: int64 `[b, s]`; what padding is does not matter, as its weights are 0.
+            state: `[b, t, d]`, decoder states before the projection.
+            read: `[b, t, d]`, embeddings of the decoder's input tokens.
+            decoder: layers of the decoder.
+            seen: from `watching`.
+            source_ids: int64 `[b, s]`; padding may have any id, since its weights are 0.
         """
         attentions = [cast(nn.Module, layer.cross_attention) for layer in decoder]
         with torch.autocast(logits.device.type, enabled=False):
@@ -82,12 +82,12 @@ class CopyMechanism(nn.Module):
             return torch.where(pointed > 0, both, said)
 
     def _attention(self, attentions: Sequence[nn.Module], weights: Mapping[nn.Module, Tensor]) -> Tensor:
-        """Mean of the heads' weights: float32 `[b, t, s]`; rows sum to 1."""
+        """Return the mean of the copy heads' weights, float32 `[b, t, s]`; rows sum to 1."""
         return torch.stack([weights[attentions[layer]][:, head].float() for layer, head in self.heads]).mean(dim=0)
 
 
 def _product(linear: nn.Linear, x: Tensor) -> Tensor:
-    """`linear(x)` in float32."""
+    """Return `linear(x)` in float32."""
     if linear.bias is None:
         bias = None
     else:

@@ -1,4 +1,4 @@
-"""The JSON files of a checkpoint: its configuration and its tokenizer. Reading them needs no PyTorch."""
+"""JSON files of a checkpoint: configuration and tokenizer. Reading them does not need PyTorch."""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ WHOLE = "give a whole checkpoint of this version of txport"
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """config.json."""
+    """Contents of config.json."""
 
     format_version: int
     config: Config
@@ -29,25 +29,25 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class DescriptionFile:
-    """tokenizer/description.json: the field `tokenizer` of the manifest of every bundle that is made of this."""
+    """Contents of tokenizer/description.json. Its `tokenizer` becomes a field of a bundle's manifest on export."""
 
     format_version: int
     tokenizer: TokenizerDescription
 
 
 def read_config(directory: Path) -> Config:
-    """Only the config of a checkpoint.
+    """Return only the config of a checkpoint.
 
     Raises:
-        CheckpointError: it is missing, not JSON, of another format, or has impossible fields; or this is a bundle.
+        CheckpointError: it is missing, not JSON, has another format or impossible fields; or the directory is a bundle.
     """
     return read_config_file(directory).config
 
 
 def read_config_file(directory: Path) -> ConfigFile:
-    """Return all that config.json holds; errors as of `read_config`."""
+    """Return the contents of config.json. Errors are those of `read_config`."""
     file = directory / "config.json"
-    if kind_of(directory) != "run":  # which keeps the config of the checkpoint that it began with
+    if kind_of(directory) != "run":  # the directory of a training run also has config.json
         check_kind(directory, "checkpoint", CheckpointError)
     try:
         return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError)
@@ -59,7 +59,7 @@ def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
     """Return the description of a checkpoint's tokenizer.
 
     Raises:
-        CheckpointError: files are missing, or the description is damaged, newer or not fit for the config.
+        CheckpointError: files are missing, or the description is damaged, too new or does not match the config.
     """
     tokenizer = directory / "tokenizer"
     if not tokenizer.exists():
@@ -88,5 +88,5 @@ def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:
 
 
 def write_json(file: Path, value: object) -> None:
-    """Write a JSON file for people to read."""
+    """Write an indented JSON file."""
     file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Inputs of the encoder and decoder: embedded tokens or projected feature vectors, with their positions.
+"""Input layers of the encoder and decoder: token embeddings or projected feature vectors, with positions.
 
 Shapes: b batch, s source, d d_model, f feature_size.
 """
@@ -13,11 +13,11 @@ from txport.models.positions import sinusoids
 
 
 class InputLayer(nn.Module):
-    """Adds the position, unless that is relative or rotary, then applies an optional norm, then dropout.
+    """Base of input layers: adds absolute positions, if there are any, then applies an optional norm and dropout.
 
     Args:
         config: of the model.
-        length: number of positions of a learned table or, at first, of sinusoids.
+        length: size of a table of learned positions, or initial size of the table of sinusoids.
     """
 
     def __init__(self, config: Config, length: int) -> None:
@@ -33,7 +33,7 @@ class InputLayer(nn.Module):
             self.register_buffer("positions", table, persistent=False)
 
     def placed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x `[..., d]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
+        """Add positions int64 `[...]` (or broadcastable) to x `[..., d]`, and apply norm and dropout."""
         if self.positions is not None:
             x = x + self.positions[positions]
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]
@@ -54,7 +54,7 @@ class Embedding(InputLayer):
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids int64 `[...]` at positions int64 `[...]` (or broadcastable) -> `[..., d]`."""
+        """Embed ids int64 `[...]` at positions int64 `[...]` (or broadcastable) as `[..., d]`."""
         return self.placed(self.tokens(ids) * self.scale, positions)
 
 
@@ -67,12 +67,12 @@ class FeatureProjection(InputLayer):
         self.projection = nn.Linear(config.feature_size, config.d_model)
 
     def forward(self, features: Tensor, positions: Tensor) -> Tensor:
-        """features `[b, s, f]` at positions int64 `[s]` -> `[b, s, d]`."""
+        """Project feature vectors `[b, s, f]` at positions int64 `[s]` to `[b, s, d]`."""
         return self.placed(self.projection(features), positions)
 
 
 def source_layer(config: Config) -> InputLayer | None:
-    """Return the input layer of the encoder; None for a model without an encoder, which reads encoder states."""
+    """Return the input layer of the encoder, or None for a model without an encoder (its input is encoder states)."""
     if config.reads_states:
         return None
     length = config.max_source_positions or config.max_positions
@@ -82,7 +82,7 @@ def source_layer(config: Config) -> InputLayer | None:
 
 
 def target_layer(config: Config, source: InputLayer | None) -> Embedding:
-    """Return the input layer of the decoder. It shares the tokens of `source` if `share_embeddings` is set."""
+    """Return the input layer of the decoder. With `share_embeddings` its token embedding is that of `source`."""
     if config.share_embeddings and isinstance(source, Embedding):
         tokens = source.tokens
     else:

@@ -1,7 +1,7 @@
-"""Texts of words: lower case or not, and a space before each punctuation mark, so that words are what spaces part.
+"""Normalisation of text for word vocabularies: optional lower case, and a space before each punctuation mark.
 
-Written twice, because SentencePiece applies it at run time in any language: as a function of Python, for corpora and
-references, and as the rules that a SentencePiece model carries.
+It exists twice, because SentencePiece has to apply it at run time in any language: as a Python function, for corpora
+and references, and as a table of rules inside the SentencePiece model.
 """
 
 import re
@@ -14,23 +14,23 @@ from pathlib import Path
 
 MARKS = ",.!?"
 _BEFORE_MARK = re.compile(rf"(?=[{re.escape(MARKS)}])")
-_HANGUL = range(0xAC00, 0xD7A4)  # composed by arithmetic, 11,172 of them; rules for all would be most of the model
+_HANGUL = range(0xAC00, 0xD7A4)  # left out: rules for its 11,172 syllables would be most of the model
 
 
 def spaced(text: str, *, lower_case: bool) -> str:
-    """A text in NFKC, with a space before each of `MARKS`, and one space wherever there are several.
+    """Return the text in NFKC, with a space before each of `MARKS`, and without repeated spaces.
 
     Args:
-        text: any.
-        lower_case: fold case.
+        text: any text.
+        lower_case: whether to convert to lower case.
     """
     return " ".join(_BEFORE_MARK.sub(" ", _folded(text, lower_case)).split())
 
 
 def spacing_rules(*, lower_case: bool) -> str:
-    """`spaced` as a table for SentencePiece's `normalization_rule_tsv`, which itself removes spaces that are too many.
+    """Return `spaced` as a table for SentencePiece's `normalization_rule_tsv`. SentencePiece itself joins spaces.
 
-    Sequences of more than one character that NFKC composes are those of a letter and what Unicode decomposes it to.
+    NFKC also composes sequences. The table contains each letter that has a decomposition as such a sequence.
     """
     lines = []
     for characters in _sequences():
@@ -45,7 +45,7 @@ def spacing_rules(*, lower_case: bool) -> str:
 
 @contextmanager
 def rule_file(*, lower_case: bool) -> Iterator[Path]:
-    """Yield a file of `spacing_rules`, for the time that SentencePiece trains a model."""
+    """Yield a temporary file with `spacing_rules`, for the training of a SentencePiece model."""
     with tempfile.TemporaryDirectory() as scratch:
         rules = Path(scratch) / "rules.tsv"
         rules.write_text(spacing_rules(lower_case=lower_case), encoding="ascii")
@@ -54,7 +54,7 @@ def rule_file(*, lower_case: bool) -> Iterator[Path]:
 
 def _folded(text: str, lower_case: bool) -> str:
     composed = unicodedata.normalize("NFKC", text)
-    # By character, as SentencePiece: Greek's final sigma would depend on what follows.
+    # By character, as in SentencePiece: lower-casing whole texts would make Greek's final sigma depend on its context.
     if lower_case:
         return "".join(character.lower() for character in composed)
     return composed

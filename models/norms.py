@@ -1,4 +1,4 @@
-"""Norms: LayerNorm, RMSNorm, and the two that share one scale among all tokens, PowerNorm and BatchNorm.
+"""Norms: LayerNorm and RMSNorm, which scale each token separately; PowerNorm and BatchNorm, which use running means.
 
 Shapes: `...` are batch and length, d is d_model.
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from txport.models.config import Config
 
-# What a new batch weighs in a running mean; 1 - alpha of Shen et al. (2020), who have 0.9 forward and backward.
+# Weight of a new batch in a running mean: 1 - alpha of Shen et al. (2020), whose alphas are both 0.9.
 MOMENTUM = 0.1
 
 
@@ -21,7 +21,7 @@ class NoNorm(nn.Identity):
 
 
 class RMSNorm(nn.Module):
-    """Zhang and Sennrich (2019): each token by the root of its own mean square, with a weight and no bias (as T5)."""
+    """RMSNorm (Zhang and Sennrich, 2019): divides each token by its root mean square. A weight, no bias, as in T5."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -29,17 +29,17 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x `[..., d]` -> `[..., d]`."""
+        """Normalise x `[..., d]`, and return float32 `[..., d]`."""
         x = x.float()
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
 class SharedNorm(nn.Module, ABC):
-    """A norm with statistics of many tokens, which are fixed in translation: it is affine then.
+    """Norm with statistics of many tokens. In evaluation they are constant, and the norm is affine.
 
     Attributes:
-        lengths: int64 `[b]`, how many tokens of each row of `[b, t, d]` to learn from, or None for all; set by
-            `txport.models.padding`.
+        lengths: int64 `[b]`, number of tokens of each row of `[b, t, d]` that count for the statistics; None for all.
+            Set by `txport.models.padding`.
     """
 
     lengths: Tensor | None
@@ -53,14 +53,14 @@ class SharedNorm(nn.Module, ABC):
 
     @abstractmethod
     def affine(self) -> tuple[Tensor, Tensor]:
-        """(a, b), each `[d]`: in evaluation mode the norm is x * a + b."""
+        """Return (a, b), each `[d]`: in evaluation mode the norm is x * a + b."""
 
     @abstractmethod
     def learn(self, x: Tensor, tokens: Tensor | None) -> Tensor:
-        """The norm in training mode, of float32 `x`; running means take in `tokens`, bool `[b, t]`, None for all."""
+        """Normalise float32 `x` in training mode. Running means are updated from `tokens`, bool `[b, t]`; None: all."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x `[..., d]` -> `[..., d]`."""
+        """Normalise x `[..., d]`, and return float32 `[..., d]`."""
         x = x.float()
         if self.training:
             return self.learn(x, self._tokens(x))
@@ -68,22 +68,22 @@ class SharedNorm(nn.Module, ABC):
         return x * scale + shift
 
     def _tokens(self, x: Tensor) -> Tensor | None:
-        """bool `[b, t]`, false for padding."""
+        """Return bool `[b, t]`, false for padding, or None if all tokens count."""
         if self.lengths is None:
             return None
         return torch.arange(x.shape[1], device=x.device) < self.lengths[:, None]
 
 
 class PowerNorm(SharedNorm):
-    """Shen et al. (2020), arXiv:2003.07845, Algorithm 2: every channel by the root of its mean square in past batches.
+    """PowerNorm of Shen et al. (2020), arXiv:2003.07845, Algorithm 2: divides channels by a running root mean square.
 
-    The published code differs: its first 4,000 steps take the batch's own mean square, and a norm over the groups of
-    each token stands before it. Here the running mean begins with 1, near which the residual stream begins too.
+    The published code differs: its first 4,000 steps use the mean square of the batch, and a norm over groups of
+    channels precedes it. Here the running mean starts at 1, close to the initial mean square of the residual stream.
 
     Attributes:
         running_square: float32 `[d]`, psi squared.
-        running_gradient: float32 `[d]`, nu: the mean of the normalised tokens times their gradients, of the loss of all
-            devices.
+        running_gradient: float32 `[d]`, nu: running mean of normalised tokens times their gradients, for the loss over
+            all devices.
     """
 
     running_square: Tensor
@@ -106,13 +106,13 @@ class PowerNorm(SharedNorm):
 
 
 class _Scaled(torch.autograd.Function):
-    """x times 1/psi, with the approximate gradient of psi's own dependence on x."""
+    """x / psi. Its gradient contains an approximation of the dependence of psi on x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, inverse: Tensor, running_gradient: Tensor, tokens: Tensor | None) -> Tensor:
         y = x * inverse
         ctx.save_for_backward(y, inverse)
-        # Not saved with them: backward is to change it.
+        # An attribute, since saved tensors must not be modified, and backward updates this one.
         ctx.running_gradient = running_gradient
         ctx.tokens = tokens
         return y
@@ -123,23 +123,23 @@ class _Scaled(torch.autograd.Function):
         y, inverse = ctx.saved_tensors
         nu = ctx.running_gradient
         tokens = ctx.tokens
-        # The loss of all devices is the mean of theirs.
+        # The loss over all devices is the mean of their losses.
         devices = _devices()
         straight = gradient - devices * nu * y
-        if tokens is not None:  # padding has no part in psi
+        if tokens is not None:  # psi does not depend on padding
             straight = straight.masked_fill(~tokens[..., None], 0.0)
         squares, products = _means(tokens, y * y, gradient * y)
         new = nu * (1 - MOMENTUM * squares) + MOMENTUM * products / devices
-        # In FP16 some steps overflow, and are left out by the gradients' scaler.
+        # In FP16 some steps overflow; the gradient scaler skips them, so their values must not reach nu.
         nu.copy_(torch.where(torch.isfinite(new), new, nu))
         return straight * inverse, None, None, None
 
 
 class BatchNorm(SharedNorm):
-    """Ioffe and Szegedy (2015) over all tokens of a batch, as `nn.BatchNorm1d` has it; for comparison.
+    """BatchNorm of Ioffe and Szegedy (2015) over all tokens of a batch, as `nn.BatchNorm1d`; for comparisons.
 
     Attributes:
-        running_mean, running_variance: float32 `[d]`, of the batches so far; the variance is the unbiased one.
+        running_mean, running_variance: float32 `[d]`, running means over batches; the variance is unbiased.
     """
 
     running_mean: Tensor
@@ -186,14 +186,14 @@ def _devices() -> int:
 
 
 def _count(tokens: Tensor | None, x: Tensor) -> Tensor:
-    """float32 `[1]`: how many tokens `x` `[..., d]` has here."""
+    """Return the number of tokens in `x` `[..., d]` on this device, float32 `[1]`."""
     if tokens is None:
         return x.new_full((1,), x[..., 0].numel())
     return tokens.sum().to(x)[None]
 
 
 def _means(tokens: Tensor | None, *values: Tensor) -> list[Tensor]:
-    """Over the tokens of all devices: each of the values `[..., d]` -> `[d]`."""
+    """Return the mean `[d]` of each of the values `[..., d]` over the tokens of all devices."""
     if tokens is not None:
         values = tuple(value.masked_fill(~tokens[..., None], 0.0) for value in values)
     sums = _summed(torch.cat([*(value.flatten(0, -2).sum(0) for value in values), _count(tokens, values[0])]))
@@ -201,7 +201,7 @@ def _means(tokens: Tensor | None, *values: Tensor) -> list[Tensor]:
 
 
 def _summed(x: Tensor) -> Tensor:
-    """Over all devices."""
+    """Return the sum over all devices."""
     return _Sum.apply(x) if _devices() > 1 else x  # type: ignore[no-untyped-call]
 
 

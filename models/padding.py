@@ -1,4 +1,4 @@
-"""Padding has no part in what norms learn from all tokens of a batch."""
+"""Exclusion of padding from the statistics of PowerNorm and BatchNorm."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,13 @@ from txport.models.transformer import Transformer
 
 @contextmanager
 def padding_left_out(model: Transformer, source_lengths: Tensor, target_lengths: Tensor) -> Iterator[None]:
-    """Have PowerNorm and BatchNorm learn from tokens only, of sources and targets of int64 `[b]` lengths, meanwhile."""
+    """Exclude padding from the statistics of PowerNorm and BatchNorm, while the context is active.
+
+    Args:
+        model: whose norms are changed.
+        source_lengths: int64 `[b]`.
+        target_lengths: int64 `[b]`.
+    """
     encoder = (model.source_embedding, model.encoder, model.encoder_norm)
     decoder = (model.target_embedding, model.decoder, model.decoder_norm)
     norms = []

@@ -1,6 +1,6 @@
-"""Positions of tokens: sinusoids, added to embeddings; relative ones, added to scores; rotary ones, which turn queries.
+"""Positions of tokens: sinusoids (added to embeddings), relative (added to scores), rotary (rotate queries and keys).
 
-Shapes: b or n batch (1 for all alike), t queries, s keys, d d_model, h heads, k head_dim.
+Shapes: b or n batch (1 if equal for all rows), t queries, s keys, d d_model, h heads, k head_dim.
 """
 
 import math
@@ -12,9 +12,9 @@ from txport.models.config import Config, Side
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """Positions of Vaswani et al. (2017), section 3.5: float32 `[length, d_model]`, sine and cosine interleaved."""
+    """Return positions of Vaswani et al. (2017), section 3.5: float32 `[length, d_model]`, sines at even columns."""
     table = torch.zeros(length, d_model, dtype=torch.float64)
-    if table.is_meta:  # only sizes are wanted: PyTorch would spend a second on imports for the rest
+    if table.is_meta:  # only shapes are needed; computing on meta tensors would import PyTorch modules for a second
         return table.float()
     position = torch.arange(length, dtype=torch.float64)[:, None]
     frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
@@ -24,10 +24,10 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Rotary positions of Su et al. (2021), arXiv:2104.09864, equation 34: cosines and sines, float32 `[length, k]`.
+    """Return cosines and sines of rotary positions, float32 `[length, k]`: Su et al. (2021), arXiv:2104.09864, (34).
 
-    The numbers 2i and 2i + 1 of a query or key are a vector, which is turned by its position times 10000^(-2i / k). The
-    sine of the first is negative: so x is turned to x cos + x' sin, where x' is x with the two of each pair exchanged.
+    Elements 2i and 2i + 1 of a query or key are a 2D vector, rotated by its position times 10000^(-2i / k). The sine of
+    the first has a minus sign, so that the result is x cos + x' sin, where x' is x with elements of pairs exchanged.
     """
     table = sinusoids(length, head_dim)
     sines = table[:, 0::2]
@@ -36,44 +36,44 @@ def rotations(length: int, head_dim: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=16)
-@torch.inference_mode(False)  # training may follow, and take them from the cache
+@torch.inference_mode(False)  # training may use the cached tensors later
 def _turns(length: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`rotations` as complex numbers `[length, k / 2]`, whose parts are float32 or float64, by `dtype`."""
+    """Return `rotations` as complex numbers `[length, k / 2]`, with parts in `dtype` (float32 or float64)."""
     cosines, sines = (table[:, 1::2].to(device, dtype) for table in rotations(length, head_dim))
     return torch.complex(cosines, sines)
 
 
 def rotated(x: Tensor, positions: Tensor | None = None) -> Tensor:
-    """Queries or keys `[b, h, t, k]` turned by their positions, int64 `[b]` where t is 1, else 0 and on.
+    """Rotate queries or keys `[b, h, t, k]` by their positions: int64 `[b]` if t is 1; None for 0, 1, 2, ...
 
-    The result has their dtype, and is computed in float32 at least.
+    The result has the dtype of x. It is computed in float32 or more.
     """
     if positions is None:
         most = x.shape[2]
     else:
         most = int(positions.max()) + 1
     real = torch.promote_types(x.dtype, torch.float32)
-    # In steps of 256 positions, so that a search, whose every step is longer, computes few tables.
+    # Lengths are rounded up to multiples of 256, so that a search, whose length grows by 1, computes few tables.
     turns = _turns(-(-most // 256) * 256, x.shape[3], x.device, real)
     if positions is None:
         turns = turns[:most]
     else:
         turns = turns[positions][:, None, None]
-    # As complex numbers, which PyTorch multiplies in one pass: training takes half the time of reals for it.
+    # PyTorch multiplies complex numbers in one pass. This takes half the time of the formula with real numbers.
     pairs = torch.view_as_complex(x.to(real).reshape(*x.shape[:3], -1, 2))
     return torch.view_as_real(pairs * turns).flatten(3).to(x.dtype)
 
 
 class RelativePositions(nn.Module):
-    """Biases of attention by the distance of a key from a query, of one stack: Raffel et al. (2020), section 2.1 (T5).
+    """Biases of attention scores by the distance from query to key, as in T5: Raffel et al. (2020), section 2.1.
 
-    Near distances have a bias of their own, far ones share one with others, in buckets whose width grows with the
-    logarithm, up to a distance from which on all are one. An encoder has half of the buckets for keys that follow.
+    Each short distance has a separate bias. Longer distances share biases in buckets whose width grows logarithmically,
+    and distances from `position_distance` on share one. An encoder uses half of the buckets for keys after the query.
 
     Args:
         config: of the model.
-        side: whose layers have it: all one table, or each one of its own (UMT5: Chung et al. 2023).
-        causal: keys never follow their query.
+        side: the stack of layers. They share one table, or have one each (UMT5: Chung et al. 2023).
+        causal: whether keys never follow their query.
     """
 
     def __init__(self, config: Config, side: Side, *, causal: bool) -> None:
@@ -88,12 +88,12 @@ class RelativePositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(tables, config.position_buckets, side.heads))
 
     def forward(self, distances: Tensor) -> list[Tensor]:
-        """Key less query, int64 `[n, t, s]` -> what is added to the scores of each layer, `[n, h, t, s]`."""
+        """Return the bias of scores for each layer, `[n, h, t, s]`, for distances (key - query), int64 `[n, t, s]`."""
         biases = self.weight[:, self.buckets(distances)].permute(0, 1, 4, 2, 3)
         return [biases[min(layer, len(biases) - 1)] for layer in range(self.layers)]
 
     def buckets(self, distances: Tensor) -> Tensor:
-        """Key less query, int64 -> the bucket of each, int64; in float32, as mesh TensorFlow and Hugging Face do it."""
+        """Return the bucket of each distance (key - query), int64. Computed in float32, as by Hugging Face."""
         count = self.weight.shape[1]
         if self.causal:
             first: Tensor | int = 0
@@ -108,9 +108,9 @@ class RelativePositions(nn.Module):
         return first + torch.where(distances < near, distances, far)
 
     def table(self, length: int) -> Tensor:
-        """Return all biases that sequences of up to `length` tokens need: float32 `[distances, tables * h]`.
+        """Return all biases for sequences of up to `length` tokens: float32 `[distances, tables * h]`.
 
-        Row i is of the key i before its query where that is causal, else of the key i - length + 1 after it.
+        If causal, row i belongs to distance -i (key - query), otherwise to distance i - length + 1.
         """
         if self.causal:
             distances = -torch.arange(length)

@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017), written to be read.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017), in plain PyTorch, for readers.
 
 Shapes: b batch, s source tokens or vectors, t target tokens, c cache length, d d_model, f feature_size, h heads,
 k head_dim, v target vocabulary. Lengths count tokens that are not padding; padding is only at the end of a row.
@@ -29,22 +29,22 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 
-# Keys up to which PyTorch's fused attention trains more slowly on CPUs than its parts do: it takes each head of a row
-# by itself.
+# Maximum number of keys for which plain matrix products replace PyTorch's fused attention in training on CPUs. The
+# fused kernel handles each head of each row separately, which is slower for short sequences.
 SHORT = 32
 
 
 def valid_mask(lengths: Tensor, size: int) -> Tensor:
-    """bool `[b, 1, 1, size]`, true where a token is not padding; broadcasts over heads and queries."""
+    """Return a mask, bool `[b, 1, 1, size]`: true for tokens, false for padding. Broadcasts over heads and queries."""
     return (torch.arange(size, device=lengths.device)[None] < lengths[:, None])[:, None, None]
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Attention of a model, and the probabilities that it gives to a translation.
+    """Attention weights of a model and the probabilities of a translation.
 
-    Row i of a decoder's map is of the step that makes target token i; it reads bos, then the target tokens before i,
-    which are the columns of `decoder`. A token's row sums to 1. The future, and every row and column of padding, is 0.
+    Row i of a target map belongs to the step that predicts target token i. The columns of `decoder` are the inputs of
+    the decoder: bos, then the target tokens. Rows of tokens sum to 1. Future columns, and padding, are 0.
 
     Attributes:
         encoder: float `[layers, b, h, s, s]`, self-attention of the source.
@@ -60,7 +60,7 @@ class AttentionMaps:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (section 3.2.2). Keys and values are projected apart, so that they can be cached."""
+    """Multi-head attention (section 3.2.2). Keys and values have a separate method, so that they can be cached."""
 
     def __init__(self, config: Config, side: Side, *, rotary: bool = False, keys: int | None = None) -> None:
         super().__init__()
@@ -69,24 +69,24 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         width = side.heads * side.head_dim
         self.query = nn.Linear(config.d_model, width, bias=config.attention_bias)
-        keys = keys or config.d_model  # width of the states that keys and values are made of
+        keys = keys or config.d_model  # width of the states that are projected to keys and values
         self.key = nn.Linear(keys, width, bias=config.attention_bias)
         self.value = nn.Linear(keys, width, bias=config.attention_bias)
         self.output = nn.Linear(width, config.d_model, bias=config.attention_bias)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """`[b, t, h * k]` -> `[b, h, t, k]`."""
+        """Reshape `[b, t, h * k]` to `[b, h, t, k]`."""
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def queries(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Queries `[b, h, t, k]` of states `[b, t, d]`, at positions `[b]` if t is 1."""
+        """Return queries `[b, h, t, k]` for states `[b, t, d]`. `positions` `[b]` are allowed only if t is 1."""
         queries = self.split_heads(self.query(x))
         if self.rotary:
             queries = rotated(queries, positions)
         return queries
 
     def key_value(self, x: Tensor, positions: Tensor | None = None) -> KeyValue:
-        """Keys and values `[b, h, s, k]` of states `[b, s, d]`, at positions `[b]` if s is 1."""
+        """Return keys and values `[b, h, s, k]` of states `[b, s, d]`. `positions` `[b]` are allowed only if s is 1."""
         keys = self.split_heads(self.key(x))
         if self.rotary:
             keys = rotated(keys, positions)
@@ -101,15 +101,15 @@ class Attention(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Attention of queries to keys: `[b, t, d]`.
+        """Attend from queries to keys, and return `[b, t, d]`.
 
         Args:
-            x: input of the queries, `[b, t, d]`.
+            x: states that are projected to queries, `[b, t, d]`.
             key_value: keys and values, each `[b, h, s, k]`.
             mask: bool, broadcastable to `[b, h, t, s]`, true for visible keys.
-            causal: each query sees the keys up to its position. Excludes `mask`.
-            bias: added to the scores, float, broadcastable to `[b, h, t, s]`.
-            positions: positions of the queries, int64 `[b]`, if t is 1.
+            causal: whether each query sees only keys up to its own position. Cannot be combined with `mask`.
+            bias: float, broadcastable to `[b, h, t, s]`, added to the scores.
+            positions: positions of the queries, int64 `[b]`; only if t is 1. Default: 0, 1, 2, ...
         """
         key, value = key_value
         if self.training and key.shape[2] <= SHORT and key.device.type == "cpu":
@@ -119,10 +119,10 @@ class Attention(nn.Module):
         if bias is not None:
             if causal:
                 mask = _causal_mask(query, key)
-            # PyTorch's kernel takes a bias as a mask of floats, and no causal mask beside it.
+            # PyTorch's kernel accepts a bias only as a float mask, and not together with `is_causal`.
             mask = _masked(bias.to(query.dtype), mask)
             causal = False
-        dropout = self.dropout if self.training else 0.0  # on the weights
+        dropout = self.dropout if self.training else 0.0  # of attention weights
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
@@ -135,7 +135,7 @@ class Attention(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Return the weights of `forward`: softmax over keys, `[b, h, t, s]`, without dropout, in float32 or more."""
+        """Return the weights of `forward` before dropout, `[b, h, t, s]`, in float32 or more; rows sum to 1."""
         query = self.queries(x, positions)
         key = key_value[0]
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
@@ -143,20 +143,20 @@ class Attention(nn.Module):
             scores = scores + bias
         if causal:
             mask = _causal_mask(query, key)
-        # In bfloat16 the sum of many weights would lose the small ones.
+        # A softmax in bfloat16 would lose small weights.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return torch.softmax(_masked(scores, mask), dim=-1)
 
 
 def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Return scores with -inf for keys that `mask` hides."""
+    """Return the scores with -inf for masked keys."""
     if mask is None:
         return scores
     return scores.masked_fill(~mask, -math.inf)
 
 
 def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
-    """bool `[t, s]`, true where a query sees a key, its own or one before it."""
+    """Return a mask, bool `[t, s]`: true for keys up to the position of the query."""
     return torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
 
 
@@ -174,7 +174,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout if rate is None else rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., d]` -> `[..., d]`."""
+        """Map `[..., d]` to `[..., d]`."""
         inner = self.inner(x)
         if self.gate is None:
             inner = self.activation(inner)
@@ -184,7 +184,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """Norm, dropout and residual after a sublayer (post-norm, section 5.4) or before it (Xiong et al., 2020)."""
+    """Residual connection with dropout and a norm after the sublayer (section 5.4) or before it (Xiong et al. 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -193,14 +193,14 @@ class Residual(nn.Module):
         self.pre = config.pre_norm
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """`[..., d]` -> `[..., d]`."""
+        """Return x + sublayer(x) with dropout and norm, `[..., d]`."""
         if self.pre:
             return x + self.dropout(sublayer(self.norm(x)))  # type: ignore[no-any-return]
         return self.norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward."""
+    """Encoder layer: self-attention and feed-forward."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -210,13 +210,19 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x `[b, s, d]`, mask bool `[b, 1, 1, s]`, bias of scores `[1, h, s, s]` -> `[b, s, d]`."""
+        """Return the states of the next layer, `[b, s, d]`.
+
+        Args:
+            x: `[b, s, d]`.
+            mask: bool `[b, 1, 1, s]`, false for padding.
+            bias: float `[1, h, s, s]`, added to attention scores.
+        """
         x = self.attention_residual(x, lambda y: self.attention(y, self.attention.key_value(y), mask, bias=bias))
         return self.feed_forward_residual(x, self.feed_forward)  # type: ignore[no-any-return]
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention and feed-forward."""
+    """Decoder layer: causal self-attention, cross-attention and feed-forward."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -228,7 +234,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x: Tensor, cross: KeyValue, source_mask: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The whole target at once: x `[b, t, d]`, bias of self-attention's scores `[1, h, t, t]` -> `[b, t, d]`."""
+        """Run the layer on whole targets: x `[b, t, d]`, `bias` of self-attention `[1, h, t, t]` -> `[b, t, d]`."""
         attend = self.self_attention
         x = self.self_attention_residual(x, lambda y: attend(y, attend.key_value(y), causal=True, bias=bias))
         return self._after_self_attention(x, cross, source_mask)
@@ -242,16 +248,17 @@ class DecoderLayer(nn.Module):
         positions: Tensor,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """One token for each row: x `[b, 1, d]`; the cache `[b, h, c, k]` is written in place at `positions` `[b]`.
+        """Run the layer on one token for each row: x `[b, 1, d]` -> `[b, 1, d]`.
 
-        `bias` `[b, h, 1, reached]` is of self-attention's scores, up to the last position of any row.
+        Keys and values are written into `cache` `[b, h, c, k]` at `positions` `[b]`. `bias`, `[b, h, 1, n]` for a
+        maximum position of n - 1, is added to the scores of self-attention.
         """
 
         def attend(y: Tensor) -> Tensor:
             rows = torch.arange(len(positions), device=positions.device)
             for stored, new in zip(cache, self.self_attention.key_value(y, positions), strict=True):
                 stored[rows, :, positions] = new[:, :, 0]
-            # Caches are allocated for the longest row; only the part that any row has reached is worth reading.
+            # Caches are allocated for the maximum length. Only positions that at least one row has reached are read.
             reached = int(positions.max()) + 1
             seen = valid_mask(positions + 1, reached)
             past = (cache[0][:, :, :reached], cache[1][:, :, :reached])
@@ -266,7 +273,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder-decoder Transformer; `config` decides every shape and option."""
+    """Encoder-decoder Transformer. All shapes and options are set by `config`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -281,7 +288,7 @@ class Transformer(nn.Module):
         self.decoder_positions = RelativePositions(config, config.decoder, causal=True) if relative else None
 
         def final_norm() -> nn.Module:
-            # A stack of post-norm layers ends in a norm. PyTorch's nn.Transformer adds a second one.
+            # Pre-norm stacks need a final norm. nn.Transformer adds one to post-norm stacks also.
             return new_norm(config) if config.final_norm else NoNorm()
 
         self.encoder_norm = NoNorm() if config.reads_states else final_norm()
@@ -293,10 +300,10 @@ class Transformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier initialisation (Glorot and Bengio, 2010) of matrices; embeddings and positions as N(0, 1/d_model).
+        """Initialise matrices by Xavier (Glorot and Bengio, 2010), embeddings and positions as N(0, 1/d_model).
 
-        The initialisation "annotated" uses Xavier for embeddings as well, and "d2l" PyTorch's default, N(0, 1). Both
-        use PyTorch's default for biases, uniform within +-1/sqrt(inputs).
+        The initialisation "annotated" uses Xavier for embeddings also; "d2l" uses PyTorch's default for them, N(0, 1).
+        Both use PyTorch's default for biases, uniform within +-1/sqrt(inputs).
         """
         kind = self.config.initialisation
         with torch.no_grad():
@@ -318,22 +325,22 @@ class Transformer(nn.Module):
                     nn.init.normal_(parameter, std=self.config.d_model**-0.5)
 
     def lengthen(self, length: int) -> None:
-        """Take sources and targets of at least `length` tokens: more sinusoids; relative and rotary ones do always."""
+        """Extend sinusoids to at least `length` positions. Relative and rotary positions need no extension."""
         for embedding in self.inputs:
             embedding.lengthen(length)
 
     @property
     def inputs(self) -> list[InputLayer]:
-        """The input layers of encoder and decoder; the decoder's alone if the model reads encoder states."""
+        """Input layers of encoder and decoder. A model that reads encoder states has only that of the decoder."""
         layers = (self.source_embedding, self.target_embedding)
         return [layer for layer in layers if layer is not None]
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> Tensor:
-        """Padded sources of int64 `[b]` lengths -> memory `[b, s, d]`.
+        """Encode padded sources, and return the encoder states ("memory") `[b, s, d]`.
 
         Args:
             source: int64 `[b, s]` ids, or float `[b, s, f]` vectors of a model that reads features.
-            source_lengths: int64 `[b]`.
+            source_lengths: int64 `[b]`, lengths without padding.
         """
         if self.source_embedding is None:
             return source
@@ -352,11 +359,17 @@ class Transformer(nn.Module):
         source_ids: Tensor | None = None,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """Teacher forcing: int64 `[b, t]` ids that start with bos -> logits `[b, t, v]`; logits at i see ids 0..i.
+        """Decode whole targets with teacher forcing, and return logits `[b, t, v]`. Logits at i depend on ids 0..i.
 
-        No mask of target padding is needed: it is at the end, where no earlier position can see it. A model that copies
-        needs `source_ids`, int64 `[b, s]`; its logits are logarithms of probabilities, in float32. With `wanted`, bool
-        `[b, t]`, they are `[n, v]` of its positions alone.
+        Padding of targets needs no mask: it is at the end, so no earlier position attends to it.
+
+        Args:
+            target_ids: int64 `[b, t]`, starting with bos.
+            memory: from `encode`.
+            source_lengths: int64 `[b]`.
+            source_ids: int64 `[b, s]`; needed by models with a copy mechanism. Their logits are log-probabilities,
+                in float32.
+            wanted: bool `[b, t]`: return logits `[n, v]` of the n positions that are true.
         """
         mask = valid_mask(source_lengths, memory.shape[1])
         positions = torch.arange(target_ids.shape[1], device=target_ids.device)
@@ -371,17 +384,17 @@ class Transformer(nn.Module):
             if wanted is not None:
                 logits = logits[wanted]
             return logits
-        # By indices, since the gradient of a mask is slow.
+        # Select by indices, since the gradient of boolean indexing is slow.
         chosen = state.flatten(0, 1).index_select(0, wanted.flatten().nonzero()[:, 0])
         return self.projection(chosen)  # type: ignore[no-any-return]
 
     def forward(self, source: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
-        """`encode` and `decode`: logits `[b, t, v]`."""
+        """Encode and decode with teacher forcing: logits `[b, t, v]`."""
         memory = self.encode(source, source_lengths)
         return self.decode(target_ids, memory, source_lengths, source)
 
     def _biases(self, side: str, queries: Tensor, keys: Tensor) -> Sequence[Tensor | None]:
-        """For each layer of a side, the bias `[n, h, t, s]` of queries at `[n, t]` to keys at `[s]`, or None."""
+        """Return a bias `[n, h, t, s]` or None for each layer, for query positions `[n, t]` and key positions `[s]`."""
         relative = getattr(self, f"{side}_positions")
         if relative is None:
             return [None] * getattr(self.config, side).layers
@@ -389,13 +402,13 @@ class Transformer(nn.Module):
         return biases
 
     def _watching(self) -> AbstractContextManager[Seen]:
-        """Collect what copying needs of the layers that run meanwhile."""
+        """Record the cross-attention that the copy mechanism needs, while the context is active."""
         if self.copying is None:
             return nullcontext({})
         return self.copying.watching(list(self.decoder))
 
     def _logits(self, state: Tensor, read: Tensor, seen: Seen, source_ids: Tensor | None) -> Tensor:
-        """States and embeddings `[b, t, d]` -> `[b, t, v]`; see `CopyMechanism.forward`."""
+        """Return logits `[b, t, v]` for states and embeddings `[b, t, d]`; see `CopyMechanism.forward`."""
         logits: Tensor = self.projection(state)
         if self.copying is None:
             return logits
@@ -405,11 +418,11 @@ class Transformer(nn.Module):
         return copied
 
     def cross_key_values(self, memory: Tensor) -> list[KeyValue]:
-        """Cross-attention keys and values of each decoder layer, `[b, h, s, k]`: computed once for a sentence."""
+        """Return cross-attention keys and values of each decoder layer, `[b, h, s, k]`, once for a sentence."""
         return [layer.cross_attention.key_value(memory) for layer in self.decoder]  # type: ignore[operator, union-attr]
 
     def new_caches(self, batch: int, length: int) -> list[KeyValue]:
-        """Zeroed self-attention caches for each decoder layer, `[b, h, length, k]`."""
+        """Return self-attention caches filled with 0 for each decoder layer, `[b, h, length, k]`."""
         weight = self.projection.weight
         shape = (batch, self.config.decoder.heads, length, self.config.decoder.head_dim)
         return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in self.decoder]
@@ -423,15 +436,15 @@ class Transformer(nn.Module):
         caches: list[KeyValue],
         source_ids: Tensor | None = None,
     ) -> Tensor:
-        """One token for each row, each row at its own position.
+        """Decode one token for each row, at a separate position for each row.
 
         Args:
             token_ids: int64 `[b]`, the token at `positions`.
-            positions: int64 `[b]`, below the caches' length.
+            positions: int64 `[b]`, less than the length of the caches.
             cross: from `cross_key_values`.
             source_lengths: int64 `[b]`.
             caches: from `new_caches`; written in place.
-            source_ids: int64 `[b, s]`, which only a model that copies needs.
+            source_ids: int64 `[b, s]`; needed by models with a copy mechanism.
 
         Returns:
             logits `[b, v]` of the token at `positions + 1`.
@@ -448,12 +461,12 @@ class Transformer(nn.Module):
     def attention_maps(
         self, source: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor
     ) -> AttentionMaps:
-        """Teacher forcing of translations, with the weights of every attention; call `eval` first.
+        """Return all attention weights for given translations, by teacher forcing. Call `eval` first.
 
         Args:
-            source: ids or vectors, padded, as `encode` reads them.
+            source: padded ids or vectors, as for `encode`.
             source_lengths: int64 `[b]`.
-            target_ids: int64 `[b, t]`, translations as a search gives them: without bos, padded.
+            target_ids: int64 `[b, t]`, padded translations without bos.
             target_lengths: int64 `[b]`.
         """
         bos = torch.full_like(target_ids[:, :1], self.config.bos_id)
@@ -479,7 +492,10 @@ class Transformer(nn.Module):
 
 @contextmanager
 def recorded_weights(attentions: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
-    """Collects the weights of some `Attention`s when the model runs, with their gradient; the others cost nothing."""
+    """Record the weights of the given `Attention` modules, with gradients, while the context is active.
+
+    Other attention modules are not slowed down.
+    """
     weights: dict[nn.Module, Tensor] = {}
 
     def record(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:

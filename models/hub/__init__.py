@@ -1,1 +1,1 @@
-"""Models from elsewhere: directories, archives, and repositories of the Hugging Face hub."""
+"""Model files from directories, archives and repositories of the Hugging Face hub."""

@@ -1,4 +1,4 @@
-"""Files of a model: a directory, an archive, or a repository of the Hugging Face hub."""
+"""Model files from a directory, an archive, or a repository of the Hugging Face hub."""
 
 import re
 import stat
@@ -17,42 +17,42 @@ from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import file_errors, scratch_directory
 from txport.runtime.libraries import needs
 
-# The id of a repository.
+# Form of repository ids.
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-# Its presence marks a model as SMaLL-100, whose other files equal M2M100's. It is not executed.
+# This file distinguishes SMaLL-100 from M2M100; their other files have the same form. It is not executed.
 SMALL100_MARK = "tokenization_small100.py"
-# bytes, and times its own size, that an archive may unpack to
+# Limit of the unpacked size of an archive: the larger of MIN_UNPACKED bytes and MAX_RATIO times its size.
 MIN_UNPACKED = 64 << 20
 MAX_RATIO = 16
-# bytes of headers and padding that a compressed .tar file may have besides
+# Allowance for headers and padding of compressed .tar files, in bytes.
 MAX_HEADERS = 8 << 20
-# Files that importers read; those of bundles are named by their manifest.
+# Files that importers need. For bundles, the manifest lists them.
 _MODEL_FILES = (
     *("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", "*.npz", "*.yml"),
     SMALL100_MARK,
 )
-# Endings of files of weights, some of which are zip files.
+# Endings of weight files. They are not unpacked, although some are zip files.
 _WEIGHTS = (".npz", ".bin", ".pt", ".pth", ".safetensors")
-# Names of weights that may be in the formats of CTranslate2 and Marian, which are not pickles.
+# Names of weight files that may have the formats of CTranslate2 and Marian, which are not pickles.
 _PLAIN = ("model.bin", "*intgemm*.bin", "*alphas*.bin")
-# Both begin with a version of four or eight bytes; no pickle, and no zip file of PyTorch's, begins so.
+# Both formats begin with a small version number of 4 or 8 bytes. Pickles and PyTorch's zip files never do.
 _VERSIONS = tuple(version.to_bytes(4, "little") for version in range(1, 100))
 
 
 @contextmanager
 def open_source(source: str, revision: str, *, offline: bool, pickles: bool = False) -> Iterator[Path]:
-    """Give the directory that holds the files of a source, or the source itself if it is a file of weights.
+    """Yield the directory with the files of a source, or the source itself if it is a file of weights.
 
     Args:
         source: a directory, a .zip or .tar file, a file of weights, or the id of a repository (owner/name).
         revision: branch, tag or commit of a repository.
-        offline: take what an earlier call has fetched; nothing is asked of the network.
-        pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
+        offline: use only cached files; no network access.
+        pickles: accept repositories whose weights exist only as PyTorch files, which are pickles.
 
     Raises:
-        InputError: there is no such source, it cannot be fetched, or an archive is damaged or would write elsewhere.
+        InputError: the source does not exist or cannot be fetched, or the archive is damaged or has unsafe paths.
         ResourceError: the disk is full.
-        MissingLibrary: huggingface_hub is needed and not installed.
+        MissingLibrary: huggingface_hub is needed but not installed.
     """
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix.lower() in _WEIGHTS):
@@ -70,7 +70,7 @@ def unpack(archive: Path, directory: Path) -> None:
     """Unpack a .zip or .tar file.
 
     Raises:
-        InputError: it is damaged, hostile, or much larger than its file.
+        InputError: the archive is damaged, has unsafe contents, or would be much larger when unpacked.
     """
     try:
         if zipfile.is_zipfile(archive):
@@ -88,7 +88,7 @@ def unpack(archive: Path, directory: Path) -> None:
                 tar.extractall(directory, members)
     except TxportError:
         raise
-    except Exception as error:  # of zlib, lzma, of what is encrypted or packed otherwise: each has its own
+    except Exception as error:  # zlib, lzma, zipfile and tarfile all raise exceptions of their own
         if isinstance(error, OSError) and error.errno is not None:
             raise
         if isinstance(error, RuntimeError) and "encrypted" in str(error):
@@ -98,17 +98,17 @@ def unpack(archive: Path, directory: Path) -> None:
 
 
 def check_zip(archive: Path, file: zipfile.ZipFile) -> None:
-    """Refuse a .zip file with links or two files of one name, and one that is much larger unpacked.
+    """Refuse a .zip file with links or duplicate names, or whose unpacked size is much larger.
 
     Raises:
-        InputError: it is so.
+        InputError: for any of these reasons.
     """
     _check_members(archive, file.infolist())
     _check_size(archive, (member.file_size for member in file.infolist()))
 
 
 def _check_size(archive: Path, sizes: Iterable[int]) -> None:
-    """Refuse an archive whose files are much larger than it: weights hardly shrink."""
+    """Refuse an archive whose files are much larger than it: weights cannot be compressed much."""
     most = _most(archive)
     total = 0
     for size in sizes:
@@ -126,22 +126,22 @@ def _too_large(archive: Path, most: int) -> InputError:
 
 
 class _Tar(tarfile.TarFile):
-    """A tar file of which a limited number of bytes is decompressed, since headers may have any size and number."""
+    """Tar file with a limit on decompressed bytes, since the size and number of headers is not limited otherwise."""
 
     @classmethod
     def taropen(cls, name: Any, mode: Any = "r", fileobj: Any = None, **options: Any) -> Any:
-        """Open a tar file; a compressed one comes as a file object, which is limited."""
+        """Open a tar file. For compressed files, `fileobj` is the decompressed stream, which is limited."""
         if fileobj is not None:
             fileobj = _Limited(fileobj, Path(name))
         return super().taropen(name, mode, fileobj, **options)
 
 
 class _Limited:
-    """A decompressed archive that is not read beyond the largest unpacked size plus headers.
+    """Decompressed stream of an archive that refuses to read past the limit.
 
     Args:
-        file: the decompressed archive.
-        archive: the compressed one.
+        file: decompressed stream.
+        archive: path of the archive, for messages and its size.
     """
 
     def __init__(self, file: BinaryIO, archive: Path) -> None:
@@ -154,7 +154,7 @@ class _Limited:
         """Return the next bytes.
 
         Raises:
-            InputError: they end beyond the limit.
+            InputError: the limit is exceeded.
         """
         if self._file.tell() + size > self._most + MAX_HEADERS:
             raise _too_large(self._archive, self._most)
@@ -169,7 +169,7 @@ def _check_names(archive: Path, names: Sequence[str]) -> None:
 
 
 def _check_members(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuse a zip archive in which a name is a link, or means two files."""
+    """Refuse a zip archive with a link or with two files of the same name."""
     seen: set[str] = set()
     for member in members:
         if stat.S_ISLNK(member.external_attr >> 16):
@@ -180,7 +180,7 @@ def _check_members(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
 
 
 def only_directory(directory: Path) -> Path:
-    """Return the one directory in an unpacked archive, or what it was unpacked into."""
+    """Return the only directory of an unpacked archive, if it has just one, or the directory itself."""
     entries = list(directory.iterdir())
     if len(entries) == 1 and entries[0].is_dir():
         return entries[0]
@@ -188,14 +188,14 @@ def only_directory(directory: Path) -> Path:
 
 
 def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles: bool = False) -> Path:
-    """Return the files of a repository that are needed of it; arguments and errors as of `open_source`."""
+    """Download the necessary files of a repository. Arguments and errors are those of `open_source`."""
     with needs("import,export", otherwise="; for finished bundles 'txport[hub]' is enough"):
         import huggingface_hub as hub
         from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
         from huggingface_hub.errors import LocalEntryNotFoundError
         from huggingface_hub.utils.logging import set_verbosity_error
         from huggingface_hub.utils.tqdm import disable_progress_bars
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # its message is part of the sentence below
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # its warnings are part of the error below
     if not sys.stderr.isatty():
         disable_progress_bars()
     offline = offline or HF_HUB_OFFLINE
@@ -216,7 +216,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
             if not pickles:
                 _refuse_pickles(source, files)
         with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
-            filterwarnings("ignore", "Not enough free disk space")  # a warning for each file; the error is raised once
+            filterwarnings("ignore", "Not enough free disk space")  # a full disk raises an error anyway
             fetched = hub.snapshot_download(
                 source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
             )
@@ -226,7 +226,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
         return Path(fetched)
     except TxportError:
         raise
-    except Exception as error:  # of the network, of the hub, of the disk: each library has its own
+    except Exception as error:  # network, hub and disk errors come from several libraries
         if offline and isinstance(error, LocalEntryNotFoundError):
             raise InputError(
                 f"{source} is not a local file, and is not cached at {revision}, while huggingface_hub is offline"
@@ -235,7 +235,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
 
 
 def _reason(error: Exception, source: str, revision: str) -> str:
-    """Return the reason why a repository was not downloaded, and what to do."""
+    """Return why a repository was not downloaded, and what to do, for a message."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
@@ -248,7 +248,7 @@ def _reason(error: Exception, source: str, revision: str) -> str:
 
 
 def _is_plain(file: str) -> bool:
-    """Return whether a file begins as weights of CTranslate2 or Marian do."""
+    """Return whether a file begins like weights of CTranslate2 or Marian."""
     with open(file, "rb") as opened:
         return opened.read(4) in _VERSIONS
 
@@ -258,7 +258,7 @@ def _has_plain_name(file: str) -> bool:
 
 
 def _refuse_pickles(source: str, files: Sequence[str], is_plain: Callable[[str], bool] = _has_plain_name) -> None:
-    """Refuse a repository whose weights are pickles only: hostile ones have corrupted memory (CVE-2026-24747)."""
+    """Refuse a repository with weights only as pickles: malicious ones have corrupted memory (CVE-2026-24747)."""
     pickles = any(file.endswith(".bin") and not (_has_plain_name(file) and is_plain(file)) for file in files)
     if pickles and not any(file.endswith(".safetensors") for file in files):
         raise InputError(

@@ -1,1 +1,1 @@
-"""Checkpoints of other toolkits, turned into our own: one foreign format a file."""
+"""Importers, which convert checkpoints of other toolkits; one module for each format."""

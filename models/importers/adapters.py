@@ -1,4 +1,4 @@
-"""LoRA adapters (Hu et al. 2021, arXiv:2106.09685) as the library peft saves them, merged into a base model's weights.
+"""LoRA adapters (Hu et al. 2021, arXiv:2106.09685), saved by the library peft: merged into a base model's weights.
 
 W becomes W + scale B A. The scale is alpha / rank, or alpha / sqrt(rank) with rsLoRA (Kalajdzievski 2023,
 arXiv:2312.03732); both may differ between modules.
@@ -22,7 +22,7 @@ CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?")
-# What makes another adapter than LoRA, and the values that do not.
+# Settings of other kinds of adapter, and their values for plain LoRA.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_dora": (False, None),
     "lora_bias": (False, None),
@@ -33,14 +33,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_bdlora": (None, False),
     "monteclora_config": (None,),
     "kasa_config": (None,),
-    # Others change the base's weights before the training (PiSSA, OLoRA, CorDA, LoftQ).
+    # Other initialisations change the base's weights before training (PiSSA, OLoRA, CorDA, LoftQ).
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """The two matrices of a module, and what their product is multiplied by."""
+    """The two low-rank matrices of a module, and the scale of their product."""
 
     a: Tensor
     b: Tensor
@@ -48,17 +48,17 @@ class _Pair:
     transposed: bool
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Return rows of what is added to the weight."""
+        """Return rows of the update that is added to the weight."""
         if self.transposed:
             return self.scale * (self.b @ self.a[:, start:stop]).T
         return self.scale * (self.b[start:stop] @ self.a)
 
 
 def describe_adapter(directory: Path) -> str:
-    """Return a sentence about a directory that holds an adapter alone.
+    """Return a message about a directory that contains only an adapter.
 
     Raises:
-        CheckpointError: its adapter_config.json is damaged.
+        CheckpointError: adapter_config.json is damaged.
     """
     fields = read_json(directory / CONFIG)
     base = fields.get("base_model_name_or_path") or "the model that it was trained on"
@@ -69,13 +69,13 @@ def describe_adapter(directory: Path) -> str:
 
 
 def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[str, Stored], bool]:
-    """The tensors of a base model with an adapter merged into them, and whether its embeddings are no longer tied.
+    """Return a base model's tensors with an adapter merged, and whether its embeddings are no longer tied.
 
-    An adapter of one of several tied tables changes that one alone, as in peft's model. (peft's merge changes all of
-    them, and warns.)
+    If the adapter changes one of several tied tables, only that table changes, as in peft's model. (peft's merge
+    changes all of them, with a warning.)
 
     Raises:
-        CheckpointError: the adapter is damaged, of another kind than LoRA, or of another model.
+        CheckpointError: the adapter is damaged, not LoRA, or belongs to another model.
     """
     file = directory / CONFIG
     settings = Settings(file, read_json(file, advice="or give the directory that peft's save_pretrained wrote"))
@@ -102,7 +102,7 @@ def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[st
 
 
 def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Return the base's embeddings and projection by all their names, also where it ties them and stores one."""
+    """Return the base's embeddings and projection under all their names, even if they are tied and stored once."""
     if any(name.startswith("model.") for name in theirs):
         prefix = "model."
     else:
@@ -114,7 +114,7 @@ def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
     shared = f"{prefix}shared.weight"
     encoder, decoder = (f"{prefix}{text}{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     head = "lm_head.weight"
-    # The order in which a missing one is another.
+    # For each table, the tables that it may be tied to if missing, in order of preference.
     others = {
         shared: (decoder, encoder),
         encoder: (shared, decoder),
@@ -128,7 +128,7 @@ def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tuple[dict[str, _Pair], dict[str, Stored]]:
-    """Return the pairs by their modules, and tensors that take the place of the base's."""
+    """Return low-rank pairs by module, and tensors that replace those of the base."""
     matrices: dict[str, dict[str, Tensor]] = {}
     replaced: dict[str, Stored] = {}
     embeddings: set[str] = set()
@@ -141,7 +141,7 @@ def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tupl
             embeddings |= {match[1]} if match[2] else set()
         elif ".lora_" in name:
             raise CheckpointError(f"{file} has the tensor {key[:80]!r}, which plain LoRA does not have")
-        else:  # modules_to_save, and biases that were trained
+        else:  # modules_to_save and trained biases
             replaced[name.replace(".modules_to_save.default", "").replace(".base_layer.", ".")] = tensor
     if lacking := sorted(module for module, pair in matrices.items() if pair.keys() != {"A", "B"}):
         raise CheckpointError(f"{file} has one of the two matrices only of {some(lacking)}: copy it again")
@@ -162,7 +162,7 @@ def _scale(module: str, pair: Mapping[str, Tensor], settings: Settings) -> float
 
 
 def _of_module(settings: Settings, module: str, patterns: str, default: str) -> float:
-    """Return a number of this module, by peft's patterns of names, else of all."""
+    """Return a setting for this module, by peft's patterns of module names, otherwise the default setting."""
     table = settings.get(patterns, None) or {}
     if not isinstance(table, dict):
         raise CheckpointError(f"{settings.file}: {patterns} must be an object, not {table!r:.80}")
@@ -180,7 +180,7 @@ def _of_module(settings: Settings, module: str, patterns: str, default: str) -> 
 
 
 def _base_name(name: str, theirs: Mapping[str, Stored], file: Path) -> str:
-    """Return the base's name of a tensor: the model may have been saved without its head, and so without `model.`."""
+    """Return the base's name of a tensor. A model that was saved without its head has names without `model.`."""
     for each in (name, name.removeprefix("model."), f"model.{name}"):
         if each in theirs:
             return each

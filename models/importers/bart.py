@@ -1,9 +1,9 @@
-"""Hugging Face BART (Lewis et al. 2020, arXiv:1910.13461), mBART (Liu et al. 2020, arXiv:2001.08210) and their kin.
+"""Hugging Face BART (Lewis et al. 2020, arXiv:1910.13461), mBART (Liu et al. 2020, arXiv:2001.08210) and relatives.
 
 Learned positions with an offset of 2 and a LayerNorm on embeddings; BART is post-norm, mBART pre-norm. Blenderbot
 (Roller et al. 2020, arXiv:2004.13637) is pre-norm, without that offset and LayerNorm. PLBart (Ahmad et al. 2021,
-arXiv:2103.06333) is BART with mBART's tokenizer, and MVP (Tang et al. 2022, arXiv:2206.12131) is BART, unless it has
-prompts.
+arXiv:2103.06333) is BART with mBART's tokenizer. MVP (Tang et al. 2022, arXiv:2206.12131) is BART; its prompts are not
+supported.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ from txport.models.importers.tokenizers.multilingual import (
 from txport.runtime.bundle.tokenizer_schema import Languages, TokenizerFiles
 from txport.runtime.errors import CheckpointError
 
-# Options of old config.json files that Hugging Face's own models of these names cannot have otherwise.
+# Options of old config.json files. Current Hugging Face models of these names support only these values.
 _NEUTRAL = {
     "bart": {"normalize_before": (False, None), "add_final_layer_norm": (False, None)},
     "mbart": {"normalize_before": (True, None), "add_final_layer_norm": (True, None)},
@@ -43,11 +43,11 @@ _NEUTRAL = {
 
 
 def import_bart(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that BartForConditionalGeneration, or MBart's or Blenderbot's, wrote.
+    """Read a directory written by BartForConditionalGeneration, or by the MBart or Blenderbot class.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have, or none where one is needed.
+        InputError: the model does not support a chosen language, or it needs one and none is chosen.
     """
     model = HuggingFaceModel(directory, options.adapter)
     kind = str(model.fields.get("model_type"))
@@ -85,7 +85,7 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """BART's: <s> text </s>, and answers that begin with the config's forced id, <s> for most; Blenderbot without."""
+    """Return BART's tokenizer, <s> text </s> (Blenderbot: no <s>). Output starts with the forced id, usually <s>."""
     refuse_languages(options, model.directory)
     blenderbot = model.fields.get("model_type") == "blenderbot"
     if blenderbot and not (model.directory / "tokenizer.json").is_file():
@@ -101,12 +101,12 @@ def _byte_level(model: HuggingFaceModel, ours: Config, options: ImportOptions) -
 
 
 def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
-    """The languages by their order, and whether this is mBART-50; PLBart names its list."""
+    """Return the language codes in the order of their ids, and whether this is mBART-50. PLBart names its list."""
     tokenizer = tokenizer_settings(model.directory)
     if model.fields.get("model_type") == "plbart":
         return CODES["multi" if tokenizer.optional("language_codes", str) == "multi" else "base"], False
     stated = tokenizer.optional("tokenizer_class", str)
-    # mBART starts the decoder from the target language, mBART-50 from eos and forces the language.
+    # mBART starts the decoder with the target language. mBART-50 starts it with eos, and forces the language next.
     if stated is None:
         fifty = ours.bos_id == ours.eos_id
     else:
@@ -115,7 +115,7 @@ def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
 
 
 def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
-    """mBART's; the decoder of the first one, and PLBart's, starts from the target language, fixed so by the import."""
+    """Return the tokenizer of a multilingual model. For mBART and PLBart, the target language is fixed on import."""
     codes, fifty = _codes(model, ours)
     plbart = model.fields.get("model_type") == "plbart"
     if plbart:
@@ -137,7 +137,7 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     stated = tokenizer_settings(model.directory).optional("src_lang", str)
     silent = codes == CODES["base"] and stated is None
     if silent and options.source_language is None:
-        # As Hugging Face's tokenizer has it, and so all models that were trained with it as it is published.
+        # The same as Hugging Face's tokenizer, and so as the training data of models that used the published tokenizer.
         model.notes.append("texts contain no language, as tokenizer_config.json has it: --source-language sets one")
         return ours, described(tokenizer, (), (ours.eos_id,), prefix, None)
     source, _ = default_languages(model, options, tokenizer.languages, forced=False)
@@ -146,10 +146,10 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
 
 
 def _start(model: HuggingFaceModel, ours: Config, options: ImportOptions, tokenizer: SharedTokenizer) -> Config:
-    """The config with the language that answers start from: the user's, else what `generate` takes, else tgt_lang.
+    """Return the config with a target language as decoder start: the option, else that of `generate`, else tgt_lang.
 
     Raises:
-        InputError: the language is unknown, or nothing specifies one.
+        InputError: the language is unknown, or there is none.
     """
     languages = tokenizer.languages
     stated = model.generation("decoder_start_token_id") is not None

@@ -1,4 +1,4 @@
-"""Choice of the importer for a source, and the directory of a hub id."""
+"""Selection of the importer for a source, and download of hub models."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -52,24 +52,24 @@ IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "annotated": import_annotated,
     "d2l": import_d2l,
 }
-# Kinds whose directory contains the tokenizer.
+# Kinds whose directory contains a tokenizer.
 _WITH_TOKENIZER = (*MODEL_TYPES.values(), "small100")
-# Kinds that read lists of tokens by themselves.
+# Kinds whose importers read word lists themselves.
 _WITH_LISTS = ("annotated", "d2l", "ctranslate2", "argos", "marian-files")
 
 
 def import_model(source: str, kind: str | None, options: ImportOptions) -> Imported:
-    """Understand a model, of the kind that is named or detected.
+    """Read a model of the given or detected kind, without writing anything.
 
     Args:
         source: a directory, a file, or the id of a model on the Hugging Face hub.
-        kind: a name of `IMPORTERS`, None to detect it.
+        kind: a key of `IMPORTERS`, or None to detect it.
         options: see `ImportOptions`.
 
     Raises:
         CheckpointError: the source is incomplete, damaged, of an unknown kind or not supported.
-        InputError: there is no such source, or an option does not fit.
-        MissingLibrary: huggingface_hub is needed and not installed.
+        InputError: the source does not exist, or an option does not fit.
+        MissingLibrary: huggingface_hub is needed but not installed.
     """
     path = _local(source, options.pickles)
     if kind is not None and kind not in IMPORTERS:
@@ -90,12 +90,12 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
 
 
 def _with_lists(imported: Imported, options: ImportOptions) -> Imported:
-    """Return the same with a tokenizer of the lists of tokens in --vocabulary; the model's own ids and affixes stay."""
+    """Return the model with a tokenizer from the word lists in --vocabulary. Its special ids and affixes stay."""
     assert options.vocabulary is not None
     config = imported.config
     lists = read_word_lists(options.vocabulary, (config.source_vocabulary, config.target_vocabulary))
     prefix = imported.tokenizer.description.target_prefix
-    language = None if prefix else options.target_language  # answers are forced to begin with it
+    language = None if prefix else options.target_language  # a prefix already fixes the target language
     parts = word_tokenizer(lists, replace(options, vocabulary=None, target_language=language), config.eos_id)
     suffix = parts.description.source_suffix or (config.eos_id,)
     described = replace(parts.description, source_suffix=suffix, target_prefix=prefix)
@@ -153,7 +153,7 @@ def _from_file(file: Path) -> str:
         return "opennmt"
     if "model" in keys and {"args", "cfg"} & keys:
         return "fairseq"
-    with suppress(CheckpointError):  # it is reported below, or by the importer
+    with suppress(CheckpointError):  # reported below, or by the importer
         if file.suffix != ".safetensors":
             keys = set(state_dict_of(value, file))
     for kind, mark in (("annotated", annotated.MARK), ("d2l", d2l.MARK)):

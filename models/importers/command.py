@@ -1,4 +1,4 @@
-"""tx-import: a model of another toolkit becomes a checkpoint."""
+"""Command tx-import: convert a model of another toolkit to a checkpoint."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ KINDS = (
     *("marian", "m2m100", "small100", "seamless", "bart", "pegasus", "t5", "vision", "whisper"),
     *("torch", "fairseq", "opennmt", "eole", "ctranslate2", "argos", "marian-files", "annotated", "d2l"),
 )
-# Endings of files that the kind of a directory is detected by.
+# Endings of files from which the kind of a directory can be detected.
 _ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".pt", ".pth", ".safetensors")
 
 
@@ -83,7 +83,7 @@ def main(
     check_target(output, force, "config.json")
     check_writable(output)
     _check(source, kind, vocabulary, adapter, heads)
-    with needs("import"):  # here, so that --help need not wait for PyTorch
+    with needs("import"):  # imported late, so that --help does not load PyTorch
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
 
@@ -114,7 +114,7 @@ def _check(source: str, kind: str | None, vocabulary: Path | None, adapter: Path
 
 
 def _check_directory(directory: Path) -> None:
-    """Refuse a directory without any file of a model, and models that are not supported by their model_type."""
+    """Refuse a directory without any model file, or whose model_type is not supported."""
     if not any(file.suffix in _ENDINGS for file in directory.iterdir()):
         raise CheckpointError(f"{directory}: its kind was not recognised: set it with --from ({', '.join(KINDS)})")
     config = directory / "config.json"

@@ -1,7 +1,7 @@
-"""fairseq's transformers (Ott et al. 2019, arXiv:1904.01038): a checkpoint file, and dictionaries next to it.
+"""fairseq transformers (Ott et al. 2019, arXiv:1904.01038): a checkpoint file with dictionaries beside it.
 
-The layers have the names of BART's family. Positions are fairseq's sinusoids or learned ones; the decoder starts from
-</s>; pad is never chosen, as in fairseq's own generator.
+Layer names are those of BART. Positions are fairseq's sinusoids or learned. The decoder starts with </s>. Padding is
+never generated, as in fairseq's generator.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moe_freq": (0, None),
     "char_embedder_highway_layers": (None, 0),
 }
-# Options of its generator that change what it makes, and the values that do not.
+# Options of fairseq's generator that change its output, and their neutral values.
 _GENERATION_NEUTRAL: dict[str, Any] = {
     "max_len_a": 0,
     "match_source_len": False,
@@ -50,21 +50,21 @@ _GENERATION_NEUTRAL: dict[str, Any] = {
     "lm_path": None,
     "prefix_size": 0,
 }
-# Names of the first versions: number of the LayerNorm in a layer, and what it is called since.
+# Names of LayerNorms. The first versions numbered them, in this order.
 _NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
-# Tensors of version 0.12 in each encoder layer for a fused operator: zeros, or copies that it makes again on loading.
+# Tensors that version 0.12 adds to each encoder layer for a fused operator: zeros or copies, recreated on loading.
 _COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
 
 
 def import_fairseq(path: Path, options: ImportOptions) -> Imported:
-    """Understand a checkpoint that fairseq-train wrote.
+    """Read a checkpoint of fairseq-train.
 
     Args:
-        path: the file, or a directory with one (checkpoint_best.pt before others).
-        options: `vocabulary` names the directory of dict.<language>.txt and SentencePiece models.
+        path: the file, or a directory with one (preferably checkpoint_best.pt).
+        options: `vocabulary` is the directory of dict.<language>.txt and SentencePiece models.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
@@ -102,7 +102,7 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
 
 
 def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
-    """Return the settings of the model, and of the task."""
+    """Return the settings of the model and of the task."""
     if not isinstance(value, dict) or not (value.get("args") or value.get("cfg")):
         raise CheckpointError(f"{file} is not a checkpoint of fairseq: it has neither args nor cfg")
     if value.get("args") is not None:
@@ -118,10 +118,10 @@ def _settings(file: Path, value: Any) -> tuple[Settings, Settings]:
 
 
 def _generation(settings: Settings) -> Generation:
-    """Return the settings of fairseq-generate's search without options on its command line.
+    """Return the default search settings of fairseq-generate.
 
-    Its beams are Hugging Face's with early stopping (fairseq/sequence_generator.py), except that answers that reach
-    their limit end with eos there.
+    Its beam search is Hugging Face's with early stopping (fairseq/sequence_generator.py), except that hypotheses at the
+    maximum length end with eos.
     """
     read = SettingReader(lambda name: settings.get(name, None), str(settings.file))
     beam = read.of("beam", int, 1)
@@ -138,7 +138,7 @@ def _generation(settings: Settings) -> Generation:
     max_length = read.of("max_len_b", int, None)
     if max_length is not None:
         max_length += 1
-    min_length = 1  # fairseq's own default
+    min_length = 1  # fairseq's default
     if "min_len" in settings.fields:
         min_length = read.of("min_len", int, 0)
     return Generation(
@@ -231,7 +231,7 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: ImportOptions)
 
 
 def _dictionary(file: Path, rows: int) -> list[str | None]:
-    """Return the tokens of dict.<language>.txt by id: a token and its count on each line, after the special ones."""
+    """Return the tokens of dict.<language>.txt by id: special tokens, then a token and its count on each line."""
     try:
         lines = file.read_bytes().decode("utf-8").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError):

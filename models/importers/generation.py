@@ -1,4 +1,4 @@
-"""Generation settings of Hugging Face's models: generation_config.json, or config.json of older ones."""
+"""Generation settings of Hugging Face models: generation_config.json, or config.json of older models."""
 
 import math
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import CheckpointError
 
-# No id, length or factor comes near; JSON has larger numbers than a bundle may.
+# Above real ids, lengths and factors. JSON allows larger numbers than a bundle does.
 _LARGEST = 1 << 53
 _POSITIVE = math.ulp(0.0)
-# Number of tokens that `generate` samples from by default (transformers 5, GenerationConfig).
+# Default of `top_k` in `generate` (transformers 5, GenerationConfig).
 _TOP_K = 50
-# Settings that txport has no search for, and the values that change nothing.
+# Settings that txport does not support, and their neutral values.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1,),
@@ -39,16 +39,16 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 def generation_settings(
     setting: Callable[[str], Any], ends: tuple[int, ...], banned: set[int], file: str
 ) -> Generation:
-    """Translate the model's settings.
+    """Convert the model's settings.
 
     Args:
-        setting: gives one by its name, None if there is none.
-        ends: ids that end an answer besides eos.
-        banned: ids that the weights already keep from being made.
-        file: name of the file in messages.
+        setting: returns a setting by name, or None.
+        ends: ids that end a sequence in addition to eos.
+        banned: ids that already have no probability, because of the weights.
+        file: name of the file for messages.
 
     Raises:
-        CheckpointError: a setting is of another type.
+        CheckpointError: a setting has the wrong type.
     """
     read = SettingReader(setting, file)
     sample = read.of("do_sample", bool, False)
@@ -85,10 +85,10 @@ def generation_settings(
 
 
 def check_vocabulary(generation: Generation, vocabulary: int, file: str) -> None:
-    """Check that all ids of the settings are of the vocabulary.
+    """Check that all ids in the settings are in the vocabulary.
 
     Raises:
-        CheckpointError: one is not.
+        CheckpointError: an id is not.
     """
     words = generation.bad_words or ()
     ids = {
@@ -105,7 +105,7 @@ def check_vocabulary(generation: Generation, vocabulary: int, file: str) -> None
 
 
 def generation_notes(generation: Generation) -> list[str]:
-    """Return sentences that describe the model's own settings to the user."""
+    """Return notes for the user about the model's settings."""
     stated = encode(generation)
     unsupported = stated.pop("unsupported", [])
     notes = []
@@ -118,7 +118,7 @@ def generation_notes(generation: Generation) -> list[str]:
 
 
 class SettingReader:
-    """Settings of a type; None where they have the value that changes nothing."""
+    """Reader of typed settings. Settings with a neutral value are None."""
 
     def __init__(self, setting: Callable[[str], Any], file: str) -> None:
         self._setting = setting
@@ -142,7 +142,7 @@ class SettingReader:
 
 
 def id_list(value: Any, name: str, file: str) -> tuple[int, ...]:
-    """Return the ids of a setting; none where it is null.
+    """Return the ids of a setting; empty if it is null.
 
     Raises:
         CheckpointError: it is not a list of ids.
@@ -157,10 +157,10 @@ def id_list(value: Any, name: str, file: str) -> tuple[int, ...]:
 
 
 def word_lists(value: Any, name: str, file: str) -> tuple[tuple[int, ...], ...]:
-    """Return the words of a setting, each of one id or more; none where it is null.
+    """Return the words of a setting, each a tuple of ids; empty if it is null.
 
     Raises:
-        CheckpointError: it is not a list of such words.
+        CheckpointError: it is not a list of nonempty lists of ids.
     """
     if value is None:
         words = []
@@ -178,7 +178,7 @@ def _early(value: Any, file: str) -> Any:
 
 
 def _one(value: Any, file: str) -> int | None:
-    """Return the one id of a setting that may be a list."""
+    """Return the only id of a setting that may be an id or a list."""
     if isinstance(value, list):
         ids = value
     else:
@@ -191,16 +191,16 @@ def _one(value: Any, file: str) -> int | None:
 
 
 def _least(read: SettingReader) -> int | None:
-    """Return the minimum number of tokens before an end: `min_length` also counts the decoder's first token."""
+    """Return the minimum number of tokens. Hugging Face's `min_length` also counts the decoder's start token."""
     whole = read.of("min_length", int, 0, 0) or 0
     made = read.of("min_new_tokens", int, 0, 0) or 0
     return max(whole - 1, made) or None
 
 
 def _most(read: SettingReader) -> int | None:
-    """Return the maximum number of tokens: `max_new_tokens`, otherwise `max_length`.
+    """Return the maximum number of tokens from `max_new_tokens`, otherwise from `max_length`.
 
-    `max_length` also counts the decoder's first token.
+    Hugging Face's `max_length` also counts the decoder's start token.
     """
     made: int | None = read.of("max_new_tokens", int, None, 1)
     whole: int | None = read.of("max_length", int, None, 1)
@@ -210,7 +210,7 @@ def _most(read: SettingReader) -> int | None:
 
 
 def _shown(value: Any) -> str:
-    """Return a value that may be any JSON, as UTF-8 can hold it."""
+    """Return any JSON value as short text that can be encoded as UTF-8."""
     return f"{value}"[:200].encode("utf-8", "replace").decode()
 
 

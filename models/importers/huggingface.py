@@ -1,4 +1,4 @@
-"""Common parts of Hugging Face's models: config.json and generation, and the names of descendants of BART."""
+"""Common parts of importers for Hugging Face models: config.json, generation settings, and layer names of BART."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,21 +28,21 @@ ACTIVATIONS = {
 
 
 class HuggingFaceModel(Settings):
-    """A directory that `save_pretrained` wrote: the fields of its config.json, and its weights.
+    """Directory written by `save_pretrained`: the fields of config.json, and the weights.
 
     Attributes:
         directory: the directory.
-        plan: its weights, of which none is mapped yet.
-        prefix: the prefix of the names of the model without its head; empty where it was saved without one.
+        plan: its weights; none are mapped yet.
+        prefix: prefix of tensor names before the model without head; empty if it was saved without a head.
         notes: sentences for the user.
 
     Raises:
-        CheckpointError: a file is missing, damaged or of another form.
+        CheckpointError: a file is missing, damaged or in another format.
     """
 
     def __init__(self, directory: Path, adapter: Path | None = None) -> None:
         super().__init__(directory / "config.json", read_json(directory / "config.json"))
-        # As `generate` does: where there is a file of its own, what older models have in config.json means nothing.
+        # Like `generate`: if generation_config.json exists, generation settings in config.json are ignored.
         file = directory / "generation_config.json"
         stated = read_json(file, optional=True)
         self._generated_from_config = not file.is_file() or bool(stated.get("_from_model_config"))
@@ -64,16 +64,16 @@ class HuggingFaceModel(Settings):
         self.notes: list[str] = []
 
     def generation(self, name: str) -> Any:
-        """Return a setting of generation, None if there is none."""
+        """Return a generation setting, or None."""
         return self._generation.get(name)
 
     def token(self, *names: str) -> int:
-        """Return the id of a special token, by the first of these names that there is; of several ends, the first.
+        """Return the id of a special token, from the first of these fields that exists. If it is a list, the first id.
 
-        A model has such ids also where its generation settings do not state them.
+        The fields of config.json are used also if generation settings exist but lack the token.
 
         Raises:
-            CheckpointError: it is missing.
+            CheckpointError: all fields are missing.
         """
         stated = (fields.get(name) for fields in (self._generation, self.fields) for name in names)
         value = next((value for value in stated if value is not None), None)
@@ -83,13 +83,13 @@ class HuggingFaceModel(Settings):
         return int(ids[0])
 
     def forced_start(self, vocabulary: int = LARGEST) -> tuple[int, ...]:
-        """Return the id that every answer is forced to begin with, if there is one.
+        """Return the id that every output is forced to begin with, as a tuple; empty if there is none.
 
         Raises:
-            CheckpointError: the setting is not an id of the vocabulary, or there are several.
+            CheckpointError: the setting is not one id of the vocabulary.
         """
         value = self.generation("forced_bos_token_id")
-        # BART's old name for it, which `generate` reads in config.json only.
+        # BART's old name for it. `generate` reads it only from config.json.
         bos = self.generation("bos_token_id")
         if self._generated_from_config and self.generation("force_bos_token_to_be_generated") and bos is not None:
             value = bos
@@ -104,10 +104,10 @@ class HuggingFaceModel(Settings):
         return tuple(ids)
 
     def config_of(self, **fields: Any) -> Config:
-        """Return our config: `fields`, and the special ids. The decoder starts from what `generate` takes.
+        """Return our config with `fields` and the special ids. The decoder start is that of `generate`.
 
         Raises:
-            CheckpointError: an id is missing, or no model of ours can have it.
+            CheckpointError: an id is missing, or our model does not support a value.
         """
         return super().config(
             eos_id=self.token("eos_token_id"),
@@ -117,10 +117,10 @@ class HuggingFaceModel(Settings):
         )
 
     def config(self, **fields: Any) -> Config:
-        """Return our config: the fields that all descendants of BART share, and `fields`.
+        """Return our config from the fields that all BART relatives share, and `fields`.
 
         Raises:
-            CheckpointError: a field is missing, or no model of ours can have it.
+            CheckpointError: a field is missing, or our model does not support a value.
         """
         heads, decoder_heads = (self.get(f"{side}_attention_heads", kind=int) for side in ("encoder", "decoder"))
         ffn, decoder_ffn = (self.get(f"{side}_ffn_dim", kind=int) for side in ("encoder", "decoder"))
@@ -147,29 +147,29 @@ class HuggingFaceModel(Settings):
         return self.config_of(**{**stated, **fields})
 
     def rate(self, name: str, default: float) -> float:
-        """Return a rate of dropout. It matters to further training only, so an unreadable one is not an error."""
+        """Return a dropout rate. It matters only for further training, so an invalid one is replaced by the default."""
         value = self.fields.get(name, default)
         if isinstance(value, int | float) and 0 <= value < 1:
             return float(value)
         return default
 
     def layers(self, config: Config) -> None:
-        """Map the layers."""
+        """Map all layers."""
         map_layers(self.plan, config, FAIRSEQ, self.prefix)
 
     def embeddings(self, *, shared: bool = True, stacks: tuple[str, str] | None = None) -> dict[str, Any]:
-        """Map both embeddings and the projection, whichever copies of shared tables the files hold.
+        """Map both embeddings and the projection, from any of the copies of tied tables that the files contain.
 
         Args:
-            shared: whether source and target have one embedding according to the config.
-            stacks: the names of the two stacks; None for those of BART.
+            shared: whether the config specifies one embedding for source and target.
+            stacks: names of the two stacks; None for BART's names.
 
         Returns:
-            the fields of our config that this decides.
+            fields of our config: vocabulary sizes and ties.
 
         Raises:
-            CheckpointError: a table is missing or has other rows than the config specifies, or tables that the config
-                ties differ, or a banned id is none.
+            CheckpointError: a table is missing or its size differs from the config, tied tables differ, or a banned
+                id is not in the vocabulary.
         """
         plan = self.plan
         common = f"{self.prefix}shared.weight"
@@ -183,7 +183,7 @@ class HuggingFaceModel(Settings):
         if not tied and projection != head:
             raise CheckpointError(f"{plan.source} lacks {head}, although {self.file} sets tie_word_embeddings = false")
         if not tied and common not in (source, target):
-            plan.ignore(common)  # saved, but used by no side: transformers 5 unties everything at once
+            plan.ignore(common)  # saved but unused: transformers 5 unties either all tables or none
         for names in ((common, *sides) if shared and tied else (), (target, head) if tied else ()):
             if not plan.same(*names):
                 there = " and ".join(name for name in names if plan.has(name))
@@ -197,10 +197,10 @@ class HuggingFaceModel(Settings):
         return {**fields, "projection_bias": self.projection_bias(vocabulary)}
 
     def check_rows(self, table: str, rows: int, field: str, stated: int) -> None:
-        """Check that a table has as many rows as a field of config.json specifies.
+        """Check that a table has the number of rows that config.json specifies.
 
         Raises:
-            CheckpointError: it has others.
+            CheckpointError: it does not.
         """
         if rows != stated:
             raise CheckpointError(
@@ -208,10 +208,10 @@ class HuggingFaceModel(Settings):
             )
 
     def projection_bias(self, vocabulary: int) -> bool:
-        """Map final_logits_bias with the ids that must never be made; whether the projection needs a bias at all.
+        """Map final_logits_bias, combined with banned ids, and return whether the projection needs a bias.
 
         Raises:
-            CheckpointError: its shape is not of this vocabulary, or a banned id is none of it.
+            CheckpointError: its shape does not match the vocabulary, or a banned id is not in the vocabulary.
         """
         plan = self.plan
         name = "final_logits_bias"
@@ -242,15 +242,15 @@ class HuggingFaceModel(Settings):
         return sorted({*(word[0] for word in words if len(word) == 1), *suppressed})
 
     def generation_settings(self, vocabulary: int, *, banned: bool = True) -> Generation:
-        """Return the settings of `generate` as a bundle keeps them, and add notes about them for the user.
+        """Return the settings of `generate` in the form of a bundle, and add notes about them for the user.
 
         Args:
-            vocabulary: of answers.
-            banned: the bias of the projection bans ids, see `projection_bias`. Otherwise rules of the search do, which
-                leave the probabilities of other ids unchanged.
+            vocabulary: size of the target vocabulary.
+            banned: whether the bias of the projection bans ids, see `projection_bias`. Otherwise the search bans them,
+                which does not change the probabilities of other ids.
 
         Raises:
-            CheckpointError: a setting is of another type, or has an id outside the vocabulary of answers.
+            CheckpointError: a setting has the wrong type, or an id outside the target vocabulary.
         """
         file = self.generation_file
         ids = set(self._banned()) if banned else set()
@@ -267,7 +267,7 @@ class HuggingFaceModel(Settings):
 
 
 def _with_decoder(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a config.json that `generate` reads: those of its decoder, where it has none itself."""
+    """Return the fields of config.json that `generate` reads. Fields of a nested decoder config are used if missing."""
     nested: Any = next((fields[name] for name in ("decoder", "generator", "text_config") if fields.get(name)), {})
     if not isinstance(nested, dict):
         return fields

@@ -1,4 +1,4 @@
-"""Result of an importer, and how it becomes a checkpoint."""
+"""Result of an importer, and its conversion to a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,17 +18,17 @@ from txport.runtime.files import file_errors
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """The options of `tx-import`, beyond what to import and where to.
+    """Options of `tx-import`, except source and output.
 
     Attributes:
-        tokenizer: import the tokenizer too; without it the model takes and returns ids.
-        source_language: the default, for a model of many languages.
-        target_language: likewise.
-        vocabulary: directory of dictionaries or tokenizer files that are not next to the model.
+        tokenizer: whether to import the tokenizer. Without it the model reads and writes ids.
+        source_language: default source language of a multilingual model.
+        target_language: default target language of a multilingual model.
+        vocabulary: directory of dictionaries or tokenizer files that are not beside the model.
         heads: number of attention heads, for a state dict that does not specify it.
-        adapter: directory of a LoRA adapter, to be merged into a model of Hugging Face's.
-        pickles: take weights of a repository that has them only in files of PyTorch, which are pickles.
-        encoder: what makes the states that a decoder alone reads, in the user's words; None for the model's own.
+        adapter: directory of a LoRA adapter to merge into a Hugging Face model.
+        pickles: accept repositories whose weights exist only as PyTorch files, which are pickles.
+        encoder: name of the external encoder, for a model of encoder states; None for the model's own.
     """
 
     tokenizer: bool = True
@@ -43,27 +43,27 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """A tokenizer to be written: its description, and the bytes of each file in the folder `tokenizer`."""
+    """Tokenizer that is not written yet: its description, and the contents of each file in the folder `tokenizer`."""
 
     description: TokenizerDescription
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def beginning_with(self, ids: tuple[int, ...], *, prompt: bool = False) -> "TokenizerParts":
-        """Return the same, for answers that are forced to begin with these ids; for `prompt` see the description."""
+        """Return the tokenizer for outputs that begin with forced ids. For `prompt` see `TokenizerDescription`."""
         return replace(self, description=replace(self.description, target_prefix=ids, prompt=prompt))
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A model that was understood completely; nothing of it has been written yet.
+    """Imported model, completely checked but not written yet.
 
     Attributes:
-        kind: which importer understood it.
-        config: its shape as ours.
-        plan: its weights as ours, checked against `config`.
+        kind: name of its importer.
+        config: our config of it.
+        plan: its weights mapped to ours, checked against `config`.
         tokenizer: its tokenizer.
-        notes: sentences for the user: settings of its search, ids that are banned.
-        generation: its own settings of its search.
+        notes: sentences for the user, about search settings and banned ids for example.
+        generation: its search settings.
     """
 
     kind: str
@@ -75,11 +75,11 @@ class Imported:
 
 
 def import_archive(archive: Path, importer: Callable[[Path], Imported]) -> Imported:
-    """Unpack an archive into a temporary directory, which exists until the weights are written, and import that.
+    """Import a model in an archive. It is unpacked to a temporary directory, which is kept until weights are written.
 
     Raises:
-        CheckpointError: by the importer, with the archive's name.
-        InputError: the archive is damaged or hostile.
+        CheckpointError: from the importer, with the archive's name in the message.
+        InputError: the archive is damaged or malicious.
     """
     scratch = TemporaryDirectory(prefix="txport-import-")
     try:
@@ -97,11 +97,11 @@ def import_archive(archive: Path, importer: Callable[[Path], Imported]) -> Impor
 def write_imported(
     imported: Imported, directory: Path, source: str, *, replace: bool, advance: Callable[[], None] = lambda: None
 ) -> None:
-    """Write a checkpoint, whole or not at all, one tensor at a time.
+    """Write a checkpoint, one tensor at a time. After an error there is no incomplete checkpoint.
 
     Raises:
         InputError: the directory exists, or the disk is full.
-        CheckpointError: a tensor holds NaN or infinity.
+        CheckpointError: a tensor contains NaN or infinity.
     """
     training = {"made_by": "tx-import", "kind": imported.kind, "source": source, "notes": imported.notes}
     with new_checkpoint(directory, imported.config, training, imported.generation, replace=replace) as temporary:

@@ -1,4 +1,4 @@
-"""Common parts of importers: layers by the names that other toolkits give their parts, and fairseq's positions."""
+"""Common parts of importers: mapping of layers by the names of other toolkits, and fairseq's positions."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import Tensor
 from txport.models.config import Config
 from txport.models.importers.plan import ImportPlan
 
-# Rows of a table of fairseq's before the first token's: the padding id, 1 in all of these models, and all before it.
+# Rows of fairseq's position tables before the first token: padding (id 1 in all of these models) and the row before.
 OFFSET = 2
 
 
@@ -18,13 +18,13 @@ class LayerNames:
     """Names of a toolkit's layers and their parts.
 
     Attributes:
-        stacks: the prefix of the number of an encoder layer, and of a decoder layer.
+        stacks: prefixes before the numbers of encoder and decoder layers.
         attentions: self-attention and cross-attention.
         feed_forward: the inner and the outer linear layer.
-        encoder_norms: the LayerNorms of self-attention and of the feed-forward layers.
-        decoder_norms: those of self-attention, of cross-attention and of the feed-forward layers.
-        projections: those of an attention's query, key, value and output, where each has a matrix of its own.
-        no_bias: which of "attention", "feed_forward" and "norm" may lack biases.
+        encoder_norms: LayerNorms of self-attention and feed-forward.
+        decoder_norms: LayerNorms of self-attention, cross-attention and feed-forward.
+        projections: query, key, value and output projections of attention, if they have separate matrices.
+        no_bias: parts that may lack biases: "attention", "feed_forward", "norm".
     """
 
     stacks: tuple[str, str]
@@ -36,7 +36,7 @@ class LayerNames:
     no_bias: tuple[str, ...] = ("attention", "feed_forward")
 
 
-# Those of fairseq, and of what descends from its BART.
+# Names of fairseq, BART and its relatives.
 FAIRSEQ = LayerNames(
     stacks=("encoder.layers", "decoder.layers"),
     attentions=("self_attn", "encoder_attn"),
@@ -47,7 +47,7 @@ FAIRSEQ = LayerNames(
 
 
 def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str = "") -> None:
-    """Map all layers; `prefix` precedes the names of their stacks."""
+    """Map all layers. `prefix` precedes the names of both stacks."""
     sides = (
         ("encoder", config.encoder_layers, ("attention",), names.encoder_norms),
         ("decoder", config.decoder_layers, ("self_attention", "cross_attention"), names.decoder_norms),
@@ -66,7 +66,7 @@ def map_layers(plan: ImportPlan, config: Config, names: LayerNames, prefix: str 
 
 
 def _attention(plan: ImportPlan, ours: str, theirs: str, config: Config, names: LayerNames) -> None:
-    """Map attention with four matrices, or with query, key and value packed in one, in this order."""
+    """Map attention with four matrices, or with query, key and value in one packed matrix, in this order."""
     d_model = config.d_model
     parts = ("query", "key", "value", "output")
     packed = plan.has(f"{theirs}.in_proj_weight")
@@ -85,10 +85,10 @@ def _attention(plan: ImportPlan, ours: str, theirs: str, config: Config, names: 
 
 
 def offset_sinusoids(length: int, d_model: int, first: int = OFFSET) -> Tensor:
-    """float32 `[length, d_model]`: row i is what the token at i gets, which fairseq calls position i + `first`.
+    """Return fairseq's sinusoids, float32 `[length, d_model]`: row i is fairseq's position i + `first`.
 
-    All sines precede all cosines, and frequencies fall to 1/10000 exactly at the last one: tensor2tensor's
-    version, in float32 as there, since at far positions rounding shows.
+    Sines precede cosines, and frequencies fall to exactly 1/10000, as in tensor2tensor. They are computed in float32
+    as in fairseq, because its rounding errors are visible at far positions.
     """
     half = d_model // 2
     frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / max(1, half - 1)))
@@ -97,7 +97,7 @@ def offset_sinusoids(length: int, d_model: int, first: int = OFFSET) -> Tensor:
 
 
 def neighbours(heads: int) -> Callable[[Tensor], Tensor]:
-    """Return how rows of queries and keys are ordered if rotary positions turn the halves of a head."""
+    """Return a function that reorders rows of queries and keys from rotating halves of a head to rotating pairs."""
 
     def ordered(weight: Tensor) -> Tensor:
         halves = weight.reshape(heads, 2, -1, *weight.shape[1:])

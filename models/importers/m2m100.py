@@ -1,8 +1,8 @@
-"""Hugging Face M2M100 (Fan et al. 2020, arXiv:2010.11125), NLLB (2022, arXiv:2207.04672), and their descendants.
+"""Hugging Face M2M100 (Fan et al. 2020, arXiv:2010.11125), NLLB (2022, arXiv:2207.04672), and relatives.
 
-Pre-norm, fairseq's sinusoids, a language token before each source text, and answers that are forced to begin with one.
-SeamlessM4T's text to text (2023, arXiv:2308.11596) is NLLB under other names. SMaLL-100 (Mohammadshahi et al. 2022,
-arXiv:2210.11621) is M2M100 with the language of the answer before a text, and answers that begin with their words.
+Pre-norm, fairseq's sinusoids, a language token before each source text, and outputs that begin with a forced language
+token. SeamlessM4T's text-to-text model (2023, arXiv:2308.11596) is NLLB with other names. SMaLL-100 (Mohammadshahi et
+al. 2022, arXiv:2210.11621) is M2M100 with the target language before the source, and without forced tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ from txport.models.importers.tokenizers.multilingual import (
 from txport.runtime.bundle.tokenizer_schema import Languages, ids_only
 from txport.runtime.errors import CheckpointError
 
-# What a SeamlessM4T has for other tasks than text to text.
+# Parts of SeamlessM4T for speech, which are left out.
 _SPEECH = ("speech_encoder.", "t2u_model.", "vocoder.")
 _SEAMLESS = LayerNames(
     stacks=("text_encoder.layers", "text_decoder.layers"),
@@ -39,15 +39,15 @@ _SEAMLESS = LayerNames(
 )
 
 
-# SMaLL-100's encoder and decoder layers; no published M2M100 has so few in its decoder alone.
+# Encoder and decoder layers of SMaLL-100. No published M2M100 has so few decoder layers beside 12 encoder layers.
 _SMALL100_LAYERS = (12, 3)
 
 
 def m2m100_kind(directory: Path, config: Mapping[str, Any]) -> str:
-    """ "small100" or "m2m100", whose files differ in nothing else than the code beside them or their tokenizer's name.
+    """Return "small100" or "m2m100". Only their code file or the tokenizer's name distinguishes them.
 
     Raises:
-        CheckpointError: it has the shape of SMaLL-100, and nothing specifies which it is.
+        CheckpointError: it has the sizes of SMaLL-100, and no file shows which one it is.
     """
     stated = tokenizer_settings(directory).optional("tokenizer_class", str)
     if (directory / SMALL100_MARK).is_file() or "small100" in str(stated).lower():
@@ -62,11 +62,11 @@ def m2m100_kind(directory: Path, config: Mapping[str, Any]) -> str:
 
 
 def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that Hugging Face's M2M100ForConditionalGeneration wrote.
+    """Read a directory written by M2M100ForConditionalGeneration.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have, or none where one is needed.
+        InputError: the model does not support a chosen language, or it needs one and none is chosen.
     """
     model = HuggingFaceModel(directory, options.adapter)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
@@ -74,11 +74,11 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
 
 
 def import_small100(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a SMaLL-100, also where nothing in its directory identifies it.
+    """Read a SMaLL-100, even if nothing in its directory identifies it as one.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have, or none where one is needed.
+        InputError: the model does not support a chosen language, or it needs one and none is chosen.
     """
     model = HuggingFaceModel(directory, options.adapter)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
@@ -87,11 +87,11 @@ def import_small100(directory: Path, options: ImportOptions) -> Imported:
 
 
 def import_seamless(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that SeamlessM4TForTextToText wrote, or SeamlessM4TModel with more than that.
+    """Read a directory written by SeamlessM4TForTextToText, or by SeamlessM4TModel, whose other parts are left out.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have, or none where one is needed.
+        InputError: the model does not support a chosen language, or it needs one and none is chosen.
     """
     model = HuggingFaceModel(directory, options.adapter)
     model.plan.ignore(*(name for name in model.plan.theirs if name.startswith(_SPEECH)))
@@ -104,7 +104,7 @@ def _mapped(model: HuggingFaceModel, stacks: tuple[str, str], names: LayerNames,
     for side, mine, theirs in zip(("source", "target"), ("encoder", "decoder"), stacks, strict=True):
         table = offset_sinusoids(ours.max_positions, ours.d_model, ours.pad_id + 1)
         plan.put(f"{side}_embedding.positions", table)
-        plan.ignore(f"{theirs}.embed_positions.weights")  # the same table, in files of old versions
+        plan.ignore(f"{theirs}.embed_positions.weights")  # a copy of the table in files of old versions
         plan.affine(f"{mine}_norm", f"{theirs}.layer_norm")
     map_layers(plan, ours, names, model.prefix)
     plan.check(ours)
@@ -123,7 +123,7 @@ def _imported(
 
 def _codes(directory: Path) -> str:
     codes = CODES.get(str(tokenizer_settings(directory).optional("language_codes", str)), CODES["m2m100"])
-    # NLLB's directories list their languages; these codes would be wrong for it.
+    # NLLB's directories list their languages; M2M100's codes would be wrong for it.
     if (directory / "vocab.json").exists():
         return codes
     return ""
@@ -154,7 +154,7 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
 
 
 def _small100(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """SMaLL-100's: <language of the answer> text </s>."""
+    """Return SMaLL-100's tokenizer: <target language> text </s>."""
     chosen_language(options.source_language, {}, "source", model.directory)
     if not options.tokenizer:
         chosen_language(options.target_language, {}, "target", model.directory)

@@ -1,7 +1,7 @@
 """Hugging Face Marian (OPUS-MT): Junczys-Dowmunt et al. (2018), arXiv:1804.00344.
 
-Post-norm; in the position table all sines precede all cosines; one vocabulary or two. Ids are those of vocab.json, not
-SentencePiece's; the decoder starts from pad, whose embedding is zero, and pad is banned from answers.
+Post-norm. In the position table, sines precede cosines. Source and target share a vocabulary or have one each. Ids are
+those of vocab.json, not SentencePiece's. The decoder starts with pad, whose embedding is 0; pad is never generated.
 """
 
 import re
@@ -25,24 +25,24 @@ from txport.runtime.errors import CheckpointError
 
 _SPECIAL = ("</s>", "<unk>", "<pad>")
 _UNK = "<unk>"
-_MARIANS_UNK = 1  # in every vocabulary that Marian makes
+_MARIANS_UNK = 1  # in all vocabularies of Marian
 _LANGUAGE = re.compile(r">>(.*)<<")
-# Options of old config.json files that Hugging Face's own Marian cannot have otherwise.
+# Options of old config.json files. Hugging Face's Marian supports only these values.
 _NEUTRAL = {name: (False, None) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")}
 
 
 def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
-    """float32 `[length, d_model]`: the sinusoids of the paper, all sines before all cosines."""
+    """Return the sinusoids of the paper with all sines before all cosines, float32 `[length, d_model]`."""
     table = sinusoids(length, d_model)
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
 def import_marian(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that Hugging Face's MarianMTModel wrote.
+    """Read a directory written by Hugging Face's MarianMTModel.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have.
+        InputError: the model does not support a chosen language.
     """
     model = HuggingFaceModel(directory, options.adapter)
     model.refuse(_NEUTRAL)
@@ -62,7 +62,7 @@ def import_marian(directory: Path, options: ImportOptions) -> Imported:
 
 
 def map_positions(plan: ImportPlan, prefix: str, ours: Config) -> None:
-    """The stored tables, which old files have, else what Marian computes."""
+    """Map stored position tables, which old files contain, or compute them as Marian does."""
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         name = f"{prefix}{theirs}.embed_positions.weight"
         if plan.has(name):

@@ -1,11 +1,11 @@
-"""OpenNMT-py's transformers (Klein et al. 2017, arXiv:1701.02810; version 3, and files of that form).
+"""OpenNMT-py transformers (Klein et al. 2017, arXiv:1701.02810): version 3, and other files of that form.
 
-Pre-norm with an epsilon of 1e-6, attention without biases as a rule, stored tables of positions, a projection with a
-bias. Source texts have no eos; the decoder starts from <s>.
+Pre-norm with an epsilon of 1e-6, usually attention without biases, stored position tables, a projection with a bias.
+Source texts have no eos. The decoder starts with <s>.
 
-A model with `copy_attn` copies by the first head of the last layer. OpenNMT-py adds the source's unknown words to the
-vocabulary while it translates and copies them by their position; ids have none for them here, and they stay <unk>. With
-subwords, of which none is unknown, both are the same.
+A model with `copy_attn` copies by the first head of the last layer. OpenNMT-py extends the vocabulary by the unknown
+words of each source, so that they can be copied. Here they have no ids, and remain <unk>. With subwords nothing is
+unknown, and results are equal.
 """
 
 import re
@@ -25,7 +25,7 @@ from txport.models.importers.weights import Stored, read_pickle, read_safetensor
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import CheckpointError
 
-MAX_POSITIONS = 1024  # of the 5000 rows that are stored
+MAX_POSITIONS = 1024  # 5000 rows are stored
 _PAD = "<blank>"
 _BOS = "<s>"
 _EOS = "</s>"
@@ -63,11 +63,11 @@ _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 
 
 def import_opennmt(path: Path, options: ImportOptions) -> Imported:
-    """Understand a checkpoint that onmt_train wrote.
+    """Read a checkpoint of onmt_train.
 
     Args:
-        path: the file (weights in it, or in the .safetensors next to it), or a directory with one.
-        options: `vocabulary` names the directory of SentencePiece models.
+        path: the file (with its weights in it or in a .safetensors file beside it), or a directory with one.
+        options: `vocabulary` is the directory of SentencePiece models.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
@@ -99,7 +99,7 @@ def import_opennmt(path: Path, options: ImportOptions) -> Imported:
 
 
 def _vocabularies(file: Path, vocab: Any) -> tuple[list[str], list[str], str]:
-    """Return the tokens of both sides by id, and the one that the decoder starts from."""
+    """Return the source and target tokens by id, and the token that the decoder starts with."""
     if not isinstance(vocab, dict) or not all(isinstance(vocab.get(side), list) for side in ("src", "tgt")):
         raise CheckpointError(
             f"{file} keeps its vocabularies in the way of OpenNMT-py 2 or older: convert it with 3 first"
@@ -125,7 +125,7 @@ def _tensors(file: Path, value: dict[str, Any]) -> dict[str, Stored]:
     if generator := value.get("generator"):
         parts = tensors_of(generator, file)
         tensors |= {f"generator.{name.removeprefix('0.')}": tensor for name, tensor in parts.items()}
-    # LayerNorms of the first versions were OpenNMT-py's own.
+    # The first versions had their own LayerNorm class, with other names.
     names = {"a_2": "weight", "b_2": "bias"}
     return {re.sub(r"(?<=\.)(a_2|b_2)$", lambda match: names[match[1]], name): t for name, t in tensors.items()}
 
@@ -174,7 +174,7 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
 
 
 def _copying(plan: ImportPlan, width: int, pad: int) -> None:
-    """Map its CopyGenerator, which reads the decoder's state only, has 1 - p_gen instead of p_gen, and never pads."""
+    """Map CopyGenerator. It uses only the decoder state, predicts 1 - p_gen, and never generates padding."""
     for part in ("weight", "bias"):
         plan.take(f"copying.state.{part}", f"generator.linear_copy.{part}")
         plan.change(f"copying.state.{part}", torch.neg)
@@ -188,7 +188,7 @@ def _copying(plan: ImportPlan, width: int, pad: int) -> None:
 
 
 def _positions(plan: ImportPlan, side: str, theirs: str, ours: Config) -> None:
-    """The stored table `[5000, 1, d_model]`, which embeddings are scaled for."""
+    """Map a stored table `[5000, 1, d_model]`. It is added to scaled embeddings."""
     name = f"{theirs}.embeddings.make_embedding.pe.pe"
     table = plan.stored(name).read(0, ours.max_positions).detach().float()
     plan.put(f"{side}_embedding.positions", table.reshape(table.shape[0], -1), name)
@@ -200,10 +200,10 @@ def pieces_tokenizer(
     """Return a tokenizer of SentencePiece models.
 
     Args:
-        place: the directory of the models, by the names that `settings` has for them or by usual ones.
+        place: directory of the models. Their names are those in `settings`, otherwise the usual ones.
         settings: options of the subword transform.
-        sides: the tokens of the source and of the target by id.
-        special: tokens that texts do not contain.
+        sides: source tokens and target tokens by id.
+        special: tokens that do not occur in texts.
     """
     stated = [settings.get(f"{side}_subword_model", None) for side in ("src", "tgt")]
     named = [place / Path(str(name)).name for name in stated if name]

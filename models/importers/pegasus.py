@@ -1,4 +1,4 @@
-"""Hugging Face Pegasus (Zhang et al. 2020, arXiv:1912.08777): pre-norm, final norms, and the sinusoids of Marian."""
+"""Hugging Face Pegasus (Zhang et al. 2020, arXiv:1912.08777): pre-norm, final norms, sinusoids as in Marian."""
 
 from pathlib import Path
 
@@ -7,23 +7,23 @@ from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.marian import map_positions
 from txport.models.importers.tokenizers.t5 import pegasus_tokenizer
 
-# Options of old config.json files that Hugging Face's own Pegasus cannot have otherwise.
+# Options of old config.json files. Hugging Face's Pegasus supports only these values.
 _NEUTRAL = {
     "normalize_before": (True, None),
     "normalize_embedding": (False, None),
     "add_final_layer_norm": (True, None),
     "static_position_embeddings": (True, None),
-    "extra_pos_embeddings": (0, 1, 2, None),  # a row of padding in the first files, of which nothing is left
+    "extra_pos_embeddings": (0, 1, 2, None),  # the first versions had extra rows, which files no longer contain
 }
 _UNK = 105
 
 
 def import_pegasus(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that PegasusForConditionalGeneration wrote.
+    """Read a directory written by PegasusForConditionalGeneration.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language is chosen, of which it has none.
+        InputError: a language is chosen, but the model has none.
     """
     model = HuggingFaceModel(directory, options.adapter)
     model.refuse(_NEUTRAL)

@@ -1,4 +1,4 @@
-"""Maps the source's tensors to our parameters: checked as a whole before anything is written, one tensor at a time."""
+"""Mapping of source tensors to our parameters. All are checked before anything is written, one tensor at a time."""
 
 import json
 import math
@@ -16,12 +16,12 @@ from txport.models.importers.weights import Stored, equal
 from txport.runtime.errors import CheckpointError
 
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-_AT_ONCE = 1 << 20  # values that are held at once
+_AT_ONCE = 1 << 20  # maximum number of values in memory at once
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of our tensors: what it will be, how to get some of its rows, and where they come from."""
+    """One of our tensors: shape, dtype, a function that reads some of its rows, and its origin."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -30,15 +30,15 @@ class Part:
 
 
 class ImportPlan:
-    """Fills the parameters of our Transformer, by name, and sees that none is missing and none of theirs is left over.
+    """Plan that fills our parameters by name, and checks that none is missing and no source tensor is left over.
 
     Args:
-        theirs: the tensors of the source.
-        source: what to call it in messages.
+        theirs: tensors of the source.
+        source: name of the source in messages.
 
     Attributes:
-        parts: our tensors, by name.
-        keeps: what must exist until they are written, such as a temporary directory.
+        parts: our tensors by name.
+        keeps: objects that must exist until the tensors are written, such as a temporary directory.
     """
 
     def __init__(self, theirs: Mapping[str, Stored], source: object) -> None:
@@ -53,10 +53,10 @@ class ImportPlan:
         return name in self.theirs
 
     def count(self, prefix: str, advice: str) -> int:
-        """Count of numbers that follow this prefix of names.
+        """Return the number of different numbers that follow this prefix in tensor names.
 
         Raises:
-            CheckpointError: none; the message ends with `advice`.
+            CheckpointError: there are none; the message ends with `advice`.
         """
         numbers = {name[len(prefix) :].partition(".")[0] for name in self.theirs if name.startswith(prefix)}
         if not numbers:
@@ -64,7 +64,7 @@ class ImportPlan:
         return len(numbers)
 
     def stored(self, name: str) -> Stored:
-        """Return a tensor of the source, which then counts as used.
+        """Return a tensor of the source, and mark it as used.
 
         Raises:
             CheckpointError: the source lacks it, or it is not a float tensor.
@@ -78,7 +78,7 @@ class ImportPlan:
         return stored
 
     def take(self, ours: str, theirs: str, first: int = 0, rows: int | None = None) -> None:
-        """Our tensor is theirs, or `rows` rows of theirs from the row `first` on."""
+        """Map our tensor to theirs, or to `rows` rows of theirs from row `first`."""
         stored = self.stored(theirs)
         if stored.shape:
             available = stored.shape[0]
@@ -99,22 +99,22 @@ class ImportPlan:
         self.parts[ours] = Part(shape, dtype, lambda i, j: stored.read(first + i, first + j), theirs)
 
     def put(self, ours: str, tensor: Tensor, origin: str = "computed") -> None:
-        """Our tensor is this one."""
+        """Set our tensor to a given one."""
         self.parts[ours] = Part(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
 
     def change(self, ours: str, how: Callable[[Tensor], Tensor]) -> None:
-        """Our tensor, which was mapped already, becomes what `how` makes of all of it, in float32."""
+        """Apply a function to a mapped tensor. It receives the whole tensor in float32."""
         part = self.parts[ours]
         rows = part.shape[0]
         self.parts[ours] = replace(part, dtype=torch.float32, read=lambda i, j: how(part.read(0, rows).float())[i:j])
 
     def multiply(self, ours: str, factor: float) -> None:
-        """Our tensor, which was mapped already, is multiplied by `factor`, in float32."""
+        """Multiply a mapped tensor by a factor, in float32."""
         part = self.parts[ours]
         self.parts[ours] = replace(part, dtype=torch.float32, read=lambda i, j: part.read(i, j).float() * factor)
 
     def affine(self, ours: str, theirs: str, *, optional_bias: bool = False) -> None:
-        """Weight and bias of a linear layer or a LayerNorm; the bias is zeros where it may be missing, and is."""
+        """Map weight and bias of a linear layer or LayerNorm. With `optional_bias`, a missing bias becomes zeros."""
         self.take(f"{ours}.weight", f"{theirs}.weight")
         if optional_bias and not self.has(f"{theirs}.bias"):
             self.put(f"{ours}.bias", torch.zeros(self.parts[f"{ours}.weight"].shape[0]))
@@ -122,13 +122,13 @@ class ImportPlan:
             self.take(f"{ours}.bias", f"{theirs}.bias")
 
     def embeddings(self, source: str, target: str, projection: str) -> dict[str, Any]:
-        """Map both embeddings and the projection's weight; equal ones are stored once.
+        """Map both embeddings and the projection's weight. Equal tables are stored once.
 
         Returns:
-            the fields of our config that this decides.
+            fields of our config: vocabulary sizes and ties.
 
         Raises:
-            CheckpointError: a table is missing, or is none.
+            CheckpointError: a table is missing, or is not a matrix.
         """
         rows = []
         for name in (source, target, projection):
@@ -150,11 +150,11 @@ class ImportPlan:
         }
 
     def ignore(self, *names: str) -> None:
-        """Ignore tensors that may exist and add nothing (tables that can be computed, version numbers)."""
+        """Mark optional tensors without information (computable tables, version numbers) as used."""
         self._used.update(names)
 
     def same(self, *names: str) -> bool:
-        """Return whether those of these tensors that are there hold the same; they then count as used."""
+        """Return whether all existing tensors among these have equal values, and mark them as used."""
         there = [name for name in names if self.has(name)]
         alike = all(equal(self.theirs[there[0]], self.theirs[name]) for name in there[1:])
         if alike:
@@ -162,10 +162,10 @@ class ImportPlan:
         return alike
 
     def check(self, config: Config) -> None:
-        """Check that all of the model is there, in the shapes that `config` specifies, and that nothing is left over.
+        """Check that all parameters are mapped, with the shapes of `config`, and that no source tensor is left over.
 
         Raises:
-            CheckpointError: it is not so; the message lists what is wrong.
+            CheckpointError: one of these checks fails; the message lists the problems.
         """
         shapes = parameter_shapes(config)
         if unknown := sorted(self.theirs.keys() - self._used):
@@ -181,14 +181,14 @@ class ImportPlan:
                 )
 
     def write(self, file: Path, advance: Callable[[], None] = lambda: None) -> None:
-        """Write `file` as safetensors, holding a part of one tensor at a time.
+        """Write `file` as safetensors, with only a part of one tensor in memory at a time.
 
         Args:
-            file: written from scratch.
+            file: replaced if it exists.
             advance: called after each tensor.
 
         Raises:
-            CheckpointError: a tensor holds NaN or infinity.
+            CheckpointError: a tensor contains NaN or infinity.
         """
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         offset = 0

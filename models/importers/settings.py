@@ -1,4 +1,4 @@
-"""Settings of other toolkits by the names of fields: a config.json, or options that a checkpoint keeps."""
+"""Settings of other toolkits by field name: config.json, or options inside a checkpoint."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from txport.models.config import Config
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.errors import CheckpointError, InputError
 
-# The kind of each model_type.
+# Importer for each model_type.
 MODEL_TYPES = {
     "marian": "marian",
     "m2m_100": "m2m100",
@@ -22,7 +22,7 @@ MODEL_TYPES = {
     "vision-encoder-decoder": "vision",
     "whisper": "whisper",
 }
-# Architectures that people may well have, and why they are not supported.
+# Common architectures that are not supported, and the reason for the message.
 _REFUSED = {
     "switch_transformers": "a mixture of experts",
     "longt5": "LongT5's local and transient global attention",
@@ -44,8 +44,8 @@ class Settings:
     """Fields by name.
 
     Args:
-        file: for messages.
-        fields: the values.
+        file: file name for messages.
+        fields: values by name.
     """
 
     def __init__(self, file: Path, fields: Mapping[str, Any]) -> None:
@@ -56,12 +56,12 @@ class Settings:
         """Return a field.
 
         Args:
-            name: of the field.
-            default: its value where it is missing; without one, it is required.
-            kind: the type that it must have; None for any.
+            name: name of the field.
+            default: value of a missing field; without it the field is required.
+            kind: required type; None for any.
 
         Raises:
-            CheckpointError: it is missing and has no default, or is of another type.
+            CheckpointError: the field is missing and has no default, or has the wrong type.
         """
         if name not in self.fields and default is _REQUIRED:
             raise CheckpointError(f"{self.file} lacks {name}, which such a model needs")
@@ -73,20 +73,20 @@ class Settings:
         return value
 
     def optional(self, name: str, kind: type) -> Any:
-        """Return a field of this type; None where it is missing or null.
+        """Return a field of this type, or None if it is missing or null.
 
         Raises:
-            CheckpointError: it is of another type.
+            CheckpointError: it has the wrong type.
         """
         if self.fields.get(name) is None:
             return None
         return self.get(name, kind=kind)
 
     def same(self, first: str, second: str, default: Any = _REQUIRED, kind: type | None = None) -> Any:
-        """Return a field that our model has once for both sides; arguments and errors as for `get`.
+        """Return a field that must be equal for encoder and decoder. Arguments and errors are those of `get`.
 
         Raises:
-            CheckpointError: the sides differ.
+            CheckpointError: the two values differ.
         """
         values = [self.get(name, default, kind) for name in (first, second)]
         if values[0] != values[1]:
@@ -97,10 +97,10 @@ class Settings:
         return values[0]
 
     def activation(self, name: str, names: Mapping[str, str], default: Any = _REQUIRED) -> str:
-        """Return our name of an activation, from a table of theirs.
+        """Return our name of an activation, from a table of the other toolkit's names.
 
         Raises:
-            CheckpointError: it is missing and has no default, or our model does not have it.
+            CheckpointError: the field is missing and has no default, or our model does not support the activation.
         """
         value = self.get(name, default)
         if value not in list(names):
@@ -108,10 +108,10 @@ class Settings:
         return names[value]
 
     def refuse(self, neutral: Mapping[str, tuple[Any, ...]]) -> None:
-        """Check that options which our model does not have are missing, or have a value that makes no difference.
+        """Check that unsupported options are missing or have a neutral value.
 
         Raises:
-            CheckpointError: one has another value.
+            CheckpointError: an option has another value.
         """
         for name, harmless in neutral.items():
             value = self.fields.get(name, harmless[0])
@@ -124,7 +124,7 @@ class Settings:
         """Return our config with these fields.
 
         Raises:
-            CheckpointError: no model of ours can have them.
+            CheckpointError: our model does not support a value.
         """
         try:
             return Config(**fields)
@@ -133,11 +133,11 @@ class Settings:
 
 
 def flat_settings(file: Path, value: object) -> Settings:
-    """Options that fairseq and OpenNMT-py keep with a model, which may be grouped: encoder.layers, encoder_layers.
+    """Return options of fairseq or OpenNMT-py with flat names: encoder.layers becomes encoder_layers.
 
     Args:
-        file: for messages.
-        value: a namespace or a dictionary, whose values may be dictionaries.
+        file: file name for messages.
+        value: namespace or dictionary; values may be dictionaries.
 
     Raises:
         CheckpointError: it is neither.
@@ -156,10 +156,10 @@ def flat_settings(file: Path, value: object) -> Settings:
 def read_json(
     file: Path, *, optional: bool = False, advice: str = "or give the directory that holds it", kind: type = dict
 ) -> Any:
-    """Return a JSON file that holds an object, or another `kind`; an empty object if it is missing and `optional`.
+    """Read a JSON file with an object, or with another `kind`; an empty object if it is missing and `optional`.
 
     Raises:
-        CheckpointError: it is missing, with `advice`, or is not JSON.
+        CheckpointError: the file is missing (the message contains `advice`), or is not JSON.
     """
     if optional and not file.is_file():
         return {}
@@ -179,7 +179,7 @@ def model_kind(config: Path) -> str:
     """Return the kind of a model in Hugging Face's format, by the model_type of its config.json.
 
     Raises:
-        CheckpointError: it is damaged, or of a model that is not supported.
+        CheckpointError: the file is damaged, or the model is not supported.
     """
     kind = read_json(config).get("model_type")
     if isinstance(kind, str) and kind in MODEL_TYPES:
@@ -192,7 +192,7 @@ def model_kind(config: Path) -> str:
 
 
 def tokenizer_settings(directory: Path) -> Settings:
-    """Return the fields of a directory's tokenizer_config.json; none if it has no such file.
+    """Return the fields of tokenizer_config.json; empty if the directory has no such file.
 
     Raises:
         CheckpointError: it is not a JSON object.
@@ -202,7 +202,7 @@ def tokenizer_settings(directory: Path) -> Settings:
 
 
 def one_file(path: Path, preferred: tuple[str, ...], endings: tuple[str, ...] = ("pt",)) -> Path:
-    """The checkpoint file that is meant: the path itself, or the one in a directory, by the endings that it may have.
+    """Return the checkpoint file: the path itself, or the file in a directory that has one of the endings.
 
     Raises:
         CheckpointError: there is none, or there are several and none has a preferred name.

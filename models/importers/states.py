@@ -1,8 +1,8 @@
-"""Decoders of Hugging Face models for speech and images: their encoder stays outside, and its states are the input.
+"""Decoders of Hugging Face speech and image models. Their encoder is not imported; its states are the input.
 
 TrOCR (Li et al. 2021, arXiv:2109.10282), Donut (Kim et al. 2022, arXiv:2111.15664) and Nougat (Blecher et al. 2023,
 arXiv:2308.13418) are vision encoders before a decoder of BART's family, and Whisper (Radford et al. 2022,
-arXiv:2212.04356) has a pre-norm decoder without key biases. The checkpoint reads the encoder's last hidden states.
+arXiv:2212.04356) has a pre-norm decoder without key biases. The input is the last hidden states of the encoder.
 """
 
 from pathlib import Path
@@ -22,13 +22,13 @@ from txport.runtime.errors import CheckpointError, InputError
 
 _DECODERS = ("trocr", "mbart", "bart")
 _BRIDGE = "enc_to_dec_proj"
-_UNK = 3  # of BART's vocabularies
-# The encoder of Whisper makes 1,500 states of 30 seconds.
+_UNK = 3  # in BART's vocabularies
+# States per second: Whisper's encoder computes 1,500 states for 30 seconds.
 _WHISPER_RATE = 50.0
 
 
 def import_vision(directory: Path, options: ImportOptions) -> Imported:
-    """Understand the decoder of a directory that VisionEncoderDecoderModel wrote.
+    """Read the decoder from a directory written by VisionEncoderDecoderModel.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
@@ -62,11 +62,11 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
 
 
 def import_whisper(directory: Path, options: ImportOptions) -> Imported:
-    """Understand the decoder of a directory that WhisperForConditionalGeneration wrote.
+    """Read the decoder from a directory written by WhisperForConditionalGeneration.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have.
+        InputError: the model does not support a chosen language.
     """
     model = HuggingFaceModel(directory, options.adapter)
     positions = model.get("max_target_positions", kind=int)
@@ -90,10 +90,10 @@ def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0,
 
     Args:
         model: with the fields of the decoder.
-        prefix: of the names of the decoder's tensors.
-        head: name of the projection; it may be missing where it is tied.
-        first: row of the first position in their table.
-        fields: of our config, besides those of all of these models.
+        prefix: prefix of the decoder's tensor names.
+        head: name of the projection, which may be missing if it is tied.
+        first: row of the first position in the position table.
+        fields: further fields of our config.
     """
     plan = model.plan
     table = f"{prefix}.embed_tokens.weight"
@@ -102,7 +102,7 @@ def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0,
     tied = not plan.has(head) or plan.same(table, head)
     plan.take("target_embedding.tokens.weight", table)
     positions = f"{prefix}.embed_positions"
-    plan.ignore(f"{positions}.weights", f"{positions}._float_tensor")  # of sinusoids, which are computed
+    plan.ignore(f"{positions}.weights", f"{positions}._float_tensor")  # sinusoids, which are computed
     if plan.has(f"{positions}.weight"):
         plan.take("target_embedding.positions", f"{positions}.weight", first=first, rows=fields["max_positions"])
     if not tied:
@@ -131,7 +131,7 @@ def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0,
 
 
 def _fold_bridge(model: HuggingFaceModel, config: Config) -> None:
-    """Fold the projection between encoder and decoder, if there is one, into cross-attention's keys and values."""
+    """Fold the projection between encoder and decoder, if there is one, into keys and values of cross-attention."""
     plan = model.plan
     if not plan.has(f"{_BRIDGE}.weight"):
         return
@@ -147,7 +147,7 @@ def _fold_bridge(model: HuggingFaceModel, config: Config) -> None:
 
 
 def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
-    """Return the ids that Whisper's answers begin with: language, task and, without timestamps, their token.
+    """Return the ids that Whisper's outputs begin with: language, task and the token for no timestamps.
 
     Raises:
         InputError: the model does not have the language.
@@ -166,7 +166,7 @@ def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
 
 
 def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """XLM-RoBERTa's SentencePiece (TrOCR-small, Donut), else byte-level BPE or another tokenizer.json.
+    """Return the tokenizer: XLM-RoBERTa's SentencePiece (TrOCR-small, Donut), byte-level BPE, or tokenizer.json.
 
     Raises:
         CheckpointError: there is none, or it belongs to another model.

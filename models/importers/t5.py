@@ -1,8 +1,8 @@
 """Hugging Face T5 (Raffel et al. 2020, arXiv:1910.10683), T5 1.1, Flan-T5, mT5, UMT5, MADLAD-400, ByT5 and CodeT5.
 
-Pre-norm with RMSNorm, relative positions and no biases; the later ones have gated feed-forward layers and a projection
-of its own. Scores are not divided by sqrt(head_dim), which the query's weights take back; a factor before the
-projection goes into the last norm.
+Pre-norm with RMSNorm, relative positions and no biases. Later models have gated feed-forward layers and an untied
+projection. T5 does not divide scores by sqrt(head_dim), so the query weights are multiplied by it. T5's factor before
+the projection is multiplied into the last norm.
 """
 
 from pathlib import Path
@@ -20,11 +20,11 @@ _UNK = 2
 
 
 def import_t5(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that T5ForConditionalGeneration, or MT5's or UMT5's, wrote.
+    """Read a directory written by T5ForConditionalGeneration, or by the MT5 or UMT5 class.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have.
+        InputError: the model does not support a chosen language.
     """
     model = HuggingFaceModel(directory, options.adapter)
     ours = model.config_of(**_fields(model), **_embeddings(model))
@@ -38,7 +38,7 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _fields(model: HuggingFaceModel) -> dict[str, Any]:
-    """Return the fields of our config except the embeddings, with the values of old versions for missing fields."""
+    """Return the fields of our config except the embeddings. Missing fields have the values of old versions."""
     kind = str(model.get("feed_forward_proj", "relu"))
     layers = model.get("num_layers", kind=int)
     name = {"gated-gelu": "gelu_new"}.get(kind, kind.removeprefix("gated-"))
@@ -69,9 +69,9 @@ def _fields(model: HuggingFaceModel) -> dict[str, Any]:
 
 
 def _embeddings(model: HuggingFaceModel) -> dict[str, Any]:
-    """Map the tables, whose ties are found by comparing them: transformers 5 writes of all models that they are tied.
+    """Map the tables. Ties are found by comparison, since transformers 5 writes of all models that they are tied.
 
-    A table that is missing is the shared one, or the decoder's, as MADLAD was published.
+    A missing table is the shared one, or that of the decoder, as in MADLAD's files.
     """
     plan = model.plan
     shared = "shared.weight"
@@ -87,9 +87,9 @@ def _embeddings(model: HuggingFaceModel) -> dict[str, Any]:
 
 
 def _scaled(model: HuggingFaceModel) -> bool:
-    """Return whether what the projection reads is multiplied by d_model^-0.5, as T5 1.0 does and 1.1 does not.
+    """Return whether the input of the projection is multiplied by d_model^-0.5: yes for T5 1.0, no for T5 1.1.
 
-    Files of transformers 5 have a field for it. In older files it follows from the tie, which version 5 writes for all.
+    Files of transformers 5 have a field for it. In older files it follows from the tie, which version 5 always writes.
     """
     tied: bool = model.get("tie_word_embeddings", True, bool)
     if model.fields.get("model_type") == "mt5":
@@ -119,7 +119,7 @@ def _layers(plan: ImportPlan, ours: Config) -> None:
             tables = 1
         names = [f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight" for i in range(tables)]
         plan.put(f"{side}_positions.weight", _stacked(plan, names), names[0])
-    # What T5's first files have too, and nothing reads.
+    # An unused tensor of the first T5 files.
     plan.ignore("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")
 
 
@@ -137,10 +137,10 @@ def _feed_forward(plan: ImportPlan, mine: str, theirs: str, ours: Config) -> Non
 
 
 def _stacked(plan: ImportPlan, names: list[str]) -> torch.Tensor:
-    """Tables of relative positions as one, float32 `[tables, buckets, heads]`.
+    """Return tables of relative positions as one tensor, float32 `[tables, buckets, heads]`.
 
     Raises:
-        CheckpointError: one is missing, or they are not alike.
+        CheckpointError: one is missing, or their shapes differ.
     """
     tables = [plan.stored(name) for name in names]
     for name, table in zip(names, tables, strict=True):

@@ -1,4 +1,4 @@
-"""Weights of other toolkits, read by tensor: safetensors, or PyTorch's own files without running code in them."""
+"""Weights of other toolkits, read tensor by tensor: safetensors, or PyTorch files without executing code in them."""
 
 import argparse
 import json
@@ -16,32 +16,31 @@ from torch import Tensor
 from txport.runtime.errors import CheckpointError
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_ROWS = 1 << 20  # values that are compared at once
-# The files that a Hugging Face directory may hold, the better ones first.
-# What people call the model's state dict among the members of a checkpoint; Lightning's is `state_dict`.
+_ROWS = 1 << 20  # maximum number of values to compare at once
+# Usual names of the model's state dict in a checkpoint; Lightning's is `state_dict`.
 _MEMBERS = ("model_state_dict", "state_dict", "model", "net", "model_state", "network", "weights")
-# Lightning keeps hyperparameters in a dictionary of its own.
+# Lightning's dictionary class for hyperparameters.
 _DICTIONARIES = [
     (dict, f"{package}.utilities.data.AttributeDict") for package in ("lightning.fabric", "lightning_fabric")
 ]
-_AVERAGED = "n_averaged"  # a counter beside the weights in torch.optim.swa_utils.AveragedModel
+_AVERAGED = "n_averaged"  # a counter in state dicts of torch.optim.swa_utils.AveragedModel
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _SAFETENSORS = "model.safetensors"
 _TORCH = "pytorch_model.bin"
 
 
 class _Ignored:
-    """A value beside the weights that is not read: nothing of its class is loaded or run."""
+    """Stand-in for values that are not weights. Their classes are neither imported nor executed."""
 
     def __init__(self, *_: object) -> None:
-        """Drop the arguments."""
+        """Ignore the arguments."""
 
     def __setstate__(self, _: object) -> None:
-        """Drop the state."""
+        """Ignore the state."""
 
 
 def _kind(value: object) -> str:
-    """Return a value's type, in the words of a message."""
+    """Return a description of a value's type for messages."""
     if isinstance(value, _Ignored):
         return "a value that is not read"
     return type(value).__name__
@@ -55,7 +54,7 @@ def _list(*_: object) -> list[object]:
     return []
 
 
-# What training loops keep beside the weights: scores and epochs of NumPy, paths, times, and collections.
+# Usual values in checkpoints of training loops that are not weights: NumPy scores, paths, times, collections.
 _BESIDE = [
     *(
         (_Ignored, f"numpy.{core}.multiarray.{name}")
@@ -82,13 +81,13 @@ _BESIDE = [
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a file.
+    """Tensor in a file.
 
     Attributes:
         shape: its shape.
-        dtype: its type; None if it is not a weight (an integer counter, for example).
-        read: gives its rows from the first to before the second number; all of it where it has no dimension.
-        where: equal for two tensors that are one in memory.
+        dtype: its dtype; None if it is not a weight (an integer counter, for example).
+        read: returns its rows from the first to before the second argument; the whole tensor if it has no dimensions.
+        where: storage location, equal for two tensors that share memory.
     """
 
     shape: tuple[int, ...]
@@ -97,12 +96,12 @@ class Stored:
     where: object
 
     def whole(self) -> Tensor:
-        """Return all of it."""
+        """Return the whole tensor."""
         return self.read(0, self.shape[0] if self.shape else 1)
 
 
 def equal(first: Stored, second: Stored) -> bool:
-    """Return whether two tensors hold the same, a part at a time."""
+    """Return whether two tensors have equal values, by comparing one part at a time."""
     if first.where == second.where:
         return True
     if first.shape != second.shape:
@@ -116,10 +115,10 @@ def equal(first: Stored, second: Stored) -> bool:
 
 
 def read_directory(directory: Path) -> dict[str, Stored]:
-    """The tensors of a Hugging Face directory, whichever of its forms it has: one file or shards with an index.
+    """Return the tensors of a Hugging Face directory: one file, or shards with an index.
 
     Raises:
-        CheckpointError: no weights, a missing shard, a damaged file, or one that holds code.
+        CheckpointError: weights are missing, a shard is missing, or a file is damaged or contains code.
     """
     for name, read in ((_SAFETENSORS, read_safetensors), (_TORCH, read_state_dict)):
         index = directory / f"{name}.index.json"
@@ -147,20 +146,20 @@ def _shards(index: Path) -> list[Path]:
 
 
 def read_tensors(file: Path) -> dict[str, Stored]:
-    """Return the tensors of one file, safetensors by its ending, else a state dict; errors as for each."""
+    """Return the tensors of a file: safetensors by its ending, otherwise a state dict."""
     if file.suffix == ".safetensors":
         return read_safetensors(file)
     return read_state_dict(file)
 
 
 def read_safetensors(file: Path) -> dict[str, Stored]:
-    """The tensors of a safetensors file, each read by its place in the file: a mapped file would count as memory.
+    """Return the tensors of a safetensors file. It is read, not mapped, since mapped pages count as memory.
 
     Raises:
-        CheckpointError: it is not one, or not whole.
+        CheckpointError: it is not a complete safetensors file.
     """
     try:
-        archive: Any = safe_open(file, framework="pt")  # checks the header and the size
+        archive: Any = safe_open(file, framework="pt")  # checks header and size
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             header = json.loads(opened.read(size))
@@ -197,12 +196,12 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
 
 
 def read_state_dict(file: Path) -> dict[str, Stored]:
-    """Return the tensors of a file that holds a state dict.
+    """Return the tensors of a file with a state dict.
 
-    A file in today's format is mapped again for each part that is read, and so never held as a whole.
+    Files in PyTorch's zip format are mapped again for each read, so they are never completely in memory.
 
     Raises:
-        CheckpointError: it holds anything else, or code, or is damaged.
+        CheckpointError: the file contains other values or code, or is damaged.
     """
     tensors = tensors_of(read_pickle(file), file)
     if not zipfile.is_zipfile(file):
@@ -215,14 +214,14 @@ def read_state_dict(file: Path) -> dict[str, Stored]:
 
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
-    """Return the tensors of a state dict that was read already, or of a checkpoint with one; see `state_dict_of`."""
+    """Return the tensors of a loaded state dict, or of a checkpoint with one; see `state_dict_of`."""
     return {name: _loaded(tensor) for name, tensor in state_dict_of(value, file).items()}
 
 
 def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
-    """Return a state dict, or the one inside a checkpoint with other members (an optimizer, an epoch, hyperparameters).
+    """Return a state dict, or that of a checkpoint with other members (optimizer, epoch, hyperparameters).
 
-    Names lose what DistributedDataParallel and AveragedModel (`module.`) and torch.compile (`_orig_mod.`) add.
+    The prefixes of DistributedDataParallel and AveragedModel (`module.`) and torch.compile (`_orig_mod.`) are removed.
 
     Raises:
         CheckpointError: there is none, or there are several.
@@ -240,7 +239,7 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what torch.compile, FSDP and activation checkpoints put into it."""
+    """Return a name without the parts that torch.compile, FSDP and activation checkpointing add."""
     for part in _WRAPPERS:
         name = name.replace(part, "")
     return name
@@ -275,7 +274,7 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
 
 
 def _holds_state_dict(value: Mapping[Any, Any], depth: int = 4) -> bool:
-    """Return whether a member with the name of a state dict is one, or holds one, to a depth."""
+    """Return whether a usual member is a state dict or contains one, up to a depth."""
     known = [value[name] for name in _MEMBERS if name in value]
     if any(map(_is_state_dict, known)):
         return True
@@ -297,18 +296,17 @@ def _loaded(tensor: Tensor) -> Stored:
 
 
 def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
-    """A PyTorch file, in PyTorch's restricted unpickler: plain values, tensors and namespaces, and nothing that runs.
+    """Load a PyTorch file with PyTorch's restricted unpickler: plain values, tensors and namespaces, no code.
 
-    Values of NumPy, paths, times and other collections may be beside the weights; they are not read.
-
-    The tensors of a file in today's format stay on the disk until they are used.
+    NumPy values, paths, times and other collections may be present; they are ignored. Tensors in PyTorch's zip format
+    stay on disk until they are used.
 
     Args:
         file: the file.
-        stand_ins: classes that are instantiated instead of others, given by their full names.
+        stand_ins: replacement classes, each with the full name of the class that it replaces.
 
     Raises:
-        CheckpointError: it holds anything else, or cannot be read.
+        CheckpointError: the file contains other values, or cannot be read.
     """
     if not file.is_file():
         raise CheckpointError(f"{file} is missing: give the file that was saved, or the directory that holds it")

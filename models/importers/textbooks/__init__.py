@@ -1,1 +1,1 @@
-"""Importers of models that textbooks and tutorials teach, around PyTorch's own layers or none."""
+"""Importers for models of textbooks and tutorials, with or without PyTorch's own Transformer layers."""

@@ -1,7 +1,7 @@
-"""The annotated Transformer (Rush 2018; Huang et al. 2022), and what was copied from it: a state dict.
+"""The annotated Transformer (Rush 2018; Huang et al. 2022) and its copies: a state dict.
 
-Pre-norm with a norm at the end of each stack, and a LayerNorm of its own, which divides by the *unbiased* standard
-deviation. With d numbers that is sqrt(d / (d - 1)) times PyTorch's, a factor that its weights take over.
+Pre-norm with a norm at the end of each stack. Its LayerNorm divides by the *unbiased* standard deviation, which is
+sqrt(d / (d - 1)) times PyTorch's for width d. The imported weights contain this factor.
 """
 
 import re
@@ -17,10 +17,10 @@ from txport.models.importers.weights import Stored, read_tensors
 from txport.models.positions import sinusoids
 from txport.runtime.errors import CheckpointError, InputError
 
-# The tensor by which such a state dict is recognised.
+# Tensor that identifies such a state dict.
 MARK = "src_embed.0.lut.weight"
 ENDINGS = ("pt", "pth", "safetensors")
-# Names of other versions, and those of 2022.
+# Names of other versions, and the corresponding names of the 2022 version.
 _NAMES = (
     (r"\.w(?=[12]\.)", ".w_"),
     (r"\.(a_2|gamma)$", ".weight"),
@@ -36,27 +36,27 @@ _LAYERS = LayerNames(
     projections=("linears.0", "linears.1", "linears.2", "linears.3"),
     no_bias=(),
 )
-_IDS = {"bos_id": 0, "eos_id": 1, "pad_id": 2, "unk_id": 3}  # those of 2022
+_IDS = {"bos_id": 0, "eos_id": 1, "pad_id": 2, "unk_id": 3}  # of the 2022 version
 _EPSILON = 1e-6
-# What its sinusoids, which it computes in float32, may differ from ours.
+# Maximum difference between its sinusoids, computed in float32, and ours.
 _TOLERANCE = 5e-3
 
 
 def import_annotated(path: Path, options: ImportOptions) -> Imported:
-    """Understand a state dict of such a model.
+    """Read a state dict of this model.
 
     Args:
         path: the file, or a directory with one.
-        options: `heads` is needed; `vocabulary` names the directory of source.txt and target.txt.
+        options: `heads` is required; `vocabulary` is the directory of source.txt and target.txt.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: the number of heads was not given.
+        InputError: `heads` is missing.
     """
     file = one_file(path, ("model.pt",), ENDINGS)
     stored = read_tensors(file)
     prefix = prefix_of(stored, MARK, file, "the annotated Transformer")
-    # 2018 and 2022 add epsilon to the deviation; the version that calls its weight gamma, to the variance.
+    # The versions of 2018 and 2022 add epsilon to the deviation, the version with the name gamma to the variance.
     inside = any(name.endswith(".gamma") for name in stored)
     plan = ImportPlan({_todays_name(name.removeprefix(prefix)): tensor for name, tensor in stored.items()}, file)
     fields = plan.embeddings(MARK, "tgt_embed.0.lut.weight", "generator.proj.weight")
@@ -82,8 +82,8 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
         norm="pre",
         projection_bias=True,
         attention_dropout=0.1,
-        # Of an epsilon outside the root, its square inside is the same where the deviation is 0, and less than
-        # epsilon away, as a share, where it is 1 or more.
+        # Epsilon outside the root is replaced by its square inside. They are equal if the deviation is 0. For
+        # deviations of 1 or more, the relative difference is less than epsilon.
         layer_norm_epsilon=unbiased * (_EPSILON if inside else _EPSILON**2),
         **fields,
         **special,
@@ -107,7 +107,7 @@ def _todays_name(name: str) -> str:
 
 
 def _positions(plan: ImportPlan, ours: Config) -> None:
-    """Check that the tables `[1, length, d_model]` are sinusoids, which are computed again, to any length."""
+    """Check that position tables `[1, length, d_model]` are sinusoids. They are computed again for any length."""
     for name in ("src_embed.1.pe", "tgt_embed.1.pe"):
         if plan.has(name):
             table = plan.stored(name).whole().reshape(-1, ours.d_model)
@@ -116,10 +116,10 @@ def _positions(plan: ImportPlan, ours: Config) -> None:
 
 
 def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> str:
-    """Prefix of all names, by the name of a tensor that must be there.
+    """Return the prefix of all names, from the name of a tensor that must exist.
 
     Raises:
-        CheckpointError: it is not there.
+        CheckpointError: the tensor does not exist.
     """
     prefixes = [name.removesuffix(mark) for name in stored if name == mark or name.endswith(f".{mark}")]
     if not prefixes:
@@ -130,10 +130,10 @@ def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> st
 
 
 def needed_heads(file: Path, options: ImportOptions) -> int:
-    """Return the attention heads.
+    """Return the number of attention heads.
 
     Raises:
-        InputError: they were not given.
+        InputError: it was not given.
     """
     if options.heads is None:
         raise InputError(f"{file} does not specify the number of attention heads: give --heads")
@@ -141,7 +141,7 @@ def needed_heads(file: Path, options: ImportOptions) -> int:
 
 
 def notes(ours: Config, lists: WordLists | None) -> list[str]:
-    """Notes for the user."""
+    """Return notes for the user."""
     said = [
         f"inputs and outputs of up to {ours.max_positions} tokens are taken; its sinusoids have no end, so that "
         "tx-export takes more (--max-source, --max-target)"

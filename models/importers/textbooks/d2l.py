@@ -1,7 +1,7 @@
-"""The Transformer of "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7, PyTorch), of releases 0.14 to 1.0.
+"""The Transformer of "Dive into Deep Learning" (Zhang et al. 2023, chapter 11.7, PyTorch), releases 0.14 to 1.0.
 
-Post-norm without a norm at the end of the stacks; attention without biases. What it computes in training is what txport
-always does. When it translates, the textbook's own code differs in two points, see models/README.md.
+Post-norm without a norm at the end of the stacks; attention without biases. txport computes the same as the textbook's
+code in training. The textbook's translation differs in two points, see models/README.md.
 """
 
 import re
@@ -22,7 +22,7 @@ MARK = "encoder.embedding.weight"
 _NAMES = (
     (r"\.blks\.(?:block)?(?=\d)", ".blks."),
     (r"\.add_?[nN]orm_?(?=\d\.)", ".addnorm"),
-    (r"\.attention\.(?=W_)", ".attention1."),  # in encoder blocks, which have only one
+    (r"\.attention\.(?=W_)", ".attention1."),  # encoder blocks, with only one attention
 )
 _LAYERS = LayerNames(
     stacks=("encoder.blks", "decoder.blks"),
@@ -37,15 +37,15 @@ _IDS = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}  # up to release 0.1
 
 
 def import_d2l(path: Path, options: ImportOptions) -> Imported:
-    """Understand a state dict of d2l's encoder-decoder.
+    """Read a state dict of d2l's encoder-decoder.
 
     Args:
         path: the file, or a directory with one.
-        options: `heads` is needed; `vocabulary` names the directory of source.txt and target.txt.
+        options: `heads` is required; `vocabulary` is the directory of source.txt and target.txt.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: the number of heads was not given.
+        InputError: `heads` is missing.
     """
     file = one_file(path, ("model.pt",), ENDINGS)
     stored = read_tensors(file)
@@ -90,10 +90,10 @@ def _todays_name(name: str) -> str:
 
 
 def _attention_bias(plan: ImportPlan) -> bool:
-    """Return whether a side has biases in attention: `use_bias` of the textbook is for the encoder alone.
+    """Return whether attention has biases. The textbook's `use_bias` applies only to the encoder.
 
     Raises:
-        CheckpointError: a side has them in some layers only.
+        CheckpointError: only some layers of a side have them.
     """
     found = False
     for side in ("encoder", "decoder"):
@@ -107,7 +107,7 @@ def _attention_bias(plan: ImportPlan) -> bool:
 
 
 def _refuse_norms_over_time(plan: ImportPlan) -> None:
-    """AddNorm([100, 24], ...), as in an example of the textbook's."""
+    """Refuse norms over time and channels, AddNorm([100, 24], ...), which an example in the textbook uses."""
     for name, stored in plan.theirs.items():
         if ".addnorm" in name and len(stored.shape) > 1:
             raise CheckpointError(
@@ -117,7 +117,7 @@ def _refuse_norms_over_time(plan: ImportPlan) -> None:
 
 
 def _special(lists: WordLists) -> dict[str, int]:
-    """Ids of the target side, but the source's <unk>, with which `_with_one_unknown` makes the target's equal."""
+    """Return special ids of the target side, except that <unk> is that of the source; see `_with_one_unknown`."""
     found = lists.special()
     unknown = lists.token("unk_id", "source")
     assert unknown is not None
@@ -126,9 +126,9 @@ def _special(lists: WordLists) -> dict[str, int]:
 
 
 def _with_one_unknown(plan: ImportPlan, lists: WordLists) -> WordLists:
-    """Give <unk> one id on both sides, by exchanging two rows of the target's.
+    """Give <unk> the same id on both sides, by exchanging two rows of the target's tables.
 
-    Release 1.0 sorts each vocabulary, in which <unk> then stands somewhere; our model has one id for it.
+    Release 1.0 sorts each vocabulary, so <unk> may have different ids. Our model has one id for it.
     """
     source = lists.token("unk_id", "source")
     target = lists.token("unk_id")

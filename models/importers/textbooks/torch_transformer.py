@@ -1,7 +1,7 @@
-"""Models around PyTorch's own `torch.nn.Transformer`: a state dict, and torch.json with what it does not contain.
+"""Models based on PyTorch's `torch.nn.Transformer`: a state dict, and torch.json with the missing settings.
 
-`models/README.md` documents the file. Sources end with eos; padding is at the end and masked; the decoder starts from
-bos.
+`models/README.md` documents torch.json. Sources end with eos. Padding is at the end and masked. The decoder starts
+with bos.
 """
 
 import math
@@ -23,8 +23,8 @@ from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
 DESCRIPTION = "torch.json"
-_SAME_SINUSOID = 1e-3  # float32 at the end of a long table, and float16
-# Fields that torch.json and our config name alike.
+_SAME_SINUSOID = 1e-3  # for float32 rounding at the end of a long table, and float16
+# Fields with the same name in torch.json and our config.
 _SAME = (
     *("heads", "max_positions", "activation", "scale_embedding", "layer_norm_epsilon"),
     *("pad_id", "unk_id", "bos_id", "eos_id"),
@@ -53,7 +53,7 @@ class Names:
 
 @dataclass(frozen=True)
 class TorchDescription:
-    """torch.json."""
+    """Contents of torch.json."""
 
     weights: str
     heads: int
@@ -70,7 +70,7 @@ class TorchDescription:
 
 
 def import_torch(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a directory with torch.json and a state dict.
+    """Read a directory with torch.json and a state dict.
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
@@ -106,7 +106,7 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
 
 
 def _names(described: Names, stored: Sequence[str]) -> Names:
-    """Return the names as the file has them, where they are given with or without what wrappers put before them."""
+    """Return the names in the file. They may be given with or without the prefixes of wrappers."""
     first = {name.partition(".")[0] for name in stored}
     if len(first) == 1:
         outer = f"{first.pop()}."
@@ -168,7 +168,7 @@ def _positions(plan: ImportPlan, described: TorchDescription, ours: Config) -> N
 
 
 def _leave_out_sinusoids(plan: ImportPlan, ours: Config) -> None:
-    """Ignore buffers that hold our own sinusoids, from models that compute them once and keep them."""
+    """Ignore buffers that contain our sinusoids, from models that store them."""
     for name, stored in plan.theirs.items():
         rows = math.prod(stored.shape[:-1])
         if stored.dtype is None or stored.shape[-1:] != (ours.d_model,) or set(stored.shape[:-1]) - {rows, 1}:

@@ -1,6 +1,7 @@
-"""Tokens that were added to a tokenizer of Hugging Face's, from all files that may list them.
+"""Added tokens of Hugging Face tokenizers, from all files that may list them.
 
-A tokenizer's own special tokens, such as </s>, stay text in a text: in a page about HTML, </s> does not end a sequence.
+Special tokens of the tokenizer itself, such as </s>, are treated as plain text in a text: a </s> in a page about HTML
+does not end a sequence.
 """
 
 import re
@@ -18,7 +19,7 @@ _OWN = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_to
 _OWN_CONTENTS = {"<s>", "</s>", "<pad>", "<unk>"}
 _SENTINEL = re.compile(r"<extra_id_\d+>")
 _MASKS = {"pegasus": re.compile(r"<(mask_1|unk_\d+)>")}
-_SENTINELS = 100  # of T5, unless tokenizer_config.json has another number as extra_ids
+_SENTINELS = 100  # default of T5; extra_ids of tokenizer_config.json overrides it
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 # NLLB has eng_Latn, mBART en_XX, M2M100 __en__, SeamlessM4T __eng__ and __cmn_Hant__, PLBart __en_XX__.
 _CODE = re.compile(r"__([A-Za-z_]+)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
@@ -26,7 +27,7 @@ _FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
 
 class Around(NamedTuple):
-    """Behaviour of a family's tokenizer around added tokens; see `AddedTokens`."""
+    """Treatment of text around added tokens by a family of tokenizers; see `AddedTokens`."""
 
     rules: Literal["tokenizers", "python"]
     spaces: Literal["dropped", "kept", "kept_before_normalized"] = "dropped"
@@ -42,7 +43,7 @@ SEAMLESS = Around("tokenizers", "kept_before_normalized", "first")
 
 
 def language_of(content: str) -> str | None:
-    """The name of the language that a token stands for; None for other tokens."""
+    """Return the language that a token stands for; None for other tokens."""
     match = _CODE.fullmatch(content)
     if match:
         return match[1] or match[2]
@@ -50,10 +51,10 @@ def language_of(content: str) -> str | None:
 
 
 def listed_tokens(directory: Path) -> dict[str, AddedToken]:
-    """Return all tokens whose ids the directory states, by their contents.
+    """Return all tokens with ids in the directory's files, by their text.
 
     Raises:
-        CheckpointError: a list is none of tokens and ids.
+        CheckpointError: a list does not contain tokens and ids.
     """
     special = {token.content for token in _named(directory)}
     listed: dict[str, AddedToken] = {}
@@ -81,18 +82,18 @@ def added_tokens(
     languages: Collection[int] = (),
     size: int = 0,
 ) -> AddedTokens | None:
-    """Return the tokens that texts contain as a whole; None if there are none.
+    """Return the tokens that are searched for in texts as a whole; None if there are none.
 
     Args:
         directory: of the model.
-        vocabulary: ids of pieces, for special tokens whose ids no list states.
-        rows: of the smaller embedding. Special tokens beyond it are left out, as models came with such.
-        around: what happens to the text around them.
-        languages: ids of languages, which answers never show.
-        size: of the model, which may have pieces that are not in `vocabulary`.
+        vocabulary: ids of pieces, for special tokens without an id in the files.
+        rows: size of the smaller embedding. Special tokens beyond it, which some published models have, are ignored.
+        around: treatment of the text around the tokens.
+        languages: ids of languages, which never appear in output text.
+        size: number of pieces of the model, which may be more than `vocabulary` contains.
 
     Raises:
-        CheckpointError: a list is damaged, has a token beyond the embedding, or leaves ids open.
+        CheckpointError: a list is damaged, has a token beyond the embedding, or does not determine all ids.
     """
     check_ids(directory, vocabulary, rows, languages, size, renumbered=around.rules == "tokenizers")
     named = {token.content: token for token in _named(directory) if token.content in vocabulary}
@@ -127,18 +128,18 @@ def check_ids(
     *,
     renumbered: bool,
 ) -> None:
-    """Check that all added tokens have the ids that transformers gives them.
+    """Check that added tokens have the ids that transformers would give them.
 
-    It gives the next ids to special tokens without one, or drops them, depending on the family and the file; and
-    tokenizers of the library `tokenizers` give the next ids to all tokens behind a gap.
+    Depending on the family and the file, transformers gives the next free ids to special tokens without one, or drops
+    them. The library `tokenizers` also renumbers all tokens after a gap.
 
     Args:
         directory: of the model.
-        vocabulary: the pieces and their ids.
-        rows: of the embedding; ids beyond it are not looked at.
+        vocabulary: pieces and their ids.
+        rows: size of the embedding; ids beyond it are ignored.
         languages: ids of languages.
-        size: of the model, which may have pieces that are not in `vocabulary`.
-        renumbered: whether gaps change ids.
+        size: number of pieces of the model, which may be more than `vocabulary` contains.
+        renumbered: whether tokens after a gap are renumbered.
 
     Raises:
         CheckpointError: a special token has no id, or there is a gap between the ids.
@@ -161,7 +162,7 @@ def check_ids(
 
 
 def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> tuple[int, str] | None:
-    """The first id from `first` on that no token has, and the next token behind it; None if there is none."""
+    """Return the first unused id, at least `first`, and the next token after it; None if there is no gap."""
     listed = listed_tokens(directory)
     taken = {token.id for token in listed.values()} | set(languages)
     if _masks(directory) is _SENTINEL and "<extra_id_0>" not in listed:
@@ -170,7 +171,7 @@ def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> 
     last = max((token for token in taken if token < rows), default=0)
     gaps = sorted(set(range(first, last)) - taken)
     if gaps and gaps[0] - 1 in languages and "<mask>" not in listed:
-        gaps = gaps[1:]  # the place of <mask>
+        gaps = gaps[1:]  # reserved for <mask>
     behind = {token.id: token.content for token in listed.values() if gaps and token.id > gaps[0]}
     if behind:
         return (gaps[0], behind[min(behind)])
@@ -178,12 +179,12 @@ def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> 
 
 
 def _own(directory: Path) -> set[str]:
-    """The tokens that every tokenizer has."""
+    """Return the special tokens of the tokenizer itself."""
     return _OWN_CONTENTS | {token.content for token in _named(directory, _OWN)}
 
 
 def _masks(directory: Path) -> re.Pattern[str] | None:
-    """The names of tokens for pre-training, which texts never contain."""
+    """Return a pattern for mask tokens of pre-training, which do not occur in texts."""
     kind = str(read_json(directory / "config.json", optional=True).get("model_type"))
     if kind.endswith("t5"):
         return _SENTINEL
@@ -193,13 +194,13 @@ def _masks(directory: Path) -> re.Pattern[str] | None:
 def with_added(
     table: Sequence[str | None], model: bytes, added: AddedTokens | None, separate: bool = False
 ) -> list[str | None]:
-    """Return pieces by id with the added tokens, as answers show them; None for pieces that answers do not show.
+    """Return the text of all pieces in outputs, by id, with added tokens; None for pieces that are not shown.
 
     Args:
-        table: the pieces of the model.
-        model: the SentencePiece model, which normalises the tokens that are searched for in normalised texts.
-        added: the tokens.
-        separate: the side has a vocabulary of its own, whose pieces stay what they are.
+        table: pieces of the model.
+        model: SentencePiece model, for normalising tokens that are searched for in normalised text.
+        added: the added tokens.
+        separate: whether this side has a separate vocabulary, whose pieces do not change.
     """
     if added is None:
         return list(table)
@@ -215,7 +216,7 @@ def with_added(
             normal = str(processor.normalize(token.content)).replace("\u2581", " ").strip()
         else:
             normal = ""
-        # A piece that is a token only as a whole word is still a part of other words.
+        # A token that matches only whole words is still a normal piece inside other words.
         hidden = token.special and not (token.single_word and token.content in table[token.id : token.id + 1])
         pieces[token.id] = None if hidden else token.content if normal in ("", *pieces) else normal
     while pieces and pieces[-1] is None and len(pieces) > len(table):
@@ -224,7 +225,7 @@ def with_added(
 
 
 def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[AddedToken]:
-    """Yield the special tokens of the directory, by name, all or those of `names`; their ids are not stated here."""
+    """Yield special tokens of the directory by their names: all, or those in `names`. They have no ids yet."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         for name, value in read_json(directory / file, optional=True).items():
             if names is not None and name not in names:
@@ -236,7 +237,7 @@ def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[Adde
 
 
 def tokens_in(value: Any) -> list[Any]:
-    """Return the tokens of a field: one, a list, or an object of names and tokens."""
+    """Return the tokens of a field, which may be one token, a list, or an object with tokens as values."""
     if isinstance(value, dict) and "content" not in value:
         return list(value.values())
     if isinstance(value, list):

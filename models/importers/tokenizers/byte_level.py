@@ -1,4 +1,4 @@
-"""Byte-level BPE (GPT-2's, which BART has too) as a tokenizer.json of the `tokenizers` library."""
+"""Byte-level BPE of GPT-2 and BART as a tokenizer.json of the `tokenizers` library."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
-    """Return the directory's tokenizer.json, or one made from vocab.json and merges.txt.
+    """Return the directory's tokenizer.json, or convert vocab.json and merges.txt to one.
 
     Raises:
-        CheckpointError: neither is there, or it belongs to another model.
-        MissingLibrary: one must be made, and `tokenizers` is not installed.
+        CheckpointError: neither exists, or it belongs to another model.
+        MissingLibrary: conversion needs `tokenizers`, which is not installed.
     """
     file = directory / "tokenizer.json"
     if file.is_file():
@@ -26,7 +26,7 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
         data = _made(directory, rows)
     try:
         value = json.loads(data)
-        pieces = value["model"]["vocab"]  # by their ids, or in the order of these
+        pieces = value["model"]["vocab"]  # an object with ids, or a list in the order of ids
         if isinstance(pieces, dict):
             vocabulary = pieces
         else:
@@ -53,7 +53,7 @@ def _made(directory: Path, rows: int) -> bytes:
     merges = _merges(directory / "merges.txt")
     try:
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises no special type
         raise CheckpointError(
             f"{directory / 'merges.txt'} does not fit vocab.json ({error}): copy both again"
         ) from None

@@ -1,4 +1,4 @@
-"""The languages of a model: their names and ids, and its default languages."""
+"""Languages of a model: names, ids and defaults."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from txport.models.importers.settings import read_json, tokenizer_settings
 from txport.models.importers.tokenizers.added_tokens import language_of, listed_tokens, tokens_in
 from txport.runtime.errors import InputError
 
-# Languages in the order of their ids, for directories that do not list them.
+# Languages in the order of their ids, for directories without a list of them.
 CODES = {
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he "
     "hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl "
@@ -19,15 +19,15 @@ CODES = {
     "mbart": "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM "
     "ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN",
     "mbart50": "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE "
-    "sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",  # after those of mbart
-    "base": "java python en_XX",  # PLBart's names of its lists
+    "sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",  # after the languages of mbart
+    "base": "java python en_XX",  # keys are PLBart's names of its lists
     "multi": "java python en_XX javascript php ruby go",
 }
-_ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # the default source language of all these tokenizers
+_ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # default source language of all these tokenizers
 
 
 def listed_languages(directory: Path) -> dict[str, int]:
-    """Return the languages whose ids the directory states, in the order of these; empty if it states none.
+    """Return the languages with ids in the directory's files, in the order of ids.
 
     Raises:
         CheckpointError: a list of tokens is damaged.
@@ -37,15 +37,15 @@ def listed_languages(directory: Path) -> dict[str, int]:
 
 
 def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[str, int]:
-    """Return the languages whose ids the directory states, and those of which only the order is known.
+    """Return the languages with ids in the directory's files, and languages that are only listed in order.
 
-    A language that was added later may be the only one with a stated id.
+    Both may exist: a language that was added later may be the only one with an id.
 
     Args:
         directory: of the model.
-        first: id of the first of those in order.
-        codes: their names, for directories that do not list them.
-        rows: of the embedding.
+        first: id of the first listed language.
+        codes: the list, for directories without one.
+        rows: size of the embedding.
 
     Raises:
         CheckpointError: a list of tokens is damaged.
@@ -55,7 +55,7 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
     if all(name in listed for name in names):
         names = codes.split()
         if any(listed.get(name, first + i) != first + i for i, name in enumerate(names)):
-            return listed  # ids of another order than the model as it was published
+            return listed  # the ids differ from the order of the published model
     taken = {token.id for token in listed_tokens(directory).values()}
     ordered = {name: first + i for i, name in enumerate(names) if name not in listed}
     if listed:
@@ -64,7 +64,7 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
 
 
 def _ordered_languages(directory: Path) -> list[str]:
-    """Return the directory's own list of languages; empty if it has none."""
+    """Return the list of languages in the directory's files; empty if there is none."""
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         value = read_json(directory / file, optional=True)
         tokens = tokens_in(value.get("additional_special_tokens") or value.get("extra_special_tokens"))
@@ -77,16 +77,16 @@ def _ordered_languages(directory: Path) -> list[str]:
 def default_languages(
     model: HuggingFaceModel, options: ImportOptions, languages: Mapping[str, int], *, forced: bool
 ) -> tuple[str | None, str | None]:
-    """Return the default source and target language: from the options, else the directory's, else English for a source.
+    """Return the default source and target language: the option, else the directory's, else English for the source.
 
     Args:
-        model: whose forced_bos_token_id may be that of a language.
-        options: the user's.
-        languages: the ids.
-        forced: whether answers are forced to begin with the target language, so that there must be one.
+        model: its forced_bos_token_id may be a language.
+        options: options of the user.
+        languages: ids by language.
+        forced: whether outputs begin with a forced target language, so that one is required.
 
     Raises:
-        InputError: a language is unknown, or there must be a target language and none is stated anywhere.
+        InputError: a language is unknown, or a required target language is not specified anywhere.
     """
     own, other = (stated_language(model.directory, field, languages) for field in ("src_lang", "tgt_lang"))
     english = next((name for name in _ENGLISH if name in languages), None)
@@ -103,7 +103,7 @@ def default_languages(
 
 
 def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
-    """A language in a field of tokenizer_config.json, perhaps as its token; None if it is none of `languages`."""
+    """Return the language in a field of tokenizer_config.json, given as name or token; None if not in `languages`."""
     name: str | None = tokenizer_settings(directory).optional(field, str)
     if name is None or name in languages:
         return name
@@ -116,10 +116,10 @@ def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -
 def chosen_language(
     name: str | None, table: Mapping[str, int], side: str, directory: Path, *, required: bool = False
 ) -> str | None:
-    """Return a default language, checked.
+    """Return a default language after checking it.
 
     Raises:
-        InputError: it is unknown, or there is none although one is required.
+        InputError: it is unknown, or is required but missing.
     """
     some = ", ".join(list(table)[:8]) + (" ..." if len(table) > 8 else "")
     if name is None and required:
@@ -132,10 +132,10 @@ def chosen_language(
 
 
 def refuse_languages(options: ImportOptions, source: Path) -> None:
-    """Check that no language is chosen, for a model that has none to choose.
+    """Refuse a chosen language for a model without languages.
 
     Raises:
-        InputError: one is.
+        InputError: a language is chosen.
     """
     for side, name in (("source", options.source_language), ("target", options.target_language)):
         chosen_language(name, {}, side, source)

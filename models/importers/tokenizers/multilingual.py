@@ -1,7 +1,7 @@
-"""Tokenizers of models with many languages: fairseq's order of ids over SentencePiece, and tokens around texts.
+"""Tokenizers of multilingual models: SentencePiece pieces in fairseq's order of ids, with language tokens around texts.
 
-The first ids are <s>, <pad>, </s>, <unk>; SentencePiece's own pieces follow; then the languages. NLLB and mBART have no
-other list of pieces than SentencePiece's; M2M100 has vocab.json.
+The first ids are <s>, <pad>, </s>, <unk>. Then follow SentencePiece's pieces, then the languages. The pieces of NLLB
+and mBART are listed only in the SentencePiece model; M2M100 has vocab.json.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ Affix = tuple[int | Placeholder, ...]
 
 @dataclass(frozen=True)
 class SharedTokenizer:
-    """The files of a tokenizer that both sides share, by their names in the folder, and the ids of its languages."""
+    """Files of a tokenizer for both sides, by their names in the folder `tokenizer`, and ids of its languages."""
 
     kind: Literal["sentencepiece", "tokenizers"]
     names: TokenizerFiles
@@ -44,13 +44,13 @@ class SharedTokenizer:
 
 
 def sentencepiece_files(directory: Path, rows: int, codes: str, around: Around) -> SharedTokenizer:
-    """The tokenizer of a directory: SentencePiece where the file is there, else tokenizer.json (for Python only).
+    """Return the tokenizer of a directory: its SentencePiece model, otherwise tokenizer.json (Python only).
 
     Args:
         directory: of the model.
-        rows: of the embedding.
-        codes: the languages, for a directory that does not list them.
-        around: what happens to the text around added tokens.
+        rows: size of the embedding.
+        codes: language codes, for a directory that does not list them.
+        around: treatment of the text around added tokens.
 
     Raises:
         CheckpointError: files are missing or belong to another model.
@@ -99,20 +99,20 @@ def _checked(tokenizer: SharedTokenizer, rows: int, directory: Path) -> SharedTo
 def described(
     tokenizer: SharedTokenizer, prefix: Affix, suffix: Affix, forced: Affix, languages: Languages | None
 ) -> TokenizerParts:
-    """Put files and affixes together."""
+    """Combine files and affixes."""
     names = tokenizer.names
     description = TokenizerDescription(tokenizer.kind, names, names, prefix, suffix, forced, languages, tokenizer.added)
     return TokenizerParts(description, tokenizer.files)
 
 
 def without_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions, codes: str) -> TokenizerParts:
-    """Return ids only: what answers are forced to begin with belongs to the model all the same.
+    """Return a tokenizer for token ids only. Forced ids at the beginning of outputs stay, since the model needs them.
 
-    That is the target language if the user chooses one, else the config's forced id if it has one.
+    A chosen target language is forced, otherwise the config's forced id.
 
     Raises:
         InputError: the language is unknown.
-        CheckpointError: there is a language to look up and no file to look in.
+        CheckpointError: a language is chosen, and no file contains its id.
     """
     prefix = model.forced_start(ours.target_vocabulary)
     if options.target_language is not None:

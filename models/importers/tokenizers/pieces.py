@@ -1,9 +1,8 @@
-"""Pieces of a SentencePiece model file (`sentencepiece_model.proto`), read and completed.
+"""Pieces of SentencePiece model files (`sentencepiece_model.proto`): reading, and adding missing ones.
 
 A vocabulary that two languages share has pieces of both. On the target side, a model may choose a piece, such as a
 name, that only the source side's SentencePiece model contains. SentencePiece would leave its "▁" in the text, because
-its own model lacks the piece. So the target side's file is completed with such pieces as UNUSED ones, which encoding
-never takes.
+the target side's model lacks the piece. So such pieces are added to it as UNUSED ones, which encoding never produces.
 """
 
 import struct
@@ -24,7 +23,7 @@ def pieces_of(model: bytes, file: object) -> list[str]:
     """Return all pieces of a model file, in the order of SentencePiece's own ids.
 
     Raises:
-        CheckpointError: the bytes are no SentencePiece model; `file` is its name for the message.
+        CheckpointError: the bytes are not a SentencePiece model; `file` is its name for the message.
     """
     processor = sentencepiece.SentencePieceProcessor()
     try:
@@ -38,15 +37,15 @@ def pieces_of(model: bytes, file: object) -> list[str]:
 
 
 def completed(model: bytes, known: Iterable[str], wanted: Iterable[str]) -> bytes:
-    """Return the model file with those of `wanted` that are not `known` appended; existing ids stay what they are."""
+    """Return the model file with pieces that are `wanted` but not `known` appended. Existing ids do not change."""
     missing = sorted(set(wanted) - set(known))
     score_and_type = bytes([2 << 3 | 5]) + struct.pack("<f", 0.0) + bytes([3 << 3, _UNUSED])
-    # Fields of a repeated message may be anywhere in a protobuf file, also at its end.
+    # In a protobuf file, elements of a repeated field may be anywhere, so also at the end.
     return model + b"".join(field(1, field(1, piece.encode()) + score_and_type) for piece in missing)
 
 
 def without_rule_file(model: bytes) -> bytes:
-    """The model file without the name of the file that its normalisation was compiled from: a path of one machine."""
+    """Return the model file without the name of its normalisation rules file, which is a path on one machine."""
     parts = []
     for number, content, whole in fields(model):
         if number == _NORMALIZER_SPEC:

@@ -1,4 +1,4 @@
-"""SentencePiece models next to a checkpoint: their ids are the model's own, or those of dictionaries of tokens."""
+"""SentencePiece models beside a checkpoint. Ids are those of the models, or those of dictionaries of tokens."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ _SHARED = ("shared.model", "sentencepiece.bpe.model", "spm.model")
 
 
 def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -> TokenizerParts:
-    """Return shared.model, or source.model and target.model, from --vocabulary or else from the directory.
+    """Return shared.model, or source.model and target.model, from --vocabulary or from the model's directory.
 
     Raises:
         CheckpointError: they are missing, or have more pieces than the embeddings have rows.
-        InputError: a language is chosen, of which there is none here.
+        InputError: a language is chosen, but there are none.
     """
     refuse_languages(options, directory)
     place = options.vocabulary or directory
@@ -37,15 +37,15 @@ def own_sentencepiece(directory: Path, options: ImportOptions, config: Config) -
 
 
 def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Path]:
-    """Return the models of both sides, which may be one file, by their usual names.
+    """Return the SentencePiece models of source and target, which may be the same file, by their usual names.
 
     Args:
         place: the directory.
-        source: the name of the source language, for spm.<language>.model.
-        target: likewise.
+        source: source language, for spm.<language>.model.
+        target: target language.
 
     Raises:
-        CheckpointError: there is none, or it is unclear which is which.
+        CheckpointError: there is no model, or the names do not show which side a model is for.
     """
     for pair in ((f"spm.{source}.model", f"spm.{target}.model"), ("source.model", "target.model")):
         if all((place / name).is_file() for name in pair):
@@ -62,15 +62,15 @@ def find_sentencepiece(place: Path, source: str, target: str) -> tuple[Path, Pat
 def dictionary_tokenizer(
     tables: Sequence[list[str | None]], models: tuple[Path, Path], suffix: tuple[int | Placeholder, ...]
 ) -> TokenizerParts:
-    """Put dictionaries and SentencePiece models together.
+    """Combine dictionaries and SentencePiece models.
 
     Args:
-        tables: tokens by id of the source and of the target; None for special ones.
-        models: the files.
-        suffix: what follows the ids of a source text.
+        tables: source tokens and target tokens by id; None for special ones.
+        models: the model files.
+        suffix: ids after each source text.
 
     Raises:
-        CheckpointError: a dictionary holds something else than the model's pieces, or a token twice.
+        CheckpointError: a dictionary has tokens that are not pieces of the model, or a duplicate.
     """
     files: dict[str, bytes] = {}
     for side, table, file in zip(("source", "target"), tables, models, strict=True):

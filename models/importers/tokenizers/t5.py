@@ -1,4 +1,4 @@
-"""Tokenizers of T5's family and of Pegasus: SentencePiece whose special ids leave no text, bytes, or byte-level BPE."""
+"""Tokenizers of the T5 family and of Pegasus: SentencePiece with special ids, bytes, or byte-level BPE."""
 
 import json
 import re
@@ -38,17 +38,17 @@ from txport.runtime.errors import CheckpointError
 
 SPM = ("spiece.model", "spm.model", "sentencepiece.model")
 _JSON = "tokenizer.json"
-# The language of an answer at the beginning of a text, as in MADLAD and fine-tuned mT5.
+# Target language at the beginning of a source text, as in MADLAD and fine-tuned mT5.
 _LANGUAGE = re.compile(r"<2([A-Za-z][A-Za-z0-9_-]*)>")
 _PEGASUS_OFFSET = 103
 
 
 def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> tuple[Config, TokenizerParts]:
-    """Return the tokenizer of a directory, which its architecture does not decide, and the config with its unknown id.
+    """Return the tokenizer, whose kind does not depend on the architecture, and the config with its unknown id.
 
     Raises:
         CheckpointError: files are missing, damaged or of another model.
-        InputError: a language that the model does not have.
+        InputError: the model does not support a chosen language.
     """
     stated = str(tokenizer_settings(model.directory).optional("tokenizer_class", str))
     if not options.tokenizer:
@@ -68,7 +68,7 @@ def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) 
 
 
 def pegasus_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """Pegasus': the ids of SentencePiece come after those of its masks.
+    """Return Pegasus' tokenizer: ids of SentencePiece pieces follow those of mask tokens.
 
     Raises:
         CheckpointError: the file is missing or of another model.
@@ -106,13 +106,13 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
     else:
         languages = None
     before: tuple[int, ...] = ()
-    if ids and spm.name != _JSON:  # `tokenizers` reads them before it looks for words
+    if ids and spm.name != _JSON:  # `tokenizers` finds language tokens before it splits words
         name, token = next(iter(ids.items()))
-        before = tuple(int(i) for i in processor.encode(f"<2{name}>") if i != token)  # the "▁" of a text's beginning
+        before = tuple(int(i) for i in processor.encode(f"<2{name}>") if i != token)  # the "▁" that begins a text
     for name in ids:
         table[ids[name]] = None
     parts = sentencepiece_parts(spm, data, table, ours, LIBRARY, before, languages)
-    if languages is not None:  # one inside a text is its id as well
+    if languages is not None:  # language tokens inside a text also become ids
         inside = tuple(AddedToken(f"<2{name}>", token, special=True) for name, token in ids.items())
         added = parts.description.added or AddedTokens((), "tokenizers")
         others = (token for token in added.tokens if token.id not in ids.values())
@@ -122,7 +122,7 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
 
 
 def without_special(data: bytes, spm: Path) -> list[str | None]:
-    """Return pieces by SentencePiece's own ids; None for those of no text."""
+    """Return pieces by SentencePiece's ids; None for special ones."""
     pieces: Sequence[str] = pieces_of(data, spm)
     processor = sentencepiece.SentencePieceProcessor(model_proto=data)
     special = (processor.is_control, processor.is_unknown, processor.is_unused)
@@ -138,10 +138,10 @@ def sentencepiece_parts(
     before: tuple[int, ...] = (),
     languages: Languages | None = None,
 ) -> TokenizerParts:
-    """Return a SentencePiece model with its pieces by the ids of the model; None for those of no text.
+    """Return a SentencePiece tokenizer. `table` contains the pieces by the model's ids; None for special ones.
 
     Raises:
-        CheckpointError: there are more ids than the embedding has rows, or added tokens that do not fit.
+        CheckpointError: there are more ids than rows of the embedding, or added tokens do not fit.
     """
     rows = ours.vocabularies.source
     if len(table) > rows:
@@ -163,7 +163,7 @@ def sentencepiece_parts(
 
 
 def _bytes(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
-    """ByT5's (Xue et al. 2021, arXiv:2105.13626): a byte is the id 3 above it."""
+    """Return ByT5's tokenizer (Xue et al. 2021, arXiv:2105.13626): the id of a byte is its value plus 3."""
     if ours.source_vocabulary < 259:
         raise CheckpointError(
             f"{model.directory}: bytes need an embedding of 259 rows, not {ours.source_vocabulary}: give --no-tokenizer"
@@ -173,7 +173,7 @@ def _bytes(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
 
 
 def _byte_level(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
-    """CodeT5's (Wang et al. 2021, arXiv:2109.00859): <s> text </s>."""
+    """Return CodeT5's tokenizer (Wang et al. 2021, arXiv:2109.00859): <s> text </s>."""
     data = byte_level_tokenizer(model.directory, ours.source_vocabulary)
     names = TokenizerFiles("tokenizer/tokenizer.json", None)
     tokenizer = SharedTokenizer("tokenizers", names, {"tokenizer.json": data}, {})
@@ -181,7 +181,7 @@ def _byte_level(model: HuggingFaceModel, ours: Config) -> TokenizerParts:
 
 
 def json_sentencepiece(directory: Path) -> tuple[Path, bytes | None]:
-    """Return tokenizer.json, which is all that transformers 5 writes, and the SentencePiece model made from it, if any.
+    """Return tokenizer.json, the only file of transformers 5, and its SentencePiece model, if it can be converted.
 
     Raises:
         CheckpointError: it is missing or damaged.
@@ -196,7 +196,7 @@ def json_sentencepiece(directory: Path) -> tuple[Path, bytes | None]:
 
 
 def _of_tokenizers(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
-    """Return a tokenizer.json that SentencePiece cannot follow; byte-level BPE, as CodeT5's, is for C++ too."""
+    """Return a tokenizer.json that is not a SentencePiece model. Byte-level BPE, as in CodeT5, also works in C++."""
     directory = model.directory
     refuse_languages(options, directory)
     data = byte_level_tokenizer(directory, ours.source_vocabulary)

@@ -1,8 +1,8 @@
-"""A tokenizer.json with a unigram model as the SentencePiece model that it was made from, so that C++ reads it too.
+"""Conversion of a tokenizer.json with a unigram model back to its SentencePiece model, so that C++ can read it.
 
-transformers 5 writes no spiece.model. Its tokenizer.json has the pieces with their scores, and SentencePiece's own
-normalisation, compiled. The rest of such a file describes what SentencePiece does with every text. A file with any
-other content is another tokenizer, which is not converted.
+transformers 5 does not write spiece.model. Its tokenizer.json contains the pieces with their scores, and
+SentencePiece's compiled normalisation. The rest of the file describes fixed steps of SentencePiece. A file with other steps is another
+kind of tokenizer, and is not converted.
 """
 
 import base64
@@ -20,12 +20,12 @@ _CONTROL = 3
 _USER_DEFINED = 4
 _BYTE = 6
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-# What SentencePiece does by default: it drops spaces that repeat, or are at the ends.
+# Default steps of SentencePiece: it removes repeated spaces, and spaces at both ends.
 _SPACES = ({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {"type": "WhitespaceSplit"})
 
 
 def sentencepiece_of(data: bytes) -> bytes | None:
-    """Return the SentencePiece model of a tokenizer.json; None if it is of another kind, or does more than that.
+    """Return the SentencePiece model of a tokenizer.json, or None if the file is not equivalent to one.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: the file is damaged.
@@ -52,14 +52,14 @@ def sentencepiece_of(data: bytes) -> bytes | None:
             kind = _UNKNOWN
         content = field(1, piece.encode()) + struct.pack("<Bf", 2 << 3 | 5, score) + number_field(3, kind)
         parts.append(field(1, content))
-    absent = b"".join(number_field(each, -1) for each in (41, 42, 43))  # bos, eos and pad: they are added around ids
+    absent = b"".join(number_field(each, -1) for each in (41, 42, 43))  # no bos, eos, pad: txport adds these ids
     trainer = number_field(3, 1) + number_field(35, fallback) + number_field(40, unknown) + absent
     rules = field(1, b"tokenizer.json") + field(2, charsmap) + b"".join(number_field(i, 1) for i in (3, 4, 5))
     return b"".join(parts) + field(2, trainer) + field(3, rules)
 
 
 def _parts(step: Any) -> list[dict[str, Any]]:
-    """Return the steps of a normaliser or of a pre-tokenizer in order."""
+    """Return the steps of a normaliser or pre-tokenizer in order."""
     if step is None:
         return []
     steps = step.get("normalizers" if "normalizers" in step else "pretokenizers")
@@ -69,7 +69,7 @@ def _parts(step: Any) -> list[dict[str, Any]]:
 
 
 def _charsmap(normalizer: Any) -> bytes | None:
-    """SentencePiece's compiled rules; None if there are none, or others."""
+    """Return SentencePiece's compiled rules, or None if the normaliser is missing or another one."""
     first, *others = _parts(normalizer) or [{}]
     known = first.get("type") == "Precompiled" and all(other in _SPACES for other in others)
     if known:
@@ -78,7 +78,7 @@ def _charsmap(normalizer: Any) -> bytes | None:
 
 
 def _splits_at_spaces(pre_tokenizer: Any) -> bool:
-    """Return whether words begin with "▁", the first one too, and are parted from each other."""
+    """Return whether text is split into words that begin with "▁", including the first."""
     *others, last = _parts(pre_tokenizer) or [{}]
     whole = last.get("type") == "Metaspace" and last.get("replacement") == "▁"
     return whole and last.get("prepend_scheme", "always") != "never" and all(other in _SPACES for other in others)

@@ -1,4 +1,4 @@
-"""Vocabularies of other toolkits, and the files that bundles have instead."""
+"""Vocabulary files of other toolkits, and their form in bundles."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from txport.runtime.errors import CheckpointError
 
 
 def read_bytes(file: Path) -> bytes:
-    """Return a file of the tokenizer.
+    """Return the contents of a tokenizer file.
 
     Raises:
         CheckpointError: it is missing.
@@ -23,10 +23,10 @@ def read_bytes(file: Path) -> bytes:
 
 
 def read_vocabulary(file: Path, rows: int) -> dict[str, int]:
-    """vocab.json: pieces and their ids.
+    """Return the pieces and ids of vocab.json.
 
     Raises:
-        CheckpointError: it is missing, is not such a file, or has ids that the embedding of `rows` rows does not have.
+        CheckpointError: the file is missing or has another format, or an id is not below `rows`.
     """
     value: dict[str, int] = read_json(file, advice="or import without a tokenizer (--no-tokenizer)")
     if not value or any(type(token) is not int for token in value.values()):
@@ -42,7 +42,7 @@ def read_vocabulary(file: Path, rows: int) -> dict[str, int]:
 
 
 def by_id(pieces: Mapping[str, int], special: Iterable[str]) -> list[str | None]:
-    """Return the pieces in the order of their ids; None for special ones and for gaps."""
+    """Return the pieces in the order of their ids; None for special ones and gaps."""
     size = max(pieces.values()) + 1
     left_out = set(special)
     table: list[str | None] = [None] * size
@@ -52,6 +52,6 @@ def by_id(pieces: Mapping[str, int], special: Iterable[str]) -> list[str | None]
 
 
 def vocabulary_bytes(pieces: Sequence[str | None]) -> bytes:
-    """vocabulary.json (see `txport.runtime.text.vocabulary`) of pieces in the order of the model's ids."""
+    """Return vocabulary.json (see `txport.runtime.text.vocabulary`) for pieces in the order of the model's ids."""
     text = json.dumps({"format_version": 1, "pieces": list(pieces)}, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8") + b"\n"

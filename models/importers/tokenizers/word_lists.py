@@ -1,7 +1,7 @@
-"""Vocabularies that are lists of words: a file with one token a line, whose number is its id, from 0 on.
+"""Vocabularies that are word lists: files with one token on each line. The id of a token is its line, counted from 0.
 
-A text is parted at its spaces, and a word that is not in the list is unknown. SentencePiece's algorithm word does that,
-with two differences that no list can undo: unknown words that follow each other are one, and spaces are never kept.
+Text is split at spaces, and words that are not in the list are unknown. SentencePiece's algorithm "word" does this,
+with two unavoidable differences: consecutive unknown words become one, and spaces are never kept.
 """
 
 import io
@@ -22,18 +22,18 @@ from txport.runtime.console.words import plural
 from txport.runtime.errors import CheckpointError
 from txport.runtime.text.lines import read_lines
 
-# What special tokens are called in the lists that people have.
+# Usual names of special tokens in such lists.
 NAMES = {"pad_id": ("<pad>", "<blank>"), "unk_id": ("<unk>",), "bos_id": ("<bos>", "<s>"), "eos_id": ("<eos>", "</s>")}
 _SPECIAL = {name for names in NAMES.values() for name in names}
 
 
 @dataclass(frozen=True)
 class WordLists:
-    """The tokens of both sides by id.
+    """Tokens of both sides by id.
 
     Attributes:
         source, target: all tokens.
-        files: where they were read.
+        files: the files of source and target.
     """
 
     source: list[str]
@@ -41,7 +41,7 @@ class WordLists:
     files: tuple[Path, Path]
 
     def token(self, name: str, side: str = "target") -> int | None:
-        """Return the id of a special token (a key of `NAMES`) on one side, if it has one there."""
+        """Return the id of a special token (a key of `NAMES`) on one side, or None."""
         if side == "source":
             tokens = self.source
         else:
@@ -49,7 +49,7 @@ class WordLists:
         return next((tokens.index(token) for token in NAMES[name] if token in tokens), None)
 
     def special(self) -> dict[str, int]:
-        """Return the ids of special tokens, for our config: those of the target side.
+        """Return the ids of special tokens on the target side, as fields of our config.
 
         Raises:
             CheckpointError: one is missing.
@@ -66,21 +66,21 @@ class WordLists:
 
 
 def has_lists(place: Path | None) -> bool:
-    """Return whether a directory holds lists of tokens, and no SentencePiece models."""
+    """Return whether a directory contains word lists, and no SentencePiece models."""
     if place is None or any(place.glob("*.model")):
         return False
     return any((place / name).is_file() for name in ("shared.txt", "source.txt"))
 
 
 def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
-    """shared.txt, or source.txt and target.txt.
+    """Read shared.txt, or source.txt and target.txt.
 
     Args:
         place: the directory.
-        rows: of the embeddings of source and target.
+        rows: sizes of the source and target embedding.
 
     Raises:
-        CheckpointError: a file is missing, holds a token twice, or has another number of lines than the embedding rows.
+        CheckpointError: a file is missing, contains a duplicate, or its number of lines is not that of the rows.
     """
     if (place / "shared.txt").is_file():
         names = ["shared.txt"] * 2
@@ -111,11 +111,11 @@ def word_tokenizer(
     """Return a tokenizer of word lists.
 
     Args:
-        lists: none for ids only.
-        options: in which no language may be chosen.
-        eos: id of the end of a text.
-        prefix: ids before each source text; eos follows it, if the source side has one.
-        spaced: texts are in lower case with a space before each mark, see `txport.models.normalisation`.
+        lists: None for a model of token ids.
+        options: may not contain a language.
+        eos: id that ends a text.
+        prefix: ids before each source text. It is followed by eos, if the source side has one.
+        spaced: whether texts are in lower case with a space before each mark, see `txport.models.normalisation`.
 
     Raises:
         CheckpointError: a list has no words.
@@ -147,14 +147,14 @@ def word_tokenizer(
 
 
 def _piece(token: str) -> str | None:
-    """Return its piece; None for special tokens, and for tokens that no text can have: blanks and words with spaces."""
+    """Return the piece of a token; None for special tokens, blanks and words with spaces, which cannot occur."""
     if token in _SPECIAL or token.split() != [token]:
         return None
     return f"▁{token}"
 
 
 def _are_characters(tokens: Sequence[str]) -> bool:
-    """Return whether a list is of characters, a space among them, which no list of words has."""
+    """Return whether all tokens are characters, including a space, which word lists never contain."""
     rest = [token for token in tokens if token not in _SPECIAL]
     return " " in rest and all(len(token) == 1 for token in rest)
 
@@ -166,7 +166,7 @@ def _character(token: str) -> str | None:
 
 
 def _letters(characters: Sequence[str]) -> bytes:
-    """SentencePiece's algorithm char over exactly these: every space of a text is one, and none is added."""
+    """Train SentencePiece's algorithm "char" on exactly these characters, without changes to spaces."""
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["".join(characters).replace("\u2581", " ")]),
