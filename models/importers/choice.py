@@ -3,55 +3,27 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from txport.models.hub.source import HUB_ID, fetch
+from txport.models.importers import IMPORTERS
 from txport.models.importers.adapters import CONFIG, describe_adapter
-from txport.models.importers.bart import import_bart
-from txport.models.importers.ctranslate2.argos import import_argos, is_argos
-from txport.models.importers.ctranslate2.importer import import_ctranslate2
+from txport.models.importers.ctranslate2.argos import is_argos
 from txport.models.importers.ctranslate2.model_file import NAME, is_model_file
-from txport.models.importers.eole.importer import import_eole, is_eole
-from txport.models.importers.fairseq import import_fairseq
+from txport.models.importers.eole.importer import is_eole
 from txport.models.importers.imported import Imported, ImportOptions
-from txport.models.importers.m2m100 import import_m2m100, import_seamless, import_small100, m2m100_kind
-from txport.models.importers.marian import import_marian
+from txport.models.importers.m2m100 import m2m100_kind
 from txport.models.importers.marian_files.files import is_marian
-from txport.models.importers.marian_files.importer import import_marian_files
-from txport.models.importers.opennmt import import_opennmt
-from txport.models.importers.pegasus import import_pegasus
 from txport.models.importers.settings import MODEL_TYPES, model_kind, one_file, read_json
-from txport.models.importers.states import import_vision, import_whisper
-from txport.models.importers.t5 import import_t5
 from txport.models.importers.textbooks import annotated, d2l
-from txport.models.importers.textbooks.annotated import ENDINGS, import_annotated
-from txport.models.importers.textbooks.d2l import import_d2l
-from txport.models.importers.textbooks.torch_transformer import DESCRIPTION, import_torch
+from txport.models.importers.textbooks.annotated import ENDINGS
+from txport.models.importers.textbooks.torch_transformer import DESCRIPTION
 from txport.models.importers.tokenizers.word_lists import has_lists, read_word_lists, word_tokenizer
 from txport.models.importers.weights import read_pickle, read_safetensors, state_dict_of
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.errors import CheckpointError, InputError
 
-IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
-    "marian": import_marian,
-    "m2m100": import_m2m100,
-    "small100": import_small100,
-    "seamless": import_seamless,
-    "bart": import_bart,
-    "pegasus": import_pegasus,
-    "t5": import_t5,
-    "vision": import_vision,
-    "whisper": import_whisper,
-    "torch": import_torch,
-    "fairseq": import_fairseq,
-    "opennmt": import_opennmt,
-    "eole": import_eole,
-    "ctranslate2": import_ctranslate2,
-    "argos": import_argos,
-    "marian-files": import_marian_files,
-    "annotated": import_annotated,
-    "d2l": import_d2l,
-}
 # Kinds whose directory contains a tokenizer.
 _WITH_TOKENIZER = (*MODEL_TYPES.values(), "small100")
 # Kinds whose importers read word lists themselves.
@@ -85,8 +57,15 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
             f"source.txt and target.txt), and models of {kind} have their tokenizer beside them; leave it out"
         )
     if options.tokenizer and kind not in _WITH_LISTS and has_lists(options.vocabulary):
-        return _with_lists(IMPORTERS[kind](path, replace(options, tokenizer=False, vocabulary=None)), options)
-    return IMPORTERS[kind](path, options)
+        return _with_lists(importer_of(kind)(path, replace(options, tokenizer=False, vocabulary=None)), options)
+    return importer_of(kind)(path, options)
+
+
+def importer_of(kind: str) -> Callable[[Path, ImportOptions], Imported]:
+    """Return the importer of a format, a key of `IMPORTERS`."""
+    module, _, function = IMPORTERS[kind].partition(":")
+    importer: Callable[[Path, ImportOptions], Imported] = getattr(import_module(f"{__package__}.{module}"), function)
+    return importer
 
 
 def _with_lists(imported: Imported, options: ImportOptions) -> Imported:

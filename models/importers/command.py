@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 from txport.models.hub.source import HUB_ID
+from txport.models.importers import IMPORTERS
 from txport.models.importers.settings import model_kind
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.flags import refuse_unused
@@ -13,10 +14,6 @@ from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs
 
-KINDS = (
-    *("marian", "m2m100", "small100", "seamless", "bart", "pegasus", "t5", "vision", "whisper"),
-    *("torch", "fairseq", "opennmt", "eole", "ctranslate2", "argos", "marian-files", "annotated", "d2l"),
-)
 # Endings of files from which the kind of a directory can be detected.
 _ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".pt", ".pth", ".safetensors")
 
@@ -24,7 +21,7 @@ _ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".pt", ".pth", ".safetensors
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Checkpoint directory to write.")
-@click.option("--from", "kind", type=click.Choice(KINDS), help="Format of SOURCE. [default: detected]")
+@click.option("--from", "kind", type=click.Choice(list(IMPORTERS)), help="Format of SOURCE. [default: detected]")
 @click.option("--no-tokenizer", is_flag=True, help="Import without a tokenizer. The model then reads and returns ids.")
 @click.option("--source-language", help="Default source language of the checkpoint.")
 @click.option("--target-language", help="Default target language of the checkpoint.")
@@ -116,7 +113,7 @@ def _check(source: str, kind: str | None, vocabulary: Path | None, adapter: Path
 def _check_directory(directory: Path) -> None:
     """Refuse a directory without any model file, or whose model_type is not supported."""
     if not any(file.suffix in _ENDINGS for file in directory.iterdir()):
-        raise CheckpointError(f"{directory}: its kind was not recognised: set it with --from ({', '.join(KINDS)})")
+        raise CheckpointError(f"{directory}: its kind was not recognised: set it with --from ({', '.join(IMPORTERS)})")
     config = directory / "config.json"
     of_others = [directory / "model.bin", *directory.glob("model.*.safetensors")]  # CTranslate2's and eole's
     if config.is_file() and not any(file.is_file() for file in of_others):
