@@ -9,6 +9,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 from txport.runtime.bundle.archive import File
@@ -33,6 +34,12 @@ EXPORT_AGAIN = "copy or export the bundle again"
 def added(default: Any) -> Any:
     """Return a field that older files lack. Without it they mean the default, which is not written either."""
     return dataclasses.field(default=default, metadata={"added": True})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields: a manifest has hundreds of values of few classes."""
+    return typing.get_type_hints(kind)
 
 
 class _MismatchError(Exception):
@@ -185,7 +192,7 @@ class _Decoder:
 
     def _dataclass(self, kind: Any, value: Any, where: str) -> Any:
         _expect(dict, value, where)
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         for name, field in fields.items():
             may_lack = self.by_hand or field.metadata.get("added", False)

@@ -6,6 +6,7 @@ into buffers of fixed size (sentencepiece#1263, #1265, #1267, #1269; CVE-2026-12
 of Debian and Ubuntu, do all of that.
 """
 
+import hashlib
 import re
 
 import numpy as np
@@ -28,6 +29,18 @@ _TEXT = 1 << 3 | 2
 _TABLE = 2 << 3 | 2
 _TYPE = 3 << 3
 _USER_DEFINED = 4
+# SHA-256 of tables of the library's trainer (nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf of 0.2.1 and 0.2.3), which pass: to
+# follow one takes 5 ms, a sixth of the time in which a small bundle opens.
+_KNOWN = {
+    bytes.fromhex("79372c41389c2b9b29bc171017ab5400e352debd686b02670a42bec709015074"),
+    bytes.fromhex("52f11028ff8a7df3e009d94a8b6a54d4a8a17132efb4ccc1c9a0a41e432bd91e"),
+    bytes.fromhex("22c292c76f503795f30c85d79d30a7f572fff4f49e00392d2d60f4f93e941a1e"),
+    bytes.fromhex("60833ec11201446659c3549c183b18f024c4007628cc6b3a4e91ae007697b826"),
+    bytes.fromhex("1e2c7b43d3ee9755ceaa2ac335e253d8703604e0249ee1e81156c92b46423844"),
+    bytes.fromhex("7e46d9e08af4b6a37991b04fb8388644c1595a0abcd0f26d6a5d575e2a3663ea"),
+    bytes.fromhex("2c03512e62f9ed965ec90d85314211b63b5b8aa0395311ea2147eec9ff738907"),
+    bytes.fromhex("d8dfef3d6db0eef0742f8b55a73aee7fce6c1e21d26a09b8d3d4b52c42a791cb"),
+}
 _LABELS = 0x800000FF
 _LEAF = 0x100
 _VALUES = 0x7FFFFFFF
@@ -125,7 +138,7 @@ def _check_nesting(defined: list[bytes]) -> None:
 
 def _check_table(table: bytes) -> None:
     """Follow every unit of a normalisation table that a text can lead to."""
-    if not table:
+    if not table or hashlib.sha256(table).digest() in _KNOWN:
         return
     size = int.from_bytes(table[:4], "little")
     if len(table) > MAX_TABLE_BYTES or not 0 < size <= len(table) - 4 or size % 4:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_hostile_pieces import cases, chain, table, trained, with_table
 from txport.runtime.errors import BundleError
+from txport.runtime.text import sentencepiece_rules
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.sides import Pieces
 
@@ -38,7 +39,7 @@ def test_committed_models_pass(model: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"])
-def test_every_table_of_the_library_passes(rule: str) -> None:
+def test_every_table_of_the_library_is_known_and_passes(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
     import sentencepiece
@@ -51,6 +52,10 @@ def test_every_table_of_the_library_passes(rule: str) -> None:
         normalization_rule_name=rule,
         minloglevel=2,
     )
+    with monkeypatch.context() as patched:
+        patched.setattr(sentencepiece_rules, "_Table", None)  # follows unknown tables
+        check_sentencepiece(model.getvalue())
+    monkeypatch.setattr(sentencepiece_rules, "_KNOWN", set())
     check_sentencepiece(model.getvalue())
 
 
