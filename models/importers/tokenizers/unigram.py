@@ -1,8 +1,8 @@
 """Conversion of a tokenizer.json with a unigram model back to its SentencePiece model, so that C++ can read it.
 
 transformers 5 does not write spiece.model. Its tokenizer.json contains the pieces with their scores, and
-SentencePiece's compiled normalisation. The rest of the file describes fixed steps of SentencePiece. A file with other steps is another
-kind of tokenizer, and is not converted.
+SentencePiece's compiled normalisation. The rest of the file describes fixed steps of SentencePiece. A file with other
+steps is another kind of tokenizer, and is not converted.
 """
 
 import base64
