@@ -31,7 +31,7 @@ class Coverage:
 
     @property
     def notes(self) -> list[str]:
-        """Return notes for the report, one sentence each."""
+        """Notes for the report, one sentence each."""
         if not self._real:
             return [
                 "the sentences were random and may not represent real ones: give real sentences with --text or --ids"

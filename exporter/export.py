@@ -143,7 +143,7 @@ class _Export:
 
     @property
     def _longest(self) -> int:
-        """Return the number of positions for both sides. With one length, equal tables are stored once."""
+        """Number of positions for both sides. With one length, equal tables are stored once."""
         return max(self._dimensions.source.max, self._dimensions.target.max)
 
     def write(self, directory: Path) -> Manifest:

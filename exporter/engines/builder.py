@@ -76,7 +76,7 @@ class EngineBuilder:
 
     @property
     def timing_cache(self) -> bytes:
-        """Return the timing measurements of all builds, for later ones; empty if the library has no timing cache."""
+        """Timing measurements of all builds, for later ones; empty if the library has no timing cache."""
         if self._cache is None:
             return b""
         return bytes(memoryview(self._cache.serialize()))

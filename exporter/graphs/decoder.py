@@ -122,7 +122,7 @@ class Decoder:
 
     @property
     def _folds_last(self) -> bool:
-        """Return whether the projection includes the last norm. Not with copying, which reads the normalised state."""
+        """True if the projection includes the last norm. Copying needs the normalised state."""
         config = self._model.config
         return self._pre_norm and not config.tie_projection and not config.copies
 

@@ -82,7 +82,7 @@ class LogitErrors(Errors):
 
     @property
     def sizes(self) -> ErrorSizes:
-        """Return the sizes of all added errors that are finite."""
+        """Sizes of all added errors that are finite."""
         if self._tokens is None:
             tokens = np.zeros(1)
         else:

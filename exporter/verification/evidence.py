@@ -50,7 +50,7 @@ class LoweringCheck:
 
     @property
     def loop_ids(self) -> list[list[int]]:
-        """Return the ids from the loop, in the order of its sentences."""
+        """Ids from the loop, in the order of its sentences."""
         return list(self._runs["loop"].values())
 
     def sample(self, indices: Sequence[int], advance: Callable[[], None]) -> None:

@@ -38,12 +38,12 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Return the used seconds."""
+        """Seconds used so far."""
         return self.before + time.monotonic() - self._started
 
     @property
     def left(self) -> float | None:
-        """Return the seconds until the limit; None without a limit."""
+        """Seconds until the limit; None without a limit."""
         if self.limit is None:
             return None
         return self.limit - self.seconds
