@@ -91,8 +91,7 @@ def choose_sample(
 
     Raises:
         InputError: a file cannot be read, is not UTF-8 or has no sentence, lengths of files differ, or text is given
-        for
-            a model without a tokenizer.
+            for a model without a tokenizer.
     """
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)

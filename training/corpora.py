@@ -62,8 +62,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
         options: the recipe's `[corpus]`.
         data: base directory of relative file names.
         tokenizer: the recipe's `[tokenizer]`. Targets are normalised (spaces, lower case) like the output of a model
-        with
-            this tokenizer.
+            with this tokenizer.
 
     Raises:
         InputError: a file is missing, is not UTF-8, has a different number of lines than the other side, or has no

@@ -37,7 +37,7 @@ def evaluation_sets(
 
     Raises:
         InputError: files are not in pairs, a set is given twice, a file cannot be read, or there is nothing to
-        evaluate.
+            evaluate.
     """
     if len(sources) != len(references):
         raise InputError("--source and --reference belong together: give both, as often as there are test sets")
