@@ -36,12 +36,12 @@ class Lowering(ABC):
     """Method of writing the decoder's layers for one family of runtimes.
 
     Args:
-            writer: writer of the graph.
-            sizes: of the model.
+        writer: writer of the graph.
+        sizes: of the model.
 
-        Attributes:
-            name: name in file names and in the manifest.
-            opset: version of the standard operators.
+    Attributes:
+        name: name in file names and in the manifest.
+        opset: version of the standard operators.
     """
 
     name: str
