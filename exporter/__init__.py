@@ -1,1 +1,1 @@
-"""Turn a trained checkpoint into a verified bundle."""
+"""Conversion of a trained checkpoint to a verified bundle."""

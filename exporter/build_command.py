@@ -1,4 +1,4 @@
-"""tx-build: builds TensorRT engines from a bundle, for this machine's GPU or for GPUs given by name."""
+"""Command tx-build: build TensorRT engines of a bundle, for this machine's GPU or for named GPUs."""
 
 import json
 import logging
@@ -122,7 +122,7 @@ def main(
         raise InputError(
             f"{bundle} has int8 weights, which are for ONNX Runtime: export the checkpoint with --fp16 for TensorRT"
         )
-    # Only TensorRT-RTX builds for a GPU that is named; otherwise the library that is installed, TensorRT first.
+    # Only TensorRT-RTX can build for a named GPU. Otherwise the installed library is used, preferably TensorRT.
     tensorrt = find_tensorrt("tensorrt_rtx" if compute_capability else None)
     gpu = find_gpu()
     target = target_gpu(tensorrt, gpu, _capabilities(compute_capability), options["ampere_plus"])
@@ -169,7 +169,7 @@ def _capabilities(named: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowering | None) -> tuple[Lowering, ...]:
-    """`asked`; without it the best for this version, and the one that every version builds."""
+    """Return the chosen lowering, or the best one for this version followed by the one that all versions can build."""
     best: tuple[Lowering, ...] = (tensorrt.lowering, "scatter")
     wanted = (asked,) if asked else tuple(dict.fromkeys(best))
     usable = tuple(name for name in wanted if name in manifest.lowerings)

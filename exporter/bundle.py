@@ -1,4 +1,4 @@
-"""Writing a bundle's parts: graph files over one weights file, and their records in the manifest."""
+"""Writers for parts of a bundle: graph files with a common weights file, and their records in the manifest."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _DTYPES = {
 
 
 def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) -> dict[str, Path]:
-    """Save graphs as `<name>.onnx` next to one `weights.bin`, and check each with ONNX's checker and shape inference.
+    """Save graphs as `<name>.onnx` beside one `weights.bin`, and check each with ONNX's checker and shape inference.
 
     Args:
         directory: created if it does not exist.
@@ -30,7 +30,7 @@ def write_graphs(directory: Path, models: Mapping[str, ir.Model], version: str) 
         version: of txport, written as the producer version.
 
     Returns:
-        the file of each graph.
+        path of each graph file.
     """
     directory.mkdir(parents=True, exist_ok=True)
     share_weights(models.values(), directory / "weights.bin")
@@ -74,5 +74,5 @@ def _tensor(value: ir.Value) -> Tensor:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """UTF-8 JSON with a final line break."""
+    """Write UTF-8 JSON with a final line break."""
     file.write_text(json.dumps(finite(value), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Ends of PyTorch's answers, and notes on them for the reader of a report."""
+"""Counts of truncated output in a comparison, and notes on them for the report."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ from txport.runtime.console.words import plural
 
 
 class Coverage:
-    """Counts of the sentences that were compared and of PyTorch's answers to them that were cut."""
+    """Counts of compared sentences, and of PyTorch's outputs that were truncated at the maximum length."""
 
     def __init__(self, sample: Sample) -> None:
         self._real = sample.real
         self.sentences = self.cut = 0
 
     def add(self, targets: Sequence[Sequence[int]], eos: int) -> None:
-        """Count PyTorch's answers, without bos."""
+        """Add PyTorch's outputs, without bos, to the counts."""
         self.sentences += len(targets)
         if self._real:
             self.cut += sum(target[-1] != eos for target in targets)
 
     def endless(self, name: str) -> str | None:
-        """Return a warning that names the model, if most of its answers do not end."""
+        """Return a warning that names the model, if most outputs do not end with eos."""
         if 2 * self.cut <= self.sentences:
             return None
         return (
@@ -31,7 +31,7 @@ class Coverage:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for a reader of the report, a sentence each."""
+        """Notes for the report, one sentence each."""
         if not self._real:
             return [
                 "the sentences were random and may not represent real ones: give real sentences with --text or --ids"

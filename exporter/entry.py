@@ -1,4 +1,4 @@
-"""The console scripts of the exporter. Only the standard library is imported, so that a missing one can be reported."""
+"""Console scripts of the exporter. Only the standard library is imported, so that missing libraries can be reported."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""Export of a checkpoint: graphs, precision, weights, verification, and only then rename into place."""
+"""Export of a checkpoint: graphs, precision, weights and verification, then a rename into place."""
 
 import dataclasses
 import shutil
@@ -47,33 +47,33 @@ from txport.runtime.files import new_directory, scratch_directory
 from txport.runtime.version import VERSION
 
 CALIBRATION_SENTENCES = 64
-# Maximum number of positions that are written for sinusoids, which are unlimited.
+# Maximum number of exported positions for sinusoids, which have no limit themselves.
 MAX_SINUSOIDS = 1 << 16
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of `tx-export`. A limit of None is the maximum of the model, which only sinusoids may exceed.
+    """Options of `tx-export`. A limit of None is the maximum of the model. Only sinusoids allow more.
 
     Attributes:
-        float16: convert to float16, with float32 islands where calibration finds them necessary.
-        int8: convert weights to int8 except layers that lose too much quality; for the lowering `ort` only.
-        lowerings: which decoder steps to write.
+        float16: convert to float16, except nodes that calibration keeps in float32 (islands).
+        int8: convert weights to int8, except layers that lose too much quality; only for the lowering `ort`.
+        lowerings: names of the decoder steps to write.
         max_source: maximum number of source tokens, including eos.
         max_target: maximum number of target tokens, including eos.
         max_batch: maximum batch size in rows.
         beams: add the beam search graph that does not copy caches.
         attention: add the graphs for attention, alignments, scores of reference translations and embeddings.
-        verify: compare with PyTorch before the bundle appears.
+        verify: compare with PyTorch before the bundle is renamed into place.
         sentences: maximum number of sentences to verify.
         minutes: time limit of the comparison.
         singles: number of sentences that also run alone and with padding.
-        text: a file of sentences to use instead of the checkpoint's own.
-        references: a file of their translations.
-        ids: a file of source ids to use instead of texts.
-        reference_ids: a file of target ids of their translations.
-        features: a file of feature vectors, for a model that reads these.
-        force: replace an existing bundle, and keep one that failed verification.
+        text: file of sentences to use instead of those of the checkpoint.
+        references: file of their translations.
+        ids: file of source ids to use instead of text.
+        reference_ids: file of target ids, the translations of `ids`.
+        features: file of feature vectors, for a model of these.
+        force: replace an existing bundle, and keep one that fails verification.
     """
 
     float16: bool = False
@@ -99,12 +99,12 @@ class ExportOptions:
 def export_bundle(
     checkpoint_directory: Path, output: Path, options: ExportOptions | None = None, stages: Stages | None = None
 ) -> VerificationReport | None:
-    """Write the bundle `output` and return its verification report, None if it was not verified.
+    """Write the bundle `output`. Return its verification report, or None if it was not verified.
 
     Raises:
-        InputError: an option does not suit the model, or `output` exists.
+        InputError: an option does not fit the model, or `output` exists.
         CheckpointError: the checkpoint cannot be read.
-        CheckFailed: verification failed. No bundle is left, unless `force`.
+        CheckFailed: verification failed. The bundle is removed, unless `force` is set.
     """
     options = options or ExportOptions()
     stages = stages or Stages(enabled=False)
@@ -122,10 +122,10 @@ def export_bundle(
 
 
 class _Export:
-    """One export: what its steps share.
+    """State of one export.
 
     Raises:
-        InputError: an option does not suit the model.
+        InputError: an option does not fit the model.
     """
 
     def __init__(self, checkpoint: Checkpoint, options: ExportOptions, stages: Stages) -> None:
@@ -143,11 +143,11 @@ class _Export:
 
     @property
     def _longest(self) -> int:
-        """Positions of both sides: with one length, equal tables are stored once."""
+        """Number of positions for both sides. With one length, equal tables are stored once."""
         return max(self._dimensions.source.max, self._dimensions.target.max)
 
     def write(self, directory: Path) -> Manifest:
-        """Fill `directory`, except for the verification and the manifest, which is returned."""
+        """Fill `directory` except for verification, and return the manifest, which is not written yet."""
         options = self._options
         self._stages.stage("graphs")
         attention = options.attention
@@ -170,7 +170,7 @@ class _Export:
         return dataclasses.replace(manifest, files={**manifest.files, GOLDEN: entry_of(directory / GOLDEN)})
 
     def _table(self, directory: Path, models: dict[str, ir.Model]) -> Parameters | None:
-        """Table by which the fused engine finds its parameters; None for a model that it cannot compute."""
+        """Return the table of parameters for the fused engine; None if it does not support the model."""
         config = self._checkpoint.config
         if config.copies:
             self._stages.say("without the fused engine for CPUs: it has no copy mechanism, and the model copies")
@@ -184,12 +184,12 @@ class _Export:
         return parameter_table(self._checkpoint.model, models, directory / WEIGHTS, self._longest)
 
     def verify(self, directory: Path, manifest: Manifest) -> VerificationReport:
-        """Compare what was written with the checkpoint."""
+        """Compare the files in `directory` with the checkpoint."""
         verifier = Verifier(self._checkpoint, self._sample, self._options.singles, self._stages, self._options.minutes)
         return verifier.verify_bundle(directory, manifest)
 
     def _convert(self, scratch: Path, models: dict[str, ir.Model]) -> list[Island]:
-        """Convert the models in place to the precision of the options; return the nodes that stay in float32."""
+        """Convert the models in place to the precision of the options. Return nodes that stay in float32."""
         if not self._options.float16 and not self._options.int8:
             return []
         sample = self._sample
@@ -223,7 +223,7 @@ class _Export:
         return islands
 
     def _manifest(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> Manifest:
-        """Return the manifest without files and verification; inputs and outputs are those of `models`."""
+        """Return the manifest without files and verification. Inputs and outputs are those of `models`."""
         config = self._checkpoint.config
         options = self._options
         floating: Literal["float32", "float16"] = "float16" if options.float16 else "float32"

@@ -1,4 +1,4 @@
-"""tx-export: a checkpoint becomes a bundle. PyTorch is imported when there is something to do."""
+"""Command tx-export: convert a checkpoint to a bundle. PyTorch is imported only when needed."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from txport.runtime.errors import CheckFailed
 from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs, share_cores, without_collection
 
-# The lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, and which runtimes read each, in words.
+# Lowerings of `txport.exporter.graphs.lowerings`, which imports PyTorch, with help texts about supported runtimes.
 READ_BY = {
     "ort": "ONNX Runtime's own operators: ONNX Runtime only",
     "scatter": "opset 17: ONNX Runtime, TensorRT 8.6 and later",
@@ -83,7 +83,7 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
     files = [options[name] for name in ("text", "references", "ids", "reference_ids", "features")]
     check_sentence_files(*files)
     _check_model(checkpoint, files, *(options[name] for name in ("max_source", "max_target", "max_batch")))
-    with without_collection(), needs("export"):  # here, so that --help need not wait for PyTorch
+    with without_collection(), needs("export"):  # imported late, so that --help does not load PyTorch
         from txport.runtime.console.progress import Stages
 
         share_cores()
@@ -110,7 +110,7 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
 def _check_model(
     checkpoint: Path, files: Sequence[Path | None], max_source: int | None, max_target: int | None, max_batch: int
 ) -> None:
-    """Check what depends on the model, by its config.json, before PyTorch is imported."""
+    """Check options that depend on the model by its config.json, before PyTorch is imported."""
     config = read_config(checkpoint)
     tokenizer = read_tokenizer(checkpoint, config)
     dimensions = dimensions_of(config, tokenizer, max_source, max_target, max_batch)
@@ -118,7 +118,7 @@ def _check_model(
 
 
 def _lowerings(names: str | None, *, int8: bool) -> tuple[str, ...]:
-    """Return the names of --lowering, or its default."""
+    """Return the names in --lowering, or the default."""
     if names is not None:
         return tuple(name for name in names.split(",") if name)
     if int8:

@@ -1,4 +1,4 @@
-"""A bundle checked without PyTorch: golden.json by the engine of a device, in batches, alone and after refills."""
+"""Check of a bundle without PyTorch: the golden cases on the engine of a device, in batches, alone and refilled."""
 
 import random
 from dataclasses import dataclass, replace
@@ -10,19 +10,19 @@ from txport.runtime.engines.choice import FUSED, against_fused
 from txport.runtime.golden import Difference, Golden, check, check_translator, load_golden
 from txport.runtime.translator import Translator
 
-_FEW_ROWS = 3  # so that every row is refilled again and again
+_FEW_ROWS = 3  # few, so that every row is refilled many times
 _ORDERS = 2
 
 
 @dataclass(frozen=True)
 class GoldenReport:
-    """The result; `*_identical` count cases in which every token is the one that PyTorch chose at export.
+    """Result of the check. `*_identical` are numbers of cases whose tokens all equal those of PyTorch at export.
 
     Attributes:
-        engine: the engine's name.
-        batch_identical: in batches and alone.
-        refill_identical: in rows that are refilled, in several orders.
-        differences: descriptions of the first ones.
+        engine: name of the engine.
+        batch_identical: cases identical in a batch and alone.
+        refill_identical: cases identical in rows that are refilled, in several orders.
+        differences: descriptions of the first differences.
     """
 
     passed: bool
@@ -34,10 +34,10 @@ class GoldenReport:
 
 
 def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenReport:
-    """Run the cases that the export verified with PyTorch.
+    """Run the golden cases, which the export verified with PyTorch.
 
     Args:
-        bundle: the bundle, already checked.
+        bundle: directory of a bundle that was already checked.
         device, engine: as for `txport.runtime.engines.choice.choose`.
 
     Raises:
@@ -62,7 +62,7 @@ def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenRepo
 
 
 def awaits_fused(manifest: Manifest) -> bool:
-    """Return whether the fused engine, which is here, could run the bundle, had it been verified with it."""
+    """Return whether the installed fused engine could run the bundle if the bundle had been verified with it."""
     verification = manifest.verification
     if verification is None or FUSED in verification.engines:
         return False
@@ -70,7 +70,7 @@ def awaits_fused(manifest: Manifest) -> bool:
 
 
 def admit_fused(bundle: Path, manifest: Manifest) -> None:
-    """Write into the manifest, atomically, that the bundle was verified with the fused engine, which then runs it."""
+    """Record in the manifest, atomically, that the bundle was verified with the fused engine, to allow its use."""
     assert manifest.verification is not None
     _with_fused(manifest, manifest.verification).write(bundle)
 
@@ -80,7 +80,7 @@ def _with_fused(manifest: Manifest, verification: Verification) -> Manifest:
 
 
 def _refilled(translator: Translator, golden: Golden) -> list[Difference]:
-    """Run the cases with few rows, so that each takes many sentences, in shuffled orders."""
+    """Run the cases with few rows, in shuffled orders, so that each row gets many sentences."""
     prefix = translator.tokenizer.affixes().target_prefix
     order = list(range(len(golden.cases)))
     differences = []

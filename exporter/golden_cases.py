@@ -1,4 +1,4 @@
-"""The sentences of golden.json, by which a bundle checks itself where there is no PyTorch."""
+"""Sentences of golden.json, by which a bundle can be checked without PyTorch."""
 
 import dataclasses
 import os
@@ -21,31 +21,31 @@ from txport.runtime.errors import BundleError
 from txport.runtime.golden import Case, Golden
 from txport.runtime.search.decoding import decode_all
 
-# Cases, of twice as many sentences.
+# Maximum number of cases. They are selected from twice as many sentences.
 MOST = 32
-# Numbers of all vectors of a model that reads features: longer sources are cut, so that the file stays small.
+# Maximum numbers in all vectors, for models of feature vectors: longer sources are truncated to keep the file small.
 NUMBERS = 1 << 15
-# Sentences where the bundle is not verified.
+# Number of sentences for a bundle that is not verified.
 QUICK = 8
 
 
 def golden_cases(
     checkpoint: Checkpoint, sample: Sample, directory: Path, manifest: Manifest, *, quick: bool = False
 ) -> Golden:
-    """Up to `MOST` sentences with the ids that PyTorch chooses, ties apart.
+    """Return up to `MOST` sentences with the ids that PyTorch chooses, without near ties.
 
-    Every device rounds in its own way, so that ids which are almost tied would accuse engines that are right: PyTorch
-    must prefer each id by more than rounding explains, and below float32 the engines here must choose the same. An
-    answer ends before its first tie, if it has one. Answers without a tie come first. Models with random weights have
-    many; where every answer begins with one, ties are taken as well.
+    Devices round differently, so near ties between ids would make correct engines fail. Therefore PyTorch must prefer
+    each id by more than the rounding error. Below float32, the engines on this machine must also choose the same ids.
+    An output is truncated before its first tie. Outputs without ties come first. Models with random weights have many
+    ties; if all outputs begin with one, ties are accepted.
 
     Args:
         checkpoint: the reference.
         sample: the sentences.
         directory: of the bundle, which has no golden.json yet.
         manifest: of the bundle.
-        quick: few and short sentences, one at a time to save memory, and, in float32, by PyTorch alone: for a bundle
-            that is not verified.
+        quick: few and short sentences, one at a time to save memory, and in float32 only by PyTorch, for a bundle that
+            is not verified.
     """
     numbers = list(range(min(2 * MOST, len(sample.sources))))
     if quick:
@@ -68,10 +68,11 @@ def golden_cases(
             logits = answer.logits[row, : len(target)]
             errors.add(rounded[row, : len(target)], logits)
             expected[index], leads[index] = target, _leads(logits)
-    # Other devices sum float32 in other orders.
+    # Other devices add float32 numbers in other orders.
     bound = allowance(checkpoint.config, sums_in_format=exact) * errors.sizes.lead
     forced = len(sample.prefix)
-    # Tokens of each answer on which all engines agree; then those before the first near tie.
+    # Number of tokens of each output on which all engines agree; later it is limited to those before the first near
+    # tie.
     agreed = {
         i: len(os.path.commonprefix([ids, *(each[i] for each in results)]))  # noqa: RUF071 - of ids
         for i, ids in sorted(expected.items())
@@ -85,7 +86,7 @@ def golden_cases(
 
 
 def _cut(sample: Sample, count: int, size: int | None) -> Sample:
-    """Return a sample of vectors, `size` numbers each, of which `count` sources have at most `NUMBERS` numbers."""
+    """Return the sample with truncated vectors, so that `count` sources have at most `NUMBERS` numbers of `size`."""
     if size is None:
         return sample
     most = max(1, NUMBERS // (size * min(count, MOST)))
@@ -93,9 +94,9 @@ def _cut(sample: Sample, count: int, size: int | None) -> Sample:
 
 
 def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:
-    """Return the ids of these sentences, by each engine that can run the bundle here."""
+    """Return the ids for these sentences, from each engine that can run the bundle on this machine."""
     engines: list[Engine] = [OrtEngine(directory, manifest)]
-    with suppress(BundleError):  # its refusal is for the verification to report
+    with suppress(BundleError):  # reported by the verification
         if (fused := fused_engine(directory, manifest, lambda reason: None)) is not None:
             engines.append(fused)
     requests = sample.requests(numbers)
@@ -103,14 +104,14 @@ def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: 
 
 
 def _leads(logits: Logits) -> Logits:
-    """Lead of the best id over the second best, `[steps]`, of `[steps, vocabulary]` logits."""
+    """Return the margin of the best logit over the second best, `[steps]`, for logits `[steps, vocabulary]`."""
     best = np.partition(logits, -2)[:, -2:]
     leads: Logits = np.diff(best)[:, 0]
     return leads
 
 
 def _first(marks: npt.NDArray[np.bool_]) -> int:
-    """Index of the first mark, or their number if there is none."""
+    """Return the index of the first true mark, or the number of marks if none is true."""
     if marks.any():
         return int(marks.argmax())
     return len(marks)

@@ -1,4 +1,4 @@
-"""Checks of tx-export's options that need neither weights nor PyTorch."""
+"""Checks of tx-export's options that do not need weights or PyTorch."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ MAX_SINUSOIDS = 1 << 16
 
 
 def check_options(lowerings: Sequence[str], *, float16: bool, int8: bool, max_batch: int) -> None:
-    """Check options that every model has; see `txport.exporter.export.ExportOptions`.
+    """Check options that do not depend on the model; see `txport.exporter.export.ExportOptions`.
 
     Raises:
-        InputError: a value is not possible, or two exclude each other.
+        InputError: a value is not possible, or two options exclude each other.
     """
     if max_batch < 1:
         raise InputError(f"--max-batch {max_batch} is not possible: give 1 or more")
@@ -33,16 +33,16 @@ def check_options(lowerings: Sequence[str], *, float16: bool, int8: bool, max_ba
 def dimensions_of(
     config: Config, tokenizer: TokenizerDescription, max_source: int | None, max_target: int | None, max_batch: int
 ) -> Dimensions:
-    """Return the sizes of a bundle.
+    """Return the maximum sizes of a bundle.
 
     Args:
-        config: the model.
-        tokenizer: its tokenizer.
+        config: of the model.
+        tokenizer: of the model.
         max_source, max_target: maximum number of tokens, including eos; None for the model's maximum.
         max_batch: maximum number of rows.
 
     Raises:
-        InputError: the model has no such number of positions.
+        InputError: the model does not have this number of positions.
     """
     around = affixes(tokenizer)
     of_source = config.max_source_positions or config.max_positions

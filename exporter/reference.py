@@ -1,6 +1,6 @@
-"""The reference: greedy search in PyTorch, float32, with the logits of every step.
+"""Reference for comparisons: greedy search in PyTorch, float32, with the logits of every step.
 
-Written without the runtime, because the runtime and the graphs are compared with it.
+It does not use the runtime, because the runtime and the graphs are compared with it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,38 +16,38 @@ from txport.runtime.text.affixes import Affixes
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
-Source = Sequence[int] | Vectors  # ids, or vectors `[s, f]` of a model that reads features
+Source = Sequence[int] | Vectors  # ids, or feature vectors `[s, f]`
 
 BATCH = 32
-SEARCH_BATCH = 128  # maximum number of rows of a search: a step of this size is hardly slower than a small one
-MAX_RANDOM_LENGTH = 64  # tokens of a random sentence: about as long as real ones get
-# The lowest logit that counts: those of ids that a model must never choose are far below, by how much does not matter.
+SEARCH_BATCH = 128  # maximum number of rows of a search; small steps are hardly faster
+MAX_RANDOM_LENGTH = 64  # maximum number of tokens of a random sentence, similar to long real ones
+# Lower logits are not compared: forbidden ids have very low ones, whose value does not matter.
 MIN_COMPARED_LOGIT = -10000.0
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some sentences and PyTorch's targets. Arrays are padded; `targets` are not."""
+    """Some sentences and PyTorch's targets. Arrays are padded, `targets` are not."""
 
-    indices: list[int]  # which sentences these are
+    indices: list[int]  # of the sentences
     source_ids: Ids | Vectors  # [b, s], or [b, s, f]
     source_lengths: Ids  # [b]
-    targets: list[list[int]]  # without bos; with eos where the sentence ended before its limit
+    targets: list[list[int]]  # without bos; with eos if the sentence ended before its limit
 
 
 def sample_sources(config: Config, count: int, longest: int, around: Affixes) -> list[list[int]]:
-    """Random source ids for a model without text: `count` sentences of at most `longest` tokens, affixes included."""
+    """Return random source ids for a model without text: `count` sentences of up to `longest` tokens with affixes."""
     random = np.random.default_rng(0)
     special = {config.pad_id, config.unk_id, config.bos_id, config.eos_id}
     ordinary = np.array([token for token in range(config.source_vocabulary) if token not in special] or [0])
     most = max(1, min(longest - len(around.wrap([])) + 1, MAX_RANDOM_LENGTH))
-    least = 0 if around.wrap([]) else 1  # a source of no tokens at all is not a sentence
+    least = 0 if around.wrap([]) else 1  # a source must have at least one token
     lengths = random.integers(least, max(least + 1, most), size=count)
     return [around.wrap(random.choice(ordinary, size=length).tolist()) for length in lengths]
 
 
 def sample_vectors(config: Config, count: int, longest: int) -> list[Vectors]:
-    """Random vectors, N(0, 1), for a model that reads features: `count` sources of at most `longest` vectors."""
+    """Return random feature vectors, N(0, 1): `count` sources of up to `longest` vectors."""
     assert config.feature_size is not None
     random = np.random.default_rng(0)
     lengths = random.integers(1, min(longest, MAX_RANDOM_LENGTH) + 1, size=count)
@@ -55,7 +55,7 @@ def sample_vectors(config: Config, count: int, longest: int) -> list[Vectors]:
 
 
 def pad_sources(rows: Sequence[Source], pad_id: int) -> tuple[Ids | Vectors, Ids]:
-    """Ids as `pad`, or vectors `[b, longest, f]` with zeros for padding; and lengths `[b]`."""
+    """Return padded ids (see `pad`), or vectors `[b, longest, f]` padded with zeros, and lengths `[b]`."""
     if not isinstance(rows[0], np.ndarray):
         return pad([list(row) for row in rows], pad_id)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -66,7 +66,7 @@ def pad_sources(rows: Sequence[Source], pad_id: int) -> tuple[Ids | Vectors, Ids
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
-    """int64 ids `[b, longest]` and lengths `[b]`."""
+    """Return padded int64 ids `[b, longest]`, and lengths `[b]`."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     ids = np.full((len(rows), int(lengths.max())), pad_id, dtype=np.int64)
     for padded, row in zip(ids, rows, strict=True):
@@ -80,7 +80,7 @@ class Answer:
 
     Attributes:
         batch: the sentences, with PyTorch's greedy targets.
-        logits: float32 `[b, longest target, vocabulary]`, by the whole decoder at once and no cache.
+        logits: float32 `[b, longest target, vocabulary]`, from teacher forcing without caches.
         cross: cross-attention keys and values of each layer, in the order of the encoder graph's outputs,
             float32 `[b, h, s, k]`.
     """
@@ -99,16 +99,16 @@ def answers(
     guesses: Sequence[Sequence[int]] | None = None,
     batch: int = BATCH,
 ) -> Iterator[Answer]:
-    """Greedy search over `sources` and its logits, in batches of about one length, computed lazily.
+    """Yield PyTorch's greedy targets and logits for `sources`, in batches of similar length, computed on demand.
 
     Args:
         model: the reference.
-        sources: source ids, eos included, or vectors.
-        limits: the most target tokens, of all or of each.
-        prefix: the forced beginning of every target.
-        guesses: targets of another engine. One is accepted only if PyTorch, reading it whole, chooses each of its
-            tokens after the ones before it: by induction it is then its own greedy target, without a search step by
-            step (the argument of speculative decoding, Leviathan et al. 2023). The others are searched for together.
+        sources: source ids with eos, or vectors.
+        limits: maximum number of target tokens, of all or of each.
+        prefix: forced beginning of every target.
+        guesses: targets of another engine. A guess is accepted if PyTorch, reading it whole, chooses each of its tokens
+            after those before it. By induction it is PyTorch's greedy target, found without step by step search (as in
+            speculative decoding, Leviathan et al. 2023). Other sentences are searched together.
         batch: maximum number of sentences whose logits are in memory at once.
     """
     most = [limits] * len(sources) if isinstance(limits, int) else limits
@@ -136,13 +136,13 @@ def answers(
 
 
 def batches(rows: Sequence[Source], most: int) -> list[list[int]]:
-    """Return the indices of `rows`, sorted by length, up to `most` at a time."""
+    """Return the indices of `rows`, sorted by length, in groups of up to `most`."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     return [order[start : start + most] for start in range(0, len(order), most)]
 
 
 def _read(model: Transformer, sources: Sequence[Source], indices: list[int], targets: list[list[int]]) -> Answer:
-    """PyTorch's answer when it reads these targets of the sources `indices`, whole."""
+    """Return PyTorch's results for the sources `indices` with these targets, by teacher forcing."""
     ids, lengths = pad_sources([sources[index] for index in indices], model.config.pad_id)
     batch = Batch(indices, ids, lengths, targets)
     memory, logits = teacher_forcing(model, batch)
@@ -151,7 +151,7 @@ def _read(model: Transformer, sources: Sequence[Source], indices: list[int], tar
 
 
 def teacher_forcing(model: Transformer, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """The encoder's output `[b, s, d]`, and the logits `[b, t, v]` of the targets that the decoder reads at once."""
+    """Return the encoder's output `[b, s, d]`, and the logits `[b, t, v]` of the targets, by teacher forcing."""
     source = torch.from_numpy(batch.source_ids)
     lengths = torch.from_numpy(batch.source_lengths)
     memory = model.encode(source, lengths)
@@ -160,7 +160,7 @@ def teacher_forcing(model: Transformer, batch: Batch) -> tuple[torch.Tensor, tor
 
 
 def _rows(answer: Answer, rows: list[int]) -> Answer:
-    """Some rows of a batch."""
+    """Return some rows of a batch."""
     batch = answer.batch
     targets = [batch.targets[row] for row in rows]
     longest = max(map(len, targets))
@@ -171,7 +171,7 @@ def _rows(answer: Answer, rows: list[int]) -> Answer:
 def _greedy(
     model: Transformer, sources: Sequence[Source], limits: Sequence[int], prefix: Sequence[int]
 ) -> list[list[int]]:
-    """Greedy search, step by step."""
+    """Search greedily, step by step, and return the target ids."""
     config = model.config
     ids, lengths = map(torch.from_numpy, pad_sources(sources, config.pad_id))
     cross = model.cross_key_values(model.encode(ids, lengths))
@@ -186,7 +186,7 @@ def _greedy(
             token = torch.full_like(token, prefix[position])
         for row in torch.nonzero(alive)[:, 0].tolist():
             targets[row].append(int(token[row]))
-        forced = position < len(prefix)  # an end inside the prefix ends nothing
+        forced = position < len(prefix)  # eos in the prefix does not end a sentence
         alive &= ((token != config.eos_id) | forced) & (position + 1 < most)
         if not bool(alive.any()):
             break
@@ -194,7 +194,7 @@ def _greedy(
 
 
 def _is_greedy(target: Sequence[int], logits: Logits, prefix: Sequence[int], eos: int, most: int) -> bool:
-    """Return whether this is what greedy search with these logits `[t, v]` gives, to its end."""
+    """Return whether a target is the complete result of greedy search with these logits `[t, v]`."""
     made = target[len(prefix) :]
     whole = len(target) == most or (len(made) > 0 and made[-1] == eos)
     ended = 0 < len(target) <= most and whole and eos not in made[:-1]

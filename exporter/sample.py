@@ -1,4 +1,4 @@
-"""The sentences that a model is calibrated, verified and self-checked on, as ids."""
+"""Sample of sentences, as ids, for calibration, verification and golden cases."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, ope
 
 # Prefix of the origin of generated sentences.
 RANDOM = "random"
-# Most target tokens of a random text: more than the runtime's first caches hold, so that caches grow.
+# Maximum number of target tokens of a random text: larger than the runtime's first caches, so that caches grow.
 MAX_MADE = FIRST_TARGET + 8
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Sentences to calibrate, verify and self-check a model on.
+    """Sentences for calibration, verification and golden cases.
 
     Attributes:
-        texts: empty where ids were drawn at random.
-        sources: their source ids with affixes, cut to the longest source, in the default languages; or vectors.
-        limits: the most target tokens of each: as `Translator` has them, or `random_limits`.
-        prefix: the forced beginning of every target.
-        origin: where they come from, for reports.
-        tokenizer: that made the ids.
+        texts: empty for random ids.
+        sources: source ids with affixes, truncated to the maximum, in the default languages; or feature vectors.
+        limits: maximum number of target tokens of each, as in `Translator`, or from `random_limits`.
+        prefix: forced beginning of every target.
+        origin: description of their source, for reports.
+        tokenizer: the tokenizer of the ids.
         references: a reference translation of each; empty if there are none.
-        real: whether an answer ought to end by itself: those to random texts need not.
+        real: whether outputs should end with eos. Outputs for random texts often do not.
     """
 
     texts: list[str]
@@ -49,13 +49,13 @@ class Sample:
     real: bool
 
     def requests(self, indices: Sequence[int] | None = None) -> list[Request]:
-        """Requests for the runtime's loop: of all sentences, or those of these indices."""
+        """Return requests for the runtime's search loop: for all sentences, or for these indices."""
         chosen = range(len(self.sources)) if indices is None else indices
         return [Request(self.sources[i], max_length=self.limits[i], prefix=self.prefix) for i in chosen]
 
 
 class _Numbers(IdsOnly):
-    """Return ids as texts to compare: their numbers as words, without ids that have no text."""
+    """Tokenizer that decodes ids to their numbers as words, for comparisons. Ids without text are left out."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint.tokenizer)
@@ -76,22 +76,22 @@ def choose_sample(
     reference_ids: Path | None = None,
     features: Path | None = None,
 ) -> Sample:
-    """Up to `count` sentences: the user's, else the checkpoint's own, else random texts, or ids without a tokenizer.
+    """Return up to `count` sentences: the user's, else the checkpoint's, else random texts (ids without a tokenizer).
 
     Args:
-        checkpoint: the model, and its own sentences and references.
+        checkpoint: the model, with sentences and references.
         count: maximum number of sentences.
-        max_source: the most source tokens of a sentence, eos included.
-        max_target: the most target tokens of an answer.
-        text: a file of sentences, one a line.
-        references: a file of their translations, line by line.
-        ids: a file of sentences as whole source ids with spaces between them.
-        reference_ids: a file of their translations as target ids.
-        features: a file of vectors, perhaps with their translations, for a model that reads features.
+        max_source: maximum number of source tokens, including eos.
+        max_target: maximum number of target tokens.
+        text: file of sentences, one on each line.
+        references: file of their translations, line by line.
+        ids: file of source ids with spaces between them, one sentence on each line.
+        reference_ids: file of target ids of their translations.
+        features: file of feature vectors, optionally with translations.
 
     Raises:
-        InputError: a file cannot be read, is not UTF-8 or holds no sentence, two are not of one length, or there is no
-            tokenizer to use them with.
+        InputError: a file cannot be read, is not UTF-8 or has no sentence, lengths of files differ, or text is given
+            for a model without a tokenizer.
     """
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
@@ -126,7 +126,7 @@ def choose_sample(
 
 
 def _of_features(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path | None) -> Sample:
-    """Return the sample of a file of vectors, of the checkpoint's own, or of random vectors."""
+    """Return a sample of feature vectors: from a file, from the checkpoint, or random ones."""
     config = checkpoint.config
     prefix = affixes(checkpoint.tokenizer).target_prefix
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
@@ -147,7 +147,7 @@ def _of_features(checkpoint: Checkpoint, count: int, most: tuple[int, int], file
 
 
 def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path, references: Path | None) -> Sample:
-    """Return the sample of a file of source ids, and of one of target ids."""
+    """Return a sample from a file of source ids and a file of target ids."""
     config = checkpoint.config
     around = affixes(checkpoint.tokenizer)
     lines, answers = read_ids(file, references, config, most[0])
@@ -163,10 +163,10 @@ def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Pat
 
 
 def spread(lengths: Sequence[int]) -> list[int]:
-    """Order all indices so that every beginning has short and long sentences as the whole has.
+    """Order all indices so that the first n have a similar distribution of lengths as all, for every n.
 
-    By length, ranks are taken in the order of their reversed bits (van der Corput 1935): the middle, the quarters, the
-    eighths.
+    Sentences are sorted by length, and selected by bit-reversed ranks (van der Corput 1935): the middle, the quarters,
+    the eighths, and so on.
     """
     by_length = sorted(range(len(lengths)), key=lambda index: lengths[index])
     bits = max(1, (len(lengths) - 1).bit_length())
@@ -175,24 +175,25 @@ def spread(lengths: Sequence[int]) -> list[int]:
 
 
 def random_limits(sources: Sequence[Source], max_target: int, prefix: Sequence[int]) -> list[int]:
-    """Limit of a random source's answer: its own length, at most `MAX_MADE`, at least two after a forced beginning.
+    """Return maximum target lengths for random sources: the source's length, limited by `prefix` and `MAX_MADE`.
 
-    Few answers to random texts end by themselves: most would run to the model's last position and prove little.
+    At least two tokens follow the prefix. Outputs for random texts rarely end with eos. Without a limit they would
+    be very long, and show little more.
     """
     least = len(prefix) + 2
     return [min(max_target, max(least, min(len(source), MAX_MADE))) for source in sources]
 
 
 def _random_texts(tokenizer: TextTokenizer, config: Config, count: int, longest: int) -> list[str]:
-    """Texts of random pieces, for a model with a tokenizer but without sentences."""
-    # More than `count`, since ids without a piece (for example languages) have no text.
+    """Return texts of random pieces, for a model with a tokenizer but without sentences."""
+    # Sample more than `count`, since ids without a piece, such as languages, have no text.
     sampled = sample_sources(config, 3 * count, longest, Affixes([], [], []))
     texts = (_text_of(tokenizer, ids) for ids in sampled)
     return list(itertools.islice((text for text in texts if tokenizer.encode_source(text)[0]), count))
 
 
 def _text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
-    """A text of about as many tokens: the tokenizer splits pieces that it would not choose itself into several."""
+    """Return a text of about as many tokens. Pieces that the tokenizer itself never chooses become several tokens."""
     text = " ".join(tokenizer.source_text(ids).split())
     count = len(tokenizer.encode_source(text)[0])
     if count <= len(ids):

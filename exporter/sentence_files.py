@@ -1,4 +1,4 @@
-"""Files of sentences that a user names to verify a model on. Checking and reading them needs no PyTorch."""
+"""Files of sentences for verification, given by the user. Reading and checking them does not need PyTorch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def check_sentence_files(
     text: Path | None, references: Path | None, ids: Path | None, reference_ids: Path | None, features: Path | None
 ) -> None:
-    """Check that the files of sentences can be read and belong together, without reading them.
+    """Check that files of sentences can be read and fit together, without reading them.
 
     Raises:
-        InputError: a file cannot be read, or lacks the file that it belongs to.
+        InputError: a file cannot be read, or a second file that it needs was not given.
     """
     if reference_ids and not ids:
         raise InputError(f"{reference_ids} needs the sentences that it translates: give them with --ids")
@@ -39,7 +39,7 @@ def check_reads(
     directory: Path, config: "Config", tokenizer: TokenizerDescription,
     text: Path | None, references: Path | None, ids: Path | None, reference_ids: Path | None, features: Path | None,
 ) -> None:  # fmt: skip
-    """Check that a model reads sentences of this form: text, ids or vectors.
+    """Check that the model supports this form of sentences: text, ids or vectors.
 
     Raises:
         InputError: it does not.
@@ -57,11 +57,11 @@ def check_sentences(
     directory: Path, config: "Config", tokenizer: TokenizerDescription, max_source: int,
     text: Path | None, references: Path | None, ids: Path | None, reference_ids: Path | None, features: Path | None,
 ) -> None:  # fmt: skip
-    """Check the contents of the files against a checkpoint, except of pipes, which can be read only once.
+    """Check the contents of files for a checkpoint. Pipes are not checked, because they can be read only once.
 
     Raises:
-        InputError: the model does not read them, they contain no sentence or an invalid one, or two are not of one
-            length.
+        InputError: the model does not support the form, a file has no sentence or an invalid one, or lengths of files
+            differ.
     """
     check_reads(directory, config, tokenizer, text, references, ids, reference_ids, features)
     if not all(file.is_file() for file in (text, references, ids, reference_ids, features) if file is not None):
@@ -77,11 +77,11 @@ def check_sentences(
 def read_ids(
     file: Path, references: Path | None, config: "Config", max_source: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the ids of each line of a file of sources, and of a file of their translations (none without).
+    """Return the ids of each line, for a file of sources and a file of their translations (empty if None).
 
     Raises:
-        InputError: a line has something else, too many ids or one that the model does not have, the files are not of
-            one length, or there is no sentence.
+        InputError: a line contains something else, too many ids or an unknown id; lengths of the files differ; or there
+            is no sentence.
     """
     lines = _rows(file, config.source_vocabulary)
     if references is None:
@@ -104,7 +104,7 @@ def _rows(file: Path, vocabulary: int) -> list[list[int]]:
     rows = []
     for number, line in enumerate(read_lines(file), 1):
         try:
-            row = [int(word.replace("_", " _")) for word in line.split()]  # int would read 1_0 as 10
+            row = [int(word.replace("_", " _")) for word in line.split()]  # int() would accept 1_0 as 10
         except ValueError:
             raise InputError(f"line {number} of {file} contains something other than ids: {line[:60]!r}") from None
         if any(not 0 <= token < vocabulary for token in row):
@@ -119,16 +119,16 @@ def _check_lengths(references: Path, answers: int, file: Path, lines: int) -> No
 
 
 def with_text(lines: Sequence[str], references: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Return the lines with text, each with its reference, if there are any."""
+    """Return nonempty lines, each with its reference, or with None if there are no references."""
     each: Sequence[str | None] = references or [None] * len(lines)
     return [pair for pair in zip(lines, each, strict=True) if pair[0].strip()]
 
 
 def read_pairs(text: Path, references: Path | None) -> list[tuple[str, str | None]]:
-    """Return the lines of a file that have text, each with its reference, if there are any.
+    """Return nonempty lines of a file, each with its reference, or with None if there are no references.
 
     Raises:
-        InputError: there is none, the files are not of one length, or one cannot be read or is not UTF-8.
+        InputError: there are none, lengths of the files differ, or a file cannot be read or is not UTF-8.
     """
     lines = read_lines(text)
     translations: list[str] = []

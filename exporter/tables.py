@@ -1,4 +1,4 @@
-"""Tables for a terminal or a pipe, of which nothing is cut, however narrow it is."""
+"""Tables for terminals and pipes, without truncated cells at any width."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,18 +11,18 @@ from rich.table import Table
 def print_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console, left: Collection[str] = ()
 ) -> None:
-    """One table. Where it is too wide, lines are broken between words, and within them if nothing else helps.
+    """Print a table. If it is too wide, lines are broken between words, or within words if necessary.
 
     Args:
-        heads: of the columns.
-        rows: their cells.
-        console: where to.
-        left: the heads of columns of text; the others are numbers.
+        heads: headings of the columns.
+        rows: cells of each row.
+        console: output.
+        left: headings of columns with text; others contain numbers.
     """
     columns = [[head, *(row[number] for row in rows)] for number, head in enumerate(heads)]
     widths = _widths(columns, console.width - 2 * len(columns))
     padding = 1
-    if widths is None:  # with one space between two columns instead of two
+    if widths is None:  # one space between columns instead of two
         widths = _widths(columns, console.width - len(columns), within=True)
         padding = 0
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding, 0, 0))
@@ -34,9 +34,9 @@ def print_table(
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False) -> list[int] | None:
-    """Return the width of each column: as of whole cells, or less, but of whole words, unless `within` them is allowed.
+    """Return column widths: of whole cells, or of whole words, or less if breaks `within` words are allowed.
 
-    None if that does not fit. Rich would cut what is too wide.
+    Return None if the table does not fit. Rich would truncate it.
     """
     widths = [max(map(len, cells)) for cells in columns]
     words = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]

@@ -1,6 +1,6 @@
-"""tx-verify: compare a bundle with the checkpoint that it was exported from, or with its own golden.json.
+"""Command tx-verify: compare a bundle with its checkpoint, or with its golden.json.
 
-Without a checkpoint PyTorch is not imported, so that this runs on a device.
+Without a checkpoint PyTorch is not imported, so that the command runs on devices without it.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def main(
     _check_sentences(checkpoint, manifest, [sentences[name] for name in _TEXTS])
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
-    choice = None  # all engines of the CPU
+    choice = None  # None: all engines of the CPU
     if device != "cpu":
         choice = choose(manifest, device, engine, bundle=bundle)
     write = not no_write and choice is None
@@ -78,7 +78,7 @@ def main(
 
 
 def _check_sentences(checkpoint: Path, manifest: Manifest, files: Sequence[Path | None]) -> None:
-    """Check the files of sentences, before PyTorch is imported."""
+    """Check the files of sentences before PyTorch is imported."""
     from txport.models.description import read_config, read_tokenizer  # not on devices, which have no checkpoint
 
     check_sentence_files(*files)
@@ -87,9 +87,9 @@ def _check_sentences(checkpoint: Path, manifest: Manifest, files: Sequence[Path 
 
 
 def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *, write: bool, as_json: bool) -> None:
-    """Compare with golden.json, on the CPU by the fused engine if that has not been verified yet; print the result.
+    """Compare with golden.json and print the result. On the CPU, use the fused engine if it was not verified yet.
 
-    With `write`, the manifest then records the engine as verified.
+    With `write`, the engine is then recorded as verified in the manifest.
     """
     fused = device == "cpu" and engine in ("auto", FUSED) and awaits_fused(manifest)
     report = verify_golden(bundle, device, FUSED if fused else engine)

@@ -1,1 +1,1 @@
-"""Corpora, tokenizer training, the training loop and evaluation."""
+"""Corpora, training of tokenizers and models, and evaluation."""

@@ -1,4 +1,4 @@
-"""Batches by token count: pairs of similar length are grouped to keep padding small; for any number of devices."""
+"""Batches by number of tokens, for any number of devices. Pairs of similar length share a batch, to reduce padding."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,32 +8,33 @@ import numpy.typing as npt
 from torch.utils.data import DataLoader, Sampler
 from txport.training.examples import Examples, Lengths, TrainingBatch
 
-# Numbers of the rows of a batch: an array, not a list, of which each number would take 36 bytes.
+# Row numbers of a batch. An array, since a list of Python integers takes 36 bytes for each.
 Rows = npt.NDArray[np.int64]
 
 
 def token_batches(
     lengths: Lengths, most_tokens: int, multiple: int, rng: np.random.Generator, most_rows: int | None = None
 ) -> list[Rows]:
-    """Part all rows into batches of at most `most_tokens` tokens, padding included, in random order.
+    """Split all rows into batches of at most `most_tokens` tokens, including padding, in random order.
 
-    Rows are sorted by length, equal lengths at random, and cut; then the batches are shuffled. Each row is in exactly
-    one batch.
+    Rows are sorted by length, with equal lengths in random order, and split. Then the batches are shuffled. Each row is
+    in exactly one batch.
 
     Args:
-        lengths: int64 `[rows]`, none above `most_tokens`.
-        most_tokens: rows times the longest of them stays within this.
-        multiple: the number of batches is a multiple of it: the largest are halved until that is so. Only where no
-            batch has two rows do some appear twice.
-        rng: decides all that is random.
-        most_rows: of a batch; None for any number.
+        lengths: int64 `[rows]`, each at most `most_tokens`.
+        most_tokens: maximum of rows times the length of the longest.
+        multiple: the number of batches becomes a multiple of it, by splitting the largest. If no batch has two rows,
+            some batches are repeated instead.
+        rng: source of all random choices.
+        most_rows: maximum number of rows in a batch; None for no limit.
     """
     assert len(lengths) and lengths.max() <= most_tokens
-    # By both sides would leave less padding, but batches so alike cost 0.05 nats after 800 steps of Multi30k.
+    # Sorting by both sides would reduce padding further, but increased the loss by 0.05 nats after 800 steps of
+    # Multi30k.
     order = np.lexsort((rng.random(len(lengths)), lengths))
     batches: list[Rows] = []
     start = 0
-    # Sorted by length, a batch's longest row is its last.
+    # Rows are sorted by length, so the last row of a batch is the longest.
     for end in range(1, len(order) + 1):
         rows = end + 1 - start
         if end == len(order) or rows * lengths[order[end]] > most_tokens or rows > (most_rows or rows):
@@ -44,7 +45,7 @@ def token_batches(
 
 
 def _multiple(batches: list[Rows], multiple: int) -> list[Rows]:
-    """The batches, the largest of them halved until their number is a multiple."""
+    """Return the batches, with the largest split in two until their number is a multiple."""
     batches = list(batches)
     while len(batches) % multiple:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
@@ -58,14 +59,14 @@ def _multiple(batches: list[Rows], multiple: int) -> list[Rows]:
 
 
 class TokenBatches(Sampler[list[int]]):
-    """Yields lists of rows: those of one device, as many on each.
+    """Sampler that yields the batches of one device, as lists of rows. All devices have the same number of batches.
 
     Args:
         lengths: int64 `[rows]`.
         most_tokens: see `token_batches`.
-        seed: with the epoch, decides the batches; the same on all devices.
-        rank, world: this device and how many there are.
-        shuffle: another order for each epoch; False for validation.
+        seed: seed of the batches, with the epoch; equal on all devices.
+        rank, world: number of this device, and number of devices.
+        shuffle: change the order in each epoch; False for validation.
         most_rows: see `token_batches`.
     """
 
@@ -87,12 +88,12 @@ class TokenBatches(Sampler[list[int]]):
         self._world = world
         self._shuffle = shuffle
         self._batches: list[Rows] = []
-        # What was consumed of the next epoch before an interruption: by each device batches, and of how many devices.
+        # Progress in the next epoch before an interruption: number of batches on each device, and number of devices.
         self.phases: list[tuple[int, int]] = []
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the batches of this epoch. Lightning calls it."""
+        """Create the batches of this epoch. Called by Lightning."""
         if self._shuffle:
             self._epoch = epoch
         else:
@@ -100,7 +101,7 @@ class TokenBatches(Sampler[list[int]]):
         self._make()
 
     def _make(self) -> None:
-        """The batches that are left of the epoch, which other numbers of devices may have begun."""
+        """Create the batches that are left in the epoch. Earlier parts may have used other numbers of devices."""
         rng = np.random.default_rng([self._seed, self._epoch])
         worlds = [world for _, world in self.phases] + [self._world]
         batches = token_batches(self._lengths, self._most_tokens, worlds[0], rng, self._most_rows)
@@ -109,7 +110,7 @@ class TokenBatches(Sampler[list[int]]):
         self._batches = _multiple(batches, self._world)[self._rank :: self._world]
 
     def go_on(self, phases: list[tuple[int, int]]) -> None:
-        """Begin the next epoch where it was left."""
+        """Start the next epoch at the given progress."""
         self.phases = phases
         self._make()
 
@@ -118,26 +119,27 @@ class TokenBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = self._batches
-        if self.phases:  # the epoch after it is whole again
+        if self.phases:  # later epochs are complete
             self.go_on([])
         for batch in batches:
             yield batch.tolist()
 
     def after(self, consumed: int, phases: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the phases of an epoch after each device has consumed this number of further batches."""
+        """Return the progress in an epoch after each device has consumed this number of further batches."""
         if phases and phases[-1][1] == self._world:
             return [*phases[:-1], (phases[-1][0] + consumed, self._world)]
         return [*phases, (consumed, self._world)]
 
 
 class Loader(DataLoader[TrainingBatch]):
-    """A loader whose place in the epoch is saved with a checkpoint, so that a resumed run sees what it would have seen.
+    """Data loader whose position in the epoch is saved with a checkpoint, so that a resumed run continues exactly.
 
-    No worker processes: a batch is some slices of arrays in memory, copied faster than a process could hand it over.
+    It has no worker processes: a batch is made of slices of arrays in memory, which is faster than sending it between
+    processes.
     """
 
     def __init__(self, examples: Examples, batches: TokenBatches) -> None:
-        # batch_size=None: each item of the sampler is a whole batch.
+        # batch_size=None, since each item of the sampler is a whole batch.
         super().__init__(examples, sampler=batches, batch_size=None)
         self.batches = batches
         self._begin()
@@ -154,7 +156,7 @@ class Loader(DataLoader[TrainingBatch]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Called by Lightning when it saves: batches consumed of the epoch by each device, and by how many devices."""
+        """Return the consumed batches of the epoch on each device, with numbers of devices. Called by Lightning."""
         before = sum(consumed for consumed, _ in self._before)
         whole = before + self._consumed >= self._left
         if self._consumed == 0:
@@ -164,6 +166,6 @@ class Loader(DataLoader[TrainingBatch]):
         return {"phases": [] if whole else [list(phase) for phase in phases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Called by Lightning when it resumes, before it takes batches."""
+        """Restore the position in the epoch. Called by Lightning before it takes batches."""
         self.batches.go_on([(int(consumed), int(world)) for consumed, world in state["phases"]])
-        self._begin()  # a run that is saved before it takes any has come as far as this
+        self._begin()  # a run saved before its first batch has this position

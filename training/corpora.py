@@ -1,4 +1,4 @@
-"""Readers of parallel corpora: built in, parallel text files, tables, shards, or the Hugging Face Hub."""
+"""Readers of parallel corpora: generated ones, parallel text files, tables, shards, and the Hugging Face Hub."""
 
 import hashlib
 import heapq
@@ -37,7 +37,7 @@ from txport.training.spoken.recordings import read_recordings
 
 _log = logging.getLogger("txport")
 
-# Source line, or a `training.spoken.recordings.Recording`, and target line; neither is empty or has a line break.
+# Source line (or a `training.spoken.recordings.Recording`) and target line, both nonempty and without line breaks.
 Pair = tuple[str, str]
 # Default number of held-out pairs.
 MAX_HELD_OUT = 1_000
@@ -47,7 +47,7 @@ _Generated: TypeAlias = BuiltinOptions | NamesOptions | DigitsOptions
 
 @dataclass(frozen=True)
 class Corpus:
-    """Training, validation and test pairs, and alignments of the training pairs if the recipe has them."""
+    """Training, validation and test pairs, and alignments of training pairs if the recipe has them."""
 
     train: Collection[Pair]
     validation: list[Pair]
@@ -60,14 +60,14 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
 
     Args:
         options: the recipe's `[corpus]`.
-        data: the directory that relative file names in it are relative to.
-        tokenizer: the recipe's `[tokenizer]`. Targets are normalised (spaces, lower case) as the output of a model with
-            this tokenizer is.
+        data: base directory of relative file names.
+        tokenizer: the recipe's `[tokenizer]`. Targets are normalised (spaces, lower case) like the output of a model
+            with this tokenizer.
 
     Raises:
         InputError: a file is missing, is not UTF-8, has a different number of lines than the other side, or has no
             usable pair.
-        MissingLibrary: `datasets` is not installed, and the corpus is a Hugging Face data set.
+        MissingLibrary: the corpus is a Hugging Face data set, and `datasets` is not installed.
     """
     if isinstance(options, BuiltinOptions | NamesOptions | DigitsOptions):
         whole = builtin(options)
@@ -79,7 +79,7 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
     for salt, name in (("validation", options.validation), ("test", options.test)):
         if name is not None:
             splits.append(list(_read_split(options, data, name)))
-        else:  # without a file: taken from the training pairs, by sentence
+        else:  # without a file: selected from the training pairs, by sentence
             before = len(train)
             train, held_out = hold_out(train, count, salt)
             splits.append(held_out)
@@ -93,9 +93,9 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
 
 
 def check_files(options: CorpusOptions, data: Path) -> None:
-    """Check that the files of a corpus exist and are not empty, and that parallel files have equally many lines.
+    """Check that the files of a corpus exist and are not empty, and that parallel files have the same number of lines.
 
-    It takes a fraction of the time of `load`, which checks the rest; arguments and errors are as for `load`.
+    It is much faster than `load`, which checks everything else. Arguments and errors are those of `load`.
     """
     if isinstance(options, BuiltinOptions | NamesOptions | DigitsOptions | DatasetsOptions):
         return
@@ -116,7 +116,7 @@ def _lines_of(file: Path) -> int:
     """Return the number of lines of a file.
 
     Raises:
-        InputError: it has none, or cannot be read.
+        InputError: it is empty, or cannot be read.
     """
     count = 0
     end = b"\n"
@@ -154,7 +154,7 @@ def _normalise_splits(
 
 
 def _normalise_targets(pairs: list[Pair], tokenizer: TokenizerOptions | None) -> list[Pair]:
-    """Return pairs whose targets have the normalised form that a model with this tokenizer generates."""
+    """Return pairs with targets normalised like the output of a model with this tokenizer."""
     if tokenizer is None or not tokenizer.space_punctuation:
         return pairs
     return [(source, spaced(target, lower_case=tokenizer.lower_case)) for source, target in pairs]
@@ -191,7 +191,7 @@ def _read_whole(
 
 
 def _alignments(options: FileOptions, data: Path) -> dict[Pair, Links]:
-    """Return alignments of the training pairs by pair, so that they stay valid when pairs move to another split."""
+    """Return alignments by training pair. So they stay valid when pairs move to another split."""
     if isinstance(options, ParallelOptions) and options.alignments is not None:
         endings = options.source_language, options.target_language, options.alignments
         files = [_existing(data / f"{options.train}.{ending}") for ending in endings]
@@ -226,7 +226,7 @@ def _existing(file: Path) -> Path:
 
 
 def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> list[Pair]:
-    """Return only the test pairs of a recipe's corpus; arguments and errors as in `load`."""
+    """Return only the test pairs of a recipe's corpus. Arguments and errors are those of `load`."""
     if isinstance(options, BuiltinOptions | NamesOptions | DigitsOptions):
         return _normalise_targets(_generated(options, "test"), tokenizer)
     if options.test is not None:
@@ -235,7 +235,7 @@ def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | 
 
 
 def builtin(options: _Generated) -> Corpus:
-    """The generated corpus of `txport.training.spoken`; its splits share no sentence, no name or no speaker."""
+    """Return a generated corpus of `txport.training.spoken`. Its splits share no sentences, names or speakers."""
     return Corpus(_generated(options, "train"), _generated(options, "validation"), _generated(options, "test"))
 
 
@@ -248,13 +248,12 @@ def _generated(options: _Generated, split: spoken.Split) -> list[Pair]:
 
 
 def read_parallel(source: Path, target: Path) -> list[Pair]:
-    r"""Read two UTF-8 files, in which line n of one is the translation of line n of the other. Lines end at "\n" or
-    "\r\n".
+    r"""Read two UTF-8 files, whose lines n are translations of each other. Lines end with "\n" or "\r\n".
 
     Pairs with an empty side are left out.
 
     Raises:
-        InputError: a file is missing or not UTF-8, or the numbers of lines differ, or no pair is left.
+        InputError: a file is missing or not UTF-8, numbers of lines differ, or no pair is left.
     """
     sources = read_lines(source)
     targets = read_lines(target)
@@ -263,8 +262,9 @@ def read_parallel(source: Path, target: Path) -> list[Pair]:
 
 
 def read_table(file: Path, source_column: int = 1, target_column: int = 2, header: bool = False) -> list[Pair]:
-    """Read a UTF-8 file of tab-separated columns, counted from 1, without quoting. Pairs with an empty side are
-    left out, and so is the first line with `header`.
+    """Read a UTF-8 file of tab-separated columns, counted from 1, without quoting.
+
+    Pairs with an empty side are left out, and so is the first line if `header` is set.
 
     Raises:
         InputError: the file is missing or not UTF-8, a line has too few columns, or no pair is left.
@@ -274,7 +274,7 @@ def read_table(file: Path, source_column: int = 1, target_column: int = 2, heade
 
 
 def _rows(file: Path, columns: Sequence[int], header: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each line that is not empty, and what it has in some columns."""
+    """Yield the number of each nonempty line, and the contents of some of its columns."""
     last = max(columns)
     for number, line in enumerate(read_lines(file), 1):
         if header and number == 1:
@@ -290,10 +290,10 @@ def _rows(file: Path, columns: Sequence[int], header: bool = False) -> Iterator[
 
 
 def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
-    """Read one split of a data set of the Hugging Face Hub (or of a local directory, as `datasets` takes them).
+    """Read one split of a data set from the Hugging Face Hub, or from a local directory that `datasets` supports.
 
     Raises:
-        InputError: the data set, the split or a field is not there, or no pair is left.
+        InputError: the data set, the split or a field does not exist, or no pair is left.
         MissingLibrary: `datasets` is not installed.
     """
     with needs("datasets"):
@@ -317,7 +317,7 @@ def _field(row: Any, path: str, name: str) -> str:
                 known = ", ".join(value)
             raise InputError(f"data set {name} has no field {path!r}; available: {known}")
         value = value[key]
-    # A line break inside a field must not become two lines in the files that are made of it.
+    # A line break inside a field must not become a line break in files of sentences.
     return " ".join(str(value).split())
 
 
@@ -331,12 +331,13 @@ def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
 def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection[Pair], list[Pair]]:
     """Split pairs into a training part and exactly `count` held-out pairs, with no source sentence in both.
 
-    Held out are the sources with the smallest hashes, so that adding data keeps most of the test set. If the last
-    of these sources has more pairs than `count` allows, the others are in neither part. `Shards` are read twice, and
-    stay on disk.
+    The sources with the smallest hashes are held out, so most of the test set stays the same when data is added. If the
+    last of these sources has more pairs than `count` allows, the others are left out. `Shards` are read twice, and stay
+    on disk.
 
     Raises:
-        InputError: there are fewer than 2 * `count` pairs, or no training pair would be left because all pairs share a
+        InputError: there are fewer than 2 * `count` pairs, or all pairs have a held-out source, so no training pair is
+            left.
             held-out source.
     """
     if len(pairs) < 2 * count:
@@ -361,9 +362,9 @@ def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection
 
 
 def _smallest(pairs: Collection[Pair], count: int, salt: str) -> list[str]:
-    """Return the `count` distinct sources with the smallest hashes, in order, in memory for `count` sources."""
+    """Return the `count` distinct sources with the smallest hashes, in order. Needs memory only for these."""
     chosen: dict[str, bytes] = {}
-    threshold = b"\xff" * 33  # above all digests
+    threshold = b"\xff" * 33  # larger than all digests
     for source, _ in pairs:
         digest = hashlib.sha256(f"{salt}\n{source}".encode()).digest()
         if digest < threshold and source not in chosen:

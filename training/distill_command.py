@@ -1,7 +1,7 @@
-"""tx-distill: a text and a bundle's translations of it, as pairs to train another model on.
+"""Command tx-distill: translate a text with a bundle, and write pairs for training another model.
 
-Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947, section 3.2): a student that learns the
-answers of its teacher instead of human translations has fewer alternatives to model, and loses less by its small size.
+Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947, section 3.2): a student that learns a
+teacher's translations instead of human ones has fewer alternatives to model, and loses less quality by its small size.
 """
 
 from collections import Counter
@@ -26,17 +26,17 @@ from txport.runtime.text.lines import ON_ERROR, open_lines, text_windows
 from txport.runtime.translate_command import engine_of, of_engine
 from txport.runtime.translator import Translator
 
-# Columns are divided by tabs, and pairs by the end of a line.
+# Columns are separated by tabs, and pairs by line ends, so these become spaces.
 _SPACES = str.maketrans("\t\n\r", "   ")
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Conditions of a pair to be learned from.
+    """Conditions for pairs that are written.
 
     Attributes:
-        max_ratio: maximum ratio of the lengths of both sides in tokens.
-        min_score: the least mean log-probability of an answer's tokens, in nats.
+        max_ratio: maximum ratio of the lengths of both sides, in tokens.
+        min_score: minimum mean log-probability of the translation's tokens, in nats.
     """
 
     max_ratio: float
@@ -46,9 +46,9 @@ class Filter:
         """Return the reason for dropping a pair, or None.
 
         Args:
-            source: tokens of the source text, without language tokens and eos.
-            prefix: number of forced tokens at the beginning of the answer, which are not counted.
-            result: the answer, with scores.
+            source: number of tokens of the source text, without language tokens and eos.
+            prefix: number of forced tokens at the beginning of the translation, which are not counted.
+            result: the translation, with scores.
         """
         assert result.scores is not None
         if not source:
@@ -67,13 +67,13 @@ class Filter:
 
 
 class Distill:
-    """The task of a corpus that keeps the pairs which are good enough (see `txport.runtime.corpus.loop.Task`).
+    """Corpus task that writes only pairs of sufficient quality (see `txport.runtime.corpus.loop.Task`).
 
     Args:
         bundle: the teacher.
-        open: opens it, when the first row is there.
-        options: of the translation.
-        allowed: what is good enough.
+        open: function that opens it; called for the first row.
+        options: options of the translation.
+        allowed: conditions for pairs.
     """
 
     def __init__(self, bundle: Path, open: Callable[[], Translator], options: Options, allowed: Filter) -> None:
@@ -91,7 +91,7 @@ class Distill:
         return self._open()
 
     def outputs(self, windows: Iterator[Rows]) -> Iterator[Output]:
-        """Yield the pairs of each window, with the mean log-probability of the answers' tokens."""
+        """Yield the pairs of each window, with the mean log-probability of the translations' tokens."""
         for rows, results in translated(self._translator, windows, self._options):
             columns: dict[str, list[Any]] = {name: [] for name in self.kinds}
             for text, result in zip(rows.texts, results, strict=True):
@@ -115,7 +115,7 @@ class Distill:
         return self._allowed.fault(len(ids), len(around.target_prefix), result)
 
 
-# Of `Options`: what this command takes.
+# Fields of `Options` that this command supports.
 OPTIONS = ("source_language", "target_language", "max_length")
 KEPT = "kept"
 
@@ -190,6 +190,6 @@ def _write_table(task: Distill, source: Path, output: Path, errors: str) -> None
 
 
 def _summary(found: "Counter[str]") -> str:
-    """Count of the pairs that were kept, and why others were not."""
+    """Return numbers of written pairs, and of other pairs by reason."""
     faults = ", ".join(f"{count:,} {fault}" for fault, count in sorted(found.items()) if fault != KEPT)
     return f"{found[KEPT]:,} of {found.total():,} sentences kept{f' ({faults})' if faults else ''}"

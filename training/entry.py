@@ -1,4 +1,4 @@
-"""The console scripts of training; only the standard library is imported at the top, see `txport.runtime.entry`."""
+"""Console scripts of training. Only the standard library is imported at the top, see `txport.runtime.entry`."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""tx-evaluate: how good a checkpoint or a bundle is. PyTorch is imported when there is something to translate."""
+"""Command tx-evaluate: measure the quality of checkpoints and bundles. PyTorch is imported only when needed."""
 
 import json
 import os
@@ -115,7 +115,7 @@ def main(
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """Settings of an evaluation; see the options of the same names."""
+    """Settings of an evaluation. See the options of the same names."""
 
     sets: Sequence[EvaluationSet]
     lines: int | None
@@ -129,7 +129,7 @@ class _Evaluation:
     order: int
 
     def run(self, models: Sequence[Path]) -> "tuple[list[Report], dict[tuple[Path, str], list[str]]]":
-        """Evaluate each model on each set; return reports, and translations by model and set."""
+        """Evaluate each model on each set. Return reports, and translations by model and set."""
         with needs("train"):
             from txport.training.quality.comparison import compare
         reports: dict[tuple[Path, str], Report] = {}
@@ -185,18 +185,18 @@ class _Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """Report of an evaluation.
+    """Results of one model on one test set.
 
     Attributes:
-        model: the directory.
-        test_set: its name.
-        scores: the figures.
-        lines: sentences that the test set has.
-        unfinished: translations that did not end before the maximum length.
-        cut: sentences of which the model could read a part only.
-        order: of sentence BLEU.
-        worst: the translations to show.
-        standing: among several models, of which `first` is the first.
+        model: directory of the model.
+        test_set: name of the test set.
+        scores: BLEU, chrF and exact matches.
+        lines: number of sentences in the test set.
+        unfinished: number of translations that reached the maximum length.
+        cut: number of truncated source sentences.
+        order: maximum n-gram order of sentence BLEU.
+        worst: the worst translations, to print.
+        standing: comparison of several models; `first` is the first model.
     """
 
     model: Path
@@ -224,7 +224,7 @@ class Report:
         return {**names, **self.scores.to_json(), **counts, **standing, **shown}
 
     def table(self, max_length: int | None) -> str:
-        """Result for people; what is as it should be is not mentioned."""
+        """Return the result as text. Normal values of some figures are left out."""
         scores = self.scores
         most = max_length or "2 x source tokens + 20"
         if self.lines > scores.sentences:
@@ -261,7 +261,7 @@ class Report:
 
 
 def comparison(reports: Sequence[Report]) -> str:
-    """A row for each model on one test set, with the difference in BLEU from the first, and its p-value."""
+    """Return a table with a row for each model on one test set: BLEU, difference from the first model, and p-value."""
     first = reports[0].scores.bleu
     width = max(len(str(each.model)) for each in reports)
     rows = [f"{reports[0].test_set}", f"{'':{width}}    BLEU  difference      p    chrF    exact"]

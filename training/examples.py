@@ -1,4 +1,4 @@
-"""A corpus as ids: tokenised once and stored in flat arrays, in memory or, of a corpus in shards, on disk."""
+"""Corpus as ids, tokenised once and stored in flat arrays: in memory, or on disk for a corpus in shards."""
 
 from array import array
 from collections.abc import Collection, Iterable, Sequence
@@ -30,10 +30,10 @@ class TrainingBatch(NamedTuple):
 
     Attributes:
         source_ids: int64 `[b, s]`, each row ends with eos, then padding; or float32 vectors `[b, s, f]`.
-        source_lengths: int64 `[b]`, eos included.
-        target_ids: int64 `[b, t + 1]`, bos, what answers in the language begin with (often nothing), pieces, eos, then
-            padding: the decoder reads all columns but the last and is to predict all but the first.
-        guide: float32 `[b, t, s]`, what guided attention is compared with; None without it.
+        source_lengths: int64 `[b]`, including eos.
+        target_ids: int64 `[b, t + 1]`: bos, forced prefix (often empty), pieces, eos, then padding. The decoder's input
+            is all columns except the last, its labels are all columns except the first.
+        guide: float32 `[b, t, s]`, targets of guided attention; None without it.
     """
 
     source_ids: Tensor
@@ -44,7 +44,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths in one array, ids or vectors: row i is `flat[starts[i] : starts[i + 1]]`."""
+    """Rows of different lengths in one array of ids or vectors: row i is `flat[starts[i] : starts[i + 1]]`."""
 
     flat: Ids | Vectors
     starts: Lengths
@@ -63,14 +63,14 @@ class Ragged:
 
     @property
     def lengths(self) -> Lengths:
-        """int64 `[rows]`."""
+        """Lengths of the rows, int64 `[rows]`."""
         return np.diff(self.starts)
 
     def row(self, number: int) -> npt.NDArray[Any]:
         return self.flat[self.starts[number] : self.starts[number + 1]]
 
     def padded(self, rows: Sequence[int], pad: int = PAD) -> Tensor:
-        """int64 `[rows, longest]`, padded with `pad`; vectors are float32 `[rows, longest, size]`, padded with 0."""
+        """Return int64 `[rows, longest]`, padded with `pad`, or vectors, float32 `[rows, longest, size]`, with 0."""
         parts = [self.row(row) for row in rows]
         longest = max(map(len, parts))
         result: npt.NDArray[Any]
@@ -84,13 +84,13 @@ class Ragged:
 
 
 class Growing:
-    """Rows that become `Ragged`.
+    """Builder of `Ragged`, row by row.
 
     Args:
-        folder: where the ids lie, in a file without a name that goes with this process; None for memory.
+        folder: directory of a temporary file for the ids, which is removed with the process; None for memory.
     """
 
-    _MOST = 1 << 18  # ids in memory where there is a file
+    _MOST = 1 << 18  # maximum number of ids in memory if there is a file
 
     def __init__(self, folder: Path | None = None) -> None:
         self._file: IO[bytes] | None = None if folder is None else TemporaryFile(dir=folder)
@@ -107,7 +107,7 @@ class Growing:
             self._write(self._file)
 
     def ragged(self) -> Ragged:
-        """Return all rows; of a file, the pages that are read are kept as long as the system has room for them."""
+        """Return all rows. Rows in a file are mapped: the system keeps pages in memory while there is room."""
         starts = np.frombuffer(self._starts, np.int64)
         if self._file is None or not self._count:
             return Ragged(np.frombuffer(self._ids, np.int32) if self._ids else np.zeros(0, np.int32), starts)
@@ -121,12 +121,12 @@ class Growing:
 
 
 class Examples(Dataset[TrainingBatch]):
-    """Tokenised pairs; indexed by a list of rows, which gives their `TrainingBatch`.
+    """Tokenised pairs. Indexing by a list of rows returns a `TrainingBatch`.
 
     Args:
         sources, targets: ids of each pair.
-        pad: the id of padding.
-        guide, points: of guided attention, and what it keeps of each pair; None without it.
+        pad: id of padding.
+        guide, points: guided attention, and its stored numbers for each pair; None without it.
     """
 
     def __init__(
@@ -152,12 +152,12 @@ class Examples(Dataset[TrainingBatch]):
         guide: Guide | None = None,
         folder: Path | None = None,
     ) -> "Examples":
-        """Tokenise pairs, leaving out those with a side of more than `max_length` tokens (eos included).
+        """Tokenise pairs. Pairs with more than `max_length` tokens (including eos) on one side are left out.
 
         Args:
             pairs: may be larger than memory.
-            tokenizer, max_length, tokens, guide: what makes ids of them.
-            folder: of `Growing`.
+            tokenizer, max_length, tokens, guide: for converting pairs to ids.
+            folder: see `Growing`.
 
         Raises:
             InputError: no pair is left.
@@ -209,5 +209,5 @@ class Examples(Dataset[TrainingBatch]):
 
     @property
     def lengths(self) -> Lengths:
-        """int64 `[pairs]`: tokens on the longer side, as the model sees them (the target without its last)."""
+        """Length of the longer side, int64 `[pairs]`. The last token of a target, not an input, is not counted."""
         return np.maximum(self.sources.lengths, self.targets.lengths - 1)

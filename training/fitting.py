@@ -1,7 +1,7 @@
-"""Choice of unset values of a recipe, to fit the corpus, the available time, and the speed of the machine.
+"""Choice of unset values of a recipe by the size of the corpus, the available time, and the speed of the machine.
 
-The rules reproduce what worked on corpora of 3,000 to 150,000 pairs (see README.md); for larger ones they lead to the
-values of Vaswani et al. (2017).
+The rules reproduce values that worked on corpora of 3,000 to 150,000 pairs (see README.md). For larger ones they
+approach the values of Vaswani et al. (2017).
 """
 
 import logging
@@ -25,7 +25,7 @@ from txport.training.tokenizers import most_pieces
 
 _log = logging.getLogger("txport")
 
-# Models from small to large, each with the minimum size of a corpus in characters per side.
+# Models from small to large, with the minimum size of a corpus for each, in characters per side.
 MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
     (0, {"preset": "tiny"}),
     (0, {"preset": "tiny", "d_model": 128, "ffn": 512}),
@@ -34,9 +34,9 @@ MODELS: tuple[tuple[float, dict[str, Any]], ...] = (
     (1e7, {"preset": "small"}),
     (5e7, {"preset": "base"}),
 )
-# A model is too large if the time allows fewer steps.
+# A model is too large if fewer steps than this are possible in the time.
 FEWEST_STEPS = 2_000
-# A run of fewer steps cannot learn enough, whatever the size of its model.
+# With fewer steps, no model can learn enough.
 TOO_FEW = 200
 # Minimum duration of the speed measurement in seconds.
 TRIAL = 1.0
@@ -44,7 +44,7 @@ TRIAL = 1.0
 FOR_STEPS = 0.8
 # Factor of the peak learning rate for fine-tuning, which must not destroy the weights.
 FINE_TUNING = 0.1
-# Characters per token, roughly.
+# Approximate number of characters per token.
 CHARACTERS = 3.5
 
 
@@ -71,14 +71,14 @@ class Size:
 
     @property
     def tokens(self) -> float:
-        """Tokens of the longer sides, about, eos included."""
+        """Approximate number of tokens of the longer sides, including eos."""
         return self.characters / CHARACTERS + self.pairs
 
 
 def fit(
     recipe: Recipe, pairs: Collection[Pair], estimate: SpeedEstimate | None = None
 ) -> tuple[Recipe, dict[str, Any]]:
-    """Return a recipe without unset values, and the chosen values by "section.key". Fill in `estimate`."""
+    """Return a recipe without unset values, and the chosen values by "section.key". Set the fields of `estimate`."""
     size = Size.of(pairs)
     given = recipe.training
     estimate = estimate or SpeedEstimate()
@@ -98,7 +98,7 @@ def fit(
         )  # fmt: skip
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
         model["dropout"] = 0.1
-        if steps * batch <= 3 * size.tokens:  # sentences that are rarely repeated need none
+        if steps * batch <= 3 * size.tokens:  # not needed if sentences are rarely repeated
             model["dropout"] = 0.0
     cooldown = 0.5
     warmup_steps = round(min(4_000, max(20, 0.04 * steps)))
@@ -135,9 +135,9 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any
 
 
 def _vocabulary(size: Size, options: TokenizerOptions, pairs: Collection[Pair]) -> int:
-    """Grows with the corpus, so that pieces are seen often: 1,000 for 3,000 short pairs, 32,000 for millions.
+    """Return a vocabulary size that grows with the corpus: 1,000 for 3,000 short pairs, 32,000 for millions.
 
-    Of words and of characters, all, as long as these are not more.
+    So all pieces are frequent. For algorithms word and char, all words or characters are used, up to a limit.
     """
     if options.algorithm in ("word", "char"):
         return min(32_000, max(16, most_pieces(pairs, options)))
@@ -153,7 +153,7 @@ def _config(model: dict[str, Any]) -> Config:
 
 
 def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[str, Any]:
-    """Return the largest model that the corpus supports and that has time to learn; pre-norm, which is robust."""
+    """Return the largest model that the corpus and the time allow. Pre-norm, since its training is robust."""
     norm = {"norm": "pre"}
     if "preset" in given and "norm" in PRESETS[given["preset"]]:
         return dict(given)
@@ -170,7 +170,7 @@ def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[st
 
 
 def _batch(model: dict[str, Any], size: Size, speed: "_Speed") -> int:
-    """Larger batches for larger corpora, if there is time for many steps."""
+    """Return the batch size in tokens: larger for larger corpora, if there is time for many steps."""
     for batch in (8_192, 4_096, 2_048):
         if size.tokens >= 500 * batch and speed.steps(_config(model), batch) >= 10_000:
             return batch
@@ -178,7 +178,7 @@ def _batch(model: dict[str, Any], size: Size, speed: "_Speed") -> int:
 
 
 def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
-    """Every second token is the model's own in the middle of the steps with scheduled sampling."""
+    """Return a time constant with which half of the inputs are predictions in the middle of the sampling steps."""
     kind = options.scheduled_sampling
     if kind == "none":
         return None
@@ -186,7 +186,7 @@ def _sampling_steps(options: TrainingOptions, steps: float) -> float | None:
 
 
 class _Speed:
-    """Number of steps of a run, by the limit that ends it; time is measured only if that may matter."""
+    """Number of steps of a run, by the limit that ends it. The machine is measured only if its speed may matter."""
 
     def __init__(self, options: TrainingOptions, vocabulary: int, size: Size, estimate: SpeedEstimate) -> None:
         self._options = options
@@ -217,7 +217,7 @@ class _Speed:
 
 
 def _flops(config: Config, vocabulary: int, batch: int) -> float:
-    """Operations of a step: six a weight and token (Kaplan et al. 2020, section 2.1), the projection included."""
+    """Return the operations of a step: six for each weight and token (Kaplan et al. 2020, 2.1), with the projection."""
     width = config.d_model
     inner = config.ffn
     encoder = config.encoder_layers * (4 * width**2 + 2 * width * inner)
@@ -226,13 +226,15 @@ def _flops(config: Config, vocabulary: int, batch: int) -> float:
 
 
 def _efficiency(width: int) -> float:
-    """Speed of small products, compared with those of the model that is measured (on two cores)."""
+    """Return the speed of small products, relative to those of the measured model (on two cores)."""
     return float(min(1.0, (width / 256) ** 0.65))
 
 
 def _measure(options: TrainingOptions, vocabulary: int) -> tuple[float, float]:
-    """Floating point operations a second of a few steps of the preset small on the device that will train, waiting for
-    others included, and the share of this thread's time that was left to it (`Share`; 1 on a GPU).
+    """Measure a few steps of the preset small on the training device, while other processes may use it too.
+
+    Returns:
+        floating point operations per second, and this thread's share of its processor time (`Share`; 1 on a GPU).
     """
     gpu = torch.cuda.is_available() and options.accelerator in ("auto", "gpu", "cuda")
     device = torch.device("cuda" if gpu else "cpu")
@@ -249,7 +251,7 @@ def _measure(options: TrainingOptions, vocabulary: int) -> tuple[float, float]:
         if gpu:
             torch.cuda.synchronize()
 
-    step()  # the first one takes longer
+    step()  # the first step takes longer
     start = time.monotonic()
     share = Share()
     steps = 0

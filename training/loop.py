@@ -1,4 +1,4 @@
-"""A whole training run, from recipe to checkpoint."""
+"""Complete training run, from recipe to checkpoint."""
 
 from pathlib import Path
 
@@ -17,17 +17,17 @@ from txport.training.stages.trainer import check_devices
 def train(
     recipe: Recipe, output: Path, data: Path, *, resume: bool = False, force: bool = False, started: float | None = None
 ) -> Outcome | None:
-    """Train by a recipe and write a txport checkpoint.
+    """Train a model by a recipe and write a checkpoint.
 
-    Signals SIGINT and SIGTERM save the state and raise `Interrupted`, if this is the main thread.
+    In the main thread, SIGINT and SIGTERM save the state and raise `Interrupted`.
 
     Args:
         recipe: the recipe. Unset values are chosen by `txport.training.fitting`.
-        output: the checkpoint directory to write; `output`.run next to it holds logs and what `resume` needs.
-        data: where relative file names of the recipe's corpus are.
+        output: checkpoint directory to write. `output`.run beside it contains logs and the state for `resume`.
+        data: base directory of relative file names in the recipe's corpus.
         resume: continue an interrupted run.
-        force: replace a checkpoint or a run that exists.
-        started: what `time.monotonic()` was when the time of `max_minutes` began; None for now.
+        force: replace an existing checkpoint or run.
+        started: value of `time.monotonic()` at the beginning of `max_minutes`; None for now.
 
     Returns:
         the outcome; None in all processes except the first.
@@ -36,8 +36,8 @@ def train(
         InputError: the output exists, or the corpus or an option cannot be used.
         ResourceError: the disk is full.
         MissingLibrary: see `txport.training.corpora.load`.
-        Interrupted: a signal came.
-        Finished: the run that is to be resumed has made all its steps.
+        Interrupted: a signal was received.
+        Finished: the resumed run has already completed all its steps.
     """
     clock = Clock(recipe.training.max_minutes, started)
     directory = RunDirectory(output)

@@ -5,16 +5,16 @@ from torch import Tensor
 
 
 def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, banned: Tensor | None = None) -> Tensor:
-    """Mean over tokens (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4).
+    """Return the mean cross-entropy over tokens (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4).
 
-    The true token has the probability `1 - smoothing`, and `smoothing` is spread evenly over the whole vocabulary, or
-    what of it is not banned.
+    The true token has the probability `1 - smoothing`. `smoothing` is spread evenly over the vocabulary, without banned
+    ids.
 
     Args:
         logits: `[n, v]`.
-        targets: int64 `[n]`, none of them padding.
-        smoothing: from 0, below 1.
-        banned: bool `[v]`, ids that the model never generates, whose probability is 0; None for none.
+        targets: int64 `[n]`, without padding.
+        smoothing: at least 0, less than 1.
+        banned: bool `[v]`, ids that the model never generates, with probability 0; None for none.
 
     Returns:
         a float32 scalar, in nats per token.

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-# Of values that a recipe may leave open, see `txport.training.fitting`.
+# Help of values that a recipe may leave unset, see `txport.training.fitting`.
 FITTED = "none: chosen to fit the corpus and the time"
-# What the metadata of an option may demand of its value: the words for it, and the test.
+# Limits of values in the metadata of an option: the words for messages, and the test.
 RANGES: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "least": ("at least", operator.ge),
     "above": ("above", operator.gt),
@@ -25,14 +25,14 @@ def option(
     below: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """Return a field with the text that documentation shows and the range that its value must be in."""
+    """Return a dataclass field with help text and the range of its value."""
     metadata = {"help": help, "least": least, "above": above, "below": below, "most": most}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinOptions:
-    """`kind = "builtin"`: the generated corpus, see `txport.training.spoken.corpus`."""
+    """Options of `kind = "builtin"`: generated corpus, see `txport.training.spoken.corpus`."""
 
     seed: int = option(1, "another seed gives other sentences", least=0)
     train: int = option(100_000, "training sentences", least=1)
@@ -42,7 +42,7 @@ class BuiltinOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NamesOptions:
-    """`kind = "names"`: generated sentences with names to copy, see `txport.training.spoken.names`."""
+    """Options of `kind = "names"`: generated sentences with names to copy, see `txport.training.spoken.names`."""
 
     seed: int = option(1, "another seed gives other sentences of the same names", least=0)
     train: int = option(4_000, "training sentences", least=1)
@@ -52,7 +52,7 @@ class NamesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsOptions:
-    """`kind = "digits"`: generated recordings of spoken digits, see `txport.training.spoken.digits`."""
+    """Options of `kind = "digits"`: generated recordings of spoken digits, see `txport.training.spoken.digits`."""
 
     seed: int = option(1, "another seed gives other recordings", least=0)
     train: int = option(2_000, "training recordings", least=1)
@@ -62,7 +62,7 @@ class DigitsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """Settings of all corpora from outside."""
+    """Options of all corpora that are not generated."""
 
     validation: str | None = option(None, "as `train`, for validation; none: held out of the training pairs")
     test: str | None = option(None, "as `train`, for the test; none: held out of the training pairs")
@@ -75,7 +75,7 @@ class Splits:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelOptions(Splits):
-    """`kind = "parallel"`: pairs of files, `train` + "." + a language."""
+    """Options of `kind = "parallel"`: pairs of files with names `train` + "." + language."""
 
     train: str = option("train", "file name without the language")
     source_language: str = option("en", "ending of the source files")
@@ -87,7 +87,7 @@ class ParallelOptions(Splits):
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(Splits):
-    """`kind = "table"`: files of tab-separated columns. Small ones come with txport, see `RECIPES`."""
+    """Options of `kind = "table"`: files of tab-separated columns. txport contains small ones, see `RECIPES`."""
 
     train: str = option("train.tsv", "file name")
     source_column: int = option(1, "column of the source, counted from 1", least=1)
@@ -100,7 +100,7 @@ class TableOptions(Splits):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetsOptions(Splits):
-    """`kind = "datasets"`: a data set of the Hugging Face Hub."""
+    """Options of `kind = "datasets"`: a data set of the Hugging Face Hub."""
 
     name: str = option("", "name on the Hub, or a local directory")
     configuration: str | None = option(None, "configuration of the data set, for example de-en")
@@ -111,7 +111,7 @@ class DatasetsOptions(Splits):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardsOptions(Splits):
-    """`kind = "shards"`: JSONL or Parquet files of any number and size, plain or .gz or .zst, read by streaming."""
+    """Options of `kind = "shards"`: JSONL or Parquet files of any number and size, plain, .gz or .zst, streamed."""
 
     train: str = option("train", "file, directory, pattern or URL of the training pairs")
     source_column: str = option("source", "column of the source")
@@ -120,7 +120,7 @@ class ShardsOptions(Splits):
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesOptions(Splits):
-    """`kind = "features"`: files of feature vectors and texts, .npz (`txport.runtime.features`) or .parquet."""
+    """Options of `kind = "features"`: feature vectors and texts, .npz (`txport.runtime.features`) or .parquet files."""
 
     train: str = option("train.npz", "file name")
     feature_column: str = option("features", "column of .parquet with the vectors, a list of lists of numbers")
@@ -137,7 +137,7 @@ CorpusOptions: TypeAlias = (
     | ShardsOptions
     | FeaturesOptions
 )
-# Where the two sides of a pair come from: never from one place.
+# Pairs of options for the two sides of a pair, which must differ.
 SIDES = (
     ("source_language", "target_language"),
     ("source_column", "target_column"),
@@ -158,7 +158,7 @@ CORPORA: dict[str, type[CorpusOptions]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerOptions:
-    """`[tokenizer]`: SentencePiece models."""
+    """Section `[tokenizer]`: SentencePiece models."""
 
     vocabulary: int | None = option(
         None, f"pieces of each model at most, the embedding is padded to a multiple of 8; {FITTED}", least=16
@@ -180,7 +180,7 @@ class TokenizerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """`[training]`: how long, how fast, on what."""
+    """Section `[training]`: duration, speed, validation and devices."""
 
     seed: int = option(1, "for initial weights, order of batches and dropout", least=0)
     max_steps: int | None = option(None, "optimizer steps; 0 only with from_checkpoint", least=0)

@@ -1,4 +1,4 @@
-"""Recipes: all that decides a training run, as a TOML file that is read strictly."""
+"""Recipes: all settings of a training run in a TOML file, strictly checked."""
 
 import dataclasses
 import json
@@ -35,13 +35,13 @@ else:
 T = TypeVar("T")
 
 RECIPES = Path(__file__).with_name("recipes")
-# One of Lightning's strategies for each beginning of their names, up to the first underscore.
+# The first of Lightning's strategies with each prefix up to an underscore.
 STRATEGIES = ("auto", "ddp", "fsdp", "deepspeed", "single_device", "xla")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A whole training run. `model` is a preset's name and the fields of `txport.models.config.Config` that differ."""
+    """Settings of a training run. `model`: a preset's name, and fields of `txport.models.config.Config`."""
 
     corpus: CorpusOptions
     tokenizer: TokenizerOptions
@@ -49,7 +49,7 @@ class Recipe:
     training: TrainingOptions
 
     def to_json(self) -> dict[str, Any]:
-        """Table that `from_table` reads."""
+        """Return a table for `from_table`."""
         kind = next(name for name, options in CORPORA.items() if isinstance(self.corpus, options))
         return {
             "corpus": {"kind": kind, **_present(self.corpus)},
@@ -60,7 +60,7 @@ class Recipe:
 
 
 def starter() -> str:
-    """Return a recipe to copy: every section and key with its default, what it means and its range, as comments."""
+    """Return a recipe to copy, in which comments contain every section and key with default, meaning and range."""
     from_tokenizer = [item.name for item in dataclasses.fields(Config) if item.name.endswith(("_vocabulary", "_id"))]
     lines = ["# A recipe for tx-train: take the # away from what is to differ. What stands behind it is the default."]
     lines += ["", "[corpus]", _line("kind", "parallel", f"one of {', '.join(CORPORA)}")]
@@ -75,7 +75,7 @@ def starter() -> str:
 
 
 def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), without: Sequence[str] = ()) -> list[str]:
-    """Return a commented line for each field; those without a default have no value."""
+    """Return a commented line for each field. Fields without a default have no value."""
     hints = typing.get_type_hints(kind)
     lines = []
     for item in dataclasses.fields(kind):
@@ -93,7 +93,7 @@ def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), wi
 
 
 def _line(key: str, value: Any, text: str) -> str:
-    """Return a key with its value in TOML, and what it means."""
+    """Return a TOML line with key, value and meaning."""
     if isinstance(value, str | bool | tuple):
         written = json.dumps(value)
     elif value is None:
@@ -104,14 +104,14 @@ def _line(key: str, value: Any, text: str) -> str:
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Return a recipe by its file, or by the name of one that txport brings, with some values replaced.
+    """Read a recipe file, or a recipe of txport by name, and replace some values.
 
     Args:
-        name: "demo", or a path that ends in .toml.
-        overrides: each "section.key=value", the value as in TOML; a bare word is text.
+        name: "demo", for example, or a path that ends with .toml.
+        overrides: strings "section.key=value" with a TOML value; a bare word is text.
 
     Raises:
-        InputError: no such recipe, not TOML, an unknown key, a value of the wrong type or out of range.
+        InputError: the recipe does not exist, is not TOML, or has an unknown key or a value of wrong type or range.
     """
     if name.endswith(".toml"):
         file = Path(name)
@@ -132,7 +132,7 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def from_table(table: Mapping[str, Any], file: str) -> Recipe:
-    """Return a recipe from parsed TOML or JSON; `file` is for messages. Raises InputError as `read`."""
+    """Return a recipe from parsed TOML or JSON. `file` is for messages. Raises InputError like `read`."""
     where = f"recipe {file}"
     sections: dict[str, Any] = {"corpus": {}, "tokenizer": {}, "model": {}, "training": {}}
     if unknown := sorted(table.keys() - sections.keys()):
@@ -160,13 +160,13 @@ def from_table(table: Mapping[str, Any], file: str) -> Recipe:
 
 
 def chosen(value: T | None) -> T:
-    """Return a value that a recipe may leave open, after `txport.training.fitting`."""
+    """Return a value that a recipe may leave unset, after `txport.training.fitting` has set it."""
     assert value is not None, "the recipe was not fitted to its corpus"
     return value
 
 
 def as_before(recipe: Recipe, before: Recipe) -> Recipe:
-    """Return a recipe whose unset values are those of an earlier run."""
+    """Return the recipe with unset values taken from an earlier run."""
     return replace(
         recipe,
         tokenizer=filled(recipe.tokenizer, vocabulary=before.tokenizer.vocabulary),
@@ -210,7 +210,7 @@ def _section(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 
 
 def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Checked by making a config of it, with vocabularies that do not matter here."""
+    """Check `[model]` by creating a config, with arbitrary vocabularies, and return it."""
     model = dict(table)
     for name in ("source_vocabulary", "target_vocabulary"):
         if name in model:
@@ -220,7 +220,7 @@ def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
             decode(Heads, model.get(name, []), f"model config.{name}", InputError)
         checked = {"name" if key == "preset" else key: value for key, value in model.items()}
         if not ("name" in checked or {"decoder_layers", "heads"} <= checked.keys()):
-            for name in ("alignment_heads", "copy_heads"):  # of a model that is chosen later, or a checkpoint's
+            for name in ("alignment_heads", "copy_heads"):  # depend on a model that is chosen later
                 checked.pop(name, None)
         preset(**{"name": "small", **checked})
     except InputError as error:
@@ -291,7 +291,7 @@ def _check_features(recipe: Recipe, where: str) -> None:
 
 
 def _check_devices(training: TrainingOptions, where: str) -> None:
-    """Check what can be known without PyTorch; whether such devices exist is checked later."""
+    """Check devices without PyTorch. Whether they exist is checked later."""
     if training.strategy.partition("_")[0] not in [name.partition("_")[0] for name in STRATEGIES]:
         known = nearest(training.strategy, STRATEGIES, "it must be one of")
         raise InputError(f"{where}: training.strategy is {training.strategy!r}: {known}")
@@ -300,7 +300,7 @@ def _check_devices(training: TrainingOptions, where: str) -> None:
 
 
 def _check_guidance(recipe: Recipe, where: str) -> None:
-    """Alignments of the corpus and what they are for."""
+    """Check that alignments in the corpus and options that use them fit together."""
     corpus = recipe.corpus
     wanted = recipe.training.guided_attention == "alignments"
     name = {ParallelOptions: "alignments", TableOptions: "alignment_column"}.get(type(corpus))
@@ -327,6 +327,6 @@ def _check_guidance(recipe: Recipe, where: str) -> None:
 
 
 def _present(options: Any) -> dict[str, Any]:
-    """Return the fields that are set: TOML has no null."""
+    """Return the fields that are set, since TOML has no null."""
     present = {key: value for key, value in dataclasses.asdict(options).items() if value is not None}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in present.items()}

@@ -1,7 +1,7 @@
-"""Scheduled sampling: a decoder in training also reads its own tokens, as it does when it translates.
+"""Scheduled sampling: in training the decoder sometimes reads its own predictions, as in translation.
 
-Bengio et al. (2015), arXiv:1506.03099. A Transformer decodes all positions at once, so that its predictions are known
-after a first pass only: Mihaylova and Martins (2019), arXiv:1906.07651.
+Bengio et al. (2015), arXiv:1506.03099. In training, a Transformer decodes all positions at once, so its predictions are
+available only after a first pass: Mihaylova and Martins (2019), arXiv:1906.07651.
 """
 
 import math
@@ -20,10 +20,10 @@ class Schedule:
     """Probability that the decoder reads the true token: the epsilon of Bengio et al. (2015), section 2.4.
 
     Attributes:
-        kind: the family; "none" is always 1.
-        start: steps that are made with true tokens only; i counts the steps after them, from 0.
-        least: the least probability.
-        steps: the time constant T: linear 1 - i / T, exponential k**i with k = exp(-1 / T), inverse sigmoid
+        kind: family of functions; "none" is always 1.
+        start: number of steps with true tokens only; i counts the steps after them, from 0.
+        least: minimum probability.
+        steps: time constant T: linear 1 - i / T, exponential k**i with k = exp(-1 / T), inverse sigmoid
             T / (T + exp(i / T)).
     """
 
@@ -49,12 +49,13 @@ class Schedule:
 
 
 def time_constant(kind: Kind, half: float) -> float:
-    """Return the `Schedule.steps` with which the probability is one half after `half` steps, but at least 1."""
+    """Return `Schedule.steps` for a probability of one half after `half` steps; at least 1."""
     if kind == "linear":
         return max(1.0, 2 * half)
     if kind == "exponential":
         return max(1.0, half / math.log(2))
-    # Inverse sigmoid: T log T = half, by Newton's method from above, where the left side is convex.
+    # Inverse sigmoid: solve T log T = half by Newton's method, starting above the solution, where the function is
+    # convex.
     found = max(math.e, half)
     for _ in range(50):
         found = (found + half) / (math.log(found) + 1)
@@ -72,17 +73,17 @@ def mixed_inputs(
 ) -> Tensor:
     """Return the inputs of the decoder: each token except the first is the true one or a prediction of the model.
 
-    That is its most probable token after the true tokens before it, without dropout, as in a translation; no gradient
-    flows through the choice. (Bengio et al. 2015 draw it or take the most probable one.)
+    A prediction is the most likely token after the true tokens before it, without dropout, as in translation. It has no
+    gradient. (Bengio et al. 2015 sample it or use the most likely token.)
 
     Args:
         model: in training mode.
         target_ids: int64 `[b, t]`, bos and the true tokens.
         memory: `[b, s, d]`, the encoder's states.
         source_lengths: int64 `[b]`.
-        true_token: the probability of a true token; with 1 nothing is computed.
-        seed: decides the draw, on all devices alike.
-        source_ids: int64 `[b, s]`, which only a model that copies needs.
+        true_token: probability of a true token. If it is 1, nothing is computed.
+        seed: seed of the random choices, equal on all devices.
+        source_ids: int64 `[b, s]`; needed by models with a copy mechanism.
 
     Returns:
         int64 `[b, t]`.
@@ -90,7 +91,7 @@ def mixed_inputs(
     if true_token >= 1 or target_ids.shape[1] < 2:
         return target_ids
     said = _said(model, target_ids[:, :-1], memory, source_lengths, source_ids)
-    # On the CPU: generators of other devices draw other numbers.
+    # Random numbers from the CPU, since generators of other devices give other numbers.
     draw = torch.rand(said.shape, generator=torch.Generator().manual_seed(seed)).to(said.device)
     return torch.cat([target_ids[:, :1], torch.where(draw < true_token, target_ids[:, 1:], said)], dim=1)
 
@@ -98,12 +99,12 @@ def mixed_inputs(
 def _said(
     model: Transformer, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None
 ) -> Tensor:
-    """Return the most probable token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""
+    """Return the most likely token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""
     model.eval()
     try:
         with torch.no_grad():
             return model.decode(target_ids, memory, source_lengths, source_ids=source_ids).argmax(dim=-1)
     finally:
         model.train()
-        # Autocast keeps the weights that it converted here, which have no gradient, for the pass that needs one.
+        # Autocast caches converted weights, here without gradients. The next pass needs them with gradients.
         torch.clear_autocast_cache()

@@ -1,16 +1,16 @@
-"""Speed estimate of a run: its share of the processor, and the number of steps that its time allows."""
+"""Estimate of a run's speed: available share of the processor, and number of steps in the time limit."""
 
 import logging
 import time
 from dataclasses import dataclass
 
 _log = logging.getLogger("txport")
-# Below this share of processor time, other processes slow a thread down that computes without a pause.
+# A busy thread with a smaller share of processor time is slowed down by other processes.
 BUSY = 0.7
 
 
 class Share:
-    """Share of wall-clock time in which this thread computed since the creation of the object, from 0 to 1."""
+    """Share of wall-clock time, 0 to 1, in which this thread computed since the object was created."""
 
     def __init__(self) -> None:
         self._began = time.monotonic(), time.thread_time()
@@ -34,7 +34,7 @@ class SpeedEstimate:
     busy: bool = False
 
     def look_at(self, share: float) -> None:
-        """Log once that the machine is busy, if this thread had too small a share of its time."""
+        """Log once that the machine is busy, if this thread's share of processor time is small."""
         if share < BUSY and not self.busy:
             self.busy = True
             _log.warning("this machine is busy: training gets %.0f%% of the time that it could use", 100 * share)

@@ -1,4 +1,4 @@
-"""SentencePiece models trained from a corpus (Kudo and Richardson 2018, arXiv:1808.06226)."""
+"""Training of SentencePiece models from a corpus (Kudo and Richardson 2018, arXiv:1808.06226)."""
 
 import io
 import logging
@@ -20,7 +20,7 @@ from txport.training.corpora import Pair
 from txport.training.options import TokenizerOptions
 from txport.training.recipe import chosen
 
-# The ids that models and bundles agree on.
+# Special ids of all trained models and their bundles.
 PAD = 0
 UNK = 1
 BOS = 2
@@ -28,20 +28,20 @@ EOS = 3
 SPECIAL = 4
 BYTES = 256
 OURS = SpecialTokens(PAD, UNK, BOS, EOS)
-# Sentences that the pieces are chosen from, at most; more cost memory and change little.
+# Maximum number of sentences for the choice of pieces. More need memory and change little.
 MAX_SENTENCES = 2_000_000
-# A fixed number: the unigram trainer's sums depend on it.
+# Constant, since sums in the unigram trainer depend on it.
 THREADS = 4
 
 
 def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, directory: Path) -> None:
-    """Train and write `directory`/shared.model, or source.model and target.model; the directory appears when whole.
+    """Train and write `directory`/shared.model, or source.model and target.model; the directory is never incomplete.
 
-    Pad is 0, unknown 1, begin of sentence 2, end of sentence 3. Each digit is a piece of its own, so that numbers that
-    were never seen are read like known ones, except in words.
+    Ids: padding 0, unknown 1, bos 2, eos 3. Each digit is a separate piece, so that unseen numbers can be read like
+    known ones, except in word vocabularies.
 
     Raises:
-        InputError: the directory exists, or the corpus has not enough different pieces for the vocabulary.
+        InputError: the directory exists, or the corpus does not have enough different pieces for the vocabulary.
     """
     sides = _sides(pairs, options)
     models = {name: _train(sentences, options, name) for name, sentences in sides.items()}
@@ -51,12 +51,12 @@ def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, director
 
 
 def most_pieces(pairs: Collection[Pair], options: TokenizerOptions) -> int:
-    """Return the pieces that a corpus gives to algorithms word and char, on the side that has more of them."""
+    """Return the number of pieces of a corpus for algorithms word and char, on the side that has more."""
     return max(_pieces(sentences, options) for sentences in _sides(pairs, options).values())
 
 
 def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
-    """Return the tokenizer that `train_tokenizer` wrote."""
+    """Load a tokenizer that `train_tokenizer` has written."""
     shared = directory / "shared.model"
     if shared.exists():
         return SentencePieceTokenizer(shared, eos=EOS)
@@ -64,13 +64,13 @@ def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
 
 
 def padded_vocabulary(pieces: int) -> int:
-    """Return the rows of an embedding for this number of pieces: the next multiple of 8, which suits matrix units."""
+    """Return the size of an embedding for this number of pieces: the next multiple of 8, for matrix units."""
     return (pieces + 7) // 8 * 8
 
 
 @dataclass(frozen=True)
 class _Sentences(Iterable[str]):
-    """Sentences of some sides of the pairs, as often as they are asked for."""
+    """Sentences of some sides of the pairs, which can be iterated repeatedly."""
 
     pairs: Collection[Pair]
     sides: slice
@@ -80,7 +80,7 @@ class _Sentences(Iterable[str]):
 
 
 def _sides(pairs: Collection[Pair], options: TokenizerOptions) -> dict[str, _Sentences]:
-    """Return the sentences of each model."""
+    """Return the sentences for each model, by its name."""
     if options.joint:
         sides = {"shared": slice(2)}
     else:
@@ -89,7 +89,7 @@ def _sides(pairs: Collection[Pair], options: TokenizerOptions) -> dict[str, _Sen
 
 
 def _pieces(sentences: Iterable[str], options: TokenizerOptions) -> int:
-    """The different words or characters of sentences that are frequent enough, and the pieces that are always there."""
+    """Return the number of different words or characters that are frequent enough, plus the special pieces."""
     if options.space_punctuation:
         texts = (spaced(text, lower_case=options.lower_case) for text in sentences)
     else:
@@ -108,7 +108,7 @@ def _rule(options: TokenizerOptions) -> str:
 
 @contextmanager
 def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
-    """Return the normalization rule of SentencePiece's trainer."""
+    """Yield the options for SentencePiece's trainer that specify the normalisation."""
     if not options.space_punctuation:
         yield {"normalization_rule_name": _rule(options)}
         return
@@ -119,7 +119,7 @@ def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
 def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> bytes:
     model = io.BytesIO()
     vocabulary = chosen(options.vocabulary)
-    if options.algorithm == "word":  # SentencePiece has no least count, but takes the most frequent words
+    if options.algorithm == "word":  # SentencePiece has no minimum count, but uses the most frequent words
         vocabulary = min(vocabulary, _pieces(sentences, options))
     try:
         with _normalisation(options) as rule:
@@ -128,7 +128,8 @@ def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> by
                 model_writer=model,
                 model_type=options.algorithm,
                 vocab_size=vocabulary,
-                # A corpus of few words gives fewer pieces than options.vocabulary, no error (BPE raises one).
+                # With few words, the vocabulary is smaller than options.vocabulary, instead of an error (BPE raises
+                # one).
                 hard_vocab_limit=False,
                 pad_id=PAD,
                 unk_id=UNK,
@@ -138,7 +139,7 @@ def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> by
                 byte_fallback=options.byte_fallback,
                 character_coverage=options.character_coverage,
                 input_sentence_size=MAX_SENTENCES,
-                max_sentence_length=MAX_LINE_BYTES,  # bytes; by default longer sentences than 4,192 are left out
+                max_sentence_length=MAX_LINE_BYTES,  # in bytes; the default leaves out sentences of more than 4,192
                 shuffle_input_sentence=True,
                 num_threads=THREADS,
                 minloglevel=2,

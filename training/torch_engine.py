@@ -1,4 +1,4 @@
-"""PyTorch as an engine (`txport.runtime.engine`): a model in training decodes with the loop that ships."""
+"""PyTorch engine (`txport.runtime.engine`), by which a model in training uses the runtime's search loop."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ from txport.runtime.engine import (
 
 
 class TorchEngine:
-    """An unchanged model, in float32 and without dropout. Parameters are read at each call, so training may continue.
+    """Engine of a model in float32, without dropout. Parameters are read on each call, so training may continue.
 
     Args:
         model: on any device.
-        batch: most rows at once.
-        target: most tokens to make, eos included; None for as many as the model has positions.
+        batch: maximum number of rows.
+        target: maximum number of target tokens, including eos; None for the model's number of positions.
     """
 
     name = "torch"
@@ -52,25 +52,25 @@ class TorchEngine:
         return self.model.projection.weight.device
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Memory:
-        """Padded ids or vectors -> keys and values `[batch, heads, source, head_dim]`, lengths, ids or vectors."""
+        """Encode padded ids or vectors: keys and values `[batch, heads, source, head_dim]`, lengths, ids or vectors."""
         ids = torch.from_numpy(input_ids).to(self.device)
         lengths = torch.from_numpy(source_lengths).to(self.device)
         with _exactly(self.model):
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths, ids
 
     def first_target(self, source: int) -> int:
-        """Return the shortest caches: the time of a step grows with their length."""
+        """Return the initial cache length. It is short, since the time of a step grows with it."""
         return FIRST_TARGET
 
     def allocate(
         self, rows: int, source: int, target: int, *, logits: bool = False, top: int = 0, beams: int = 1
     ) -> "TorchState":
-        """Logits are always kept: they cost nothing here."""
+        """Return a new state. It always keeps logits, since this has no cost here."""
         return TorchState(self, rows, source, target)
 
 
 def special_tokens(config: Config) -> SpecialTokens:
-    """Return the ids with a meaning of a model."""
+    """Return the special ids of a model."""
     return SpecialTokens(config.pad_id, config.unk_id, config.bos_id, config.eos_id)
 
 
@@ -89,7 +89,7 @@ class TorchState(DecoderState):
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._finished = torch.ones(rows, dtype=torch.bool, device=device)
         self._limits = torch.ones(rows, dtype=torch.int64, device=device)
-        # A row that was never placed attends to one zero.
+        # Unused rows attend to one position with zeros.
         self._lengths = torch.ones(rows, dtype=torch.int64, device=device)
         self._source_ids = torch.zeros(rows, source, dtype=torch.int64, device=device)
         self._cross = model.new_caches(rows, source)
@@ -120,7 +120,7 @@ class TorchState(DecoderState):
             self._step()
 
     def _step(self) -> None:
-        """Compute what the exported decoder_step does: finished rows make pad and stay where they are."""
+        """Compute a step like the exported decoder_step: finished rows generate padding and do not advance."""
         model = self._engine.model
         with _exactly(model):
             logits = model.decode_step(
@@ -162,7 +162,7 @@ class TorchState(DecoderState):
         self._caches = [(key[keep], value[keep]) for key, value in self._caches]
 
     def resized(self, rows: Sequence[int], target: int) -> "TorchState":
-        """Indexing by a list copies, so that the copies of a repeated row are independent."""
+        """Return a state with these rows. Indexing by a list copies, so copies of a repeated row are independent."""
         other = TorchState(self._engine, len(rows), self.source, target)
         keep = list(rows)
         for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):
@@ -177,7 +177,7 @@ class TorchState(DecoderState):
 
 @contextmanager
 def _exactly(model: Transformer) -> Iterator[None]:
-    """No dropout, no gradients, no autocast; the model's mode is put back afterwards."""
+    """Disable dropout, gradients and autocast. Restore the model's mode afterwards."""
     training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""tx-train: a recipe in, a checkpoint out. PyTorch and Lightning are imported when there is something to do."""
+"""Command tx-train: train a model by a recipe, and write a checkpoint. PyTorch is imported only when needed."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from txport.runtime.libraries import keep_memory, needs, share_cores, without_co
 if TYPE_CHECKING:
     from txport.training.recipe import Recipe
 
-# The recipe's section of each option that sets one of its values; options that are not listed here set [training]'s.
+# Section of the recipe for each option that sets one of its values. Other options set values of [training].
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
 # Kinds of corpora that are generated or downloaded.
 WITHOUT_FILES = ("builtin", "names", "digits", "datasets")

@@ -1,1 +1,1 @@
-"""TensorRT engines of a bundle's graphs; in this package an engine is a built TensorRT plan."""
+"""TensorRT engines of a bundle's graphs. In this package an engine is a built TensorRT plan."""

@@ -1,7 +1,7 @@
-"""One ONNX graph to one serialized TensorRT engine with its profiles, checked before and after the build.
+"""Builder of one serialized TensorRT engine from one ONNX graph, with checks before and after the build.
 
-TensorRT reads the weights from the mapped file of the bundle and, where its version can, streams the engine to disk:
-neither is copied into memory.
+TensorRT reads the weights from the mapped file of the bundle. Versions that can do so write the engine to disk in
+parts. So neither is copied into memory.
 """
 
 import logging
@@ -33,12 +33,12 @@ class BuildOptions:
 
     Attributes:
         capabilities: compute capabilities to build for (TensorRT-RTX only).
-        ampere_plus: for every GPU of compute capability 8.0 or more.
-        version_compatible: for later versions of the same major version as well.
+        ampere_plus: build for all GPUs of compute capability 8.0 or more.
+        version_compatible: also allow later versions of the same major version.
         optimization_level: 0 to 5.
-        workspace: maximum number of bytes of device memory for temporaries; None for the library's own bound.
-        select_caches: let the `scatter` lowering write caches by `Where`; see `decoder_step`.
-        inspect: open the finished engine and read its layers' types, which needs the GPU that it is built for.
+        workspace: maximum device memory for temporary tensors, in bytes; None for the library's limit.
+        select_caches: write caches by `Where` in the `scatter` lowering; see `decoder_step`.
+        inspect: open the finished engine and read the types of its layers. This needs the GPU that it is built for.
     """
 
     capabilities: tuple[str, ...] = ()
@@ -52,15 +52,15 @@ class BuildOptions:
 
 @dataclass
 class EngineBuilder:
-    """Builds the engines of one directory, one after the other, with one timing cache.
+    """Builder of all engines of a directory, in sequence, with one timing cache.
 
     Attributes:
         tensorrt: the library.
-        bundle: where the graphs are.
-        manifest: its manifest.
+        bundle: directory of the graphs.
+        manifest: of the bundle.
         options: for TensorRT's builder.
-        directory: where engines are written.
-        known: measurements of earlier builds, as `timing_cache` gave them; empty for none.
+        directory: directory for the engines.
+        known: timing measurements of earlier builds, from `timing_cache`; may be empty.
         progress: called with (file, fraction done from 0 to 1).
     """
 
@@ -76,7 +76,7 @@ class EngineBuilder:
 
     @property
     def timing_cache(self) -> bytes:
-        """The measurements of all builds, for a later run; empty if the library makes none."""
+        """Timing measurements of all builds, for later ones; empty if the library has no timing cache."""
         if self._cache is None:
             return b""
         return bytes(memoryview(self._cache.serialize()))
@@ -85,15 +85,15 @@ class EngineBuilder:
         """Build one engine.
 
         Args:
-            graph: which graph.
-            file: the engine file's name.
-            profiles: its optimization profiles, in order.
-            target: fixes the cache length, for layers that need it static, and with it the number of beams.
+            graph: the graph's record in the manifest.
+            file: file name of the engine.
+            profiles: optimization profiles, in order.
+            target: fixed cache length, if layers need a static one. The number of beams is then fixed also.
 
         Raises:
-            BundleError: the graph contains more than tx-export writes, or the library cannot parse or build it.
-            CheckFailed: the engine would compute something else than the graph.
-            EngineError: the library cannot build here.
+            BundleError: the graph was not written by tx-export, or the library cannot parse or build it.
+            CheckFailed: the engine would not compute the same as the graph.
+            EngineError: the library cannot build on this machine.
         """
         islands = {n for island in self.manifest.precision.islands if island.graph == graph.name for n in island.nodes}
         precision = self.manifest.precision.type
@@ -113,7 +113,7 @@ class EngineBuilder:
         with path.open("xb") as output:
             if not self.tensorrt.serialize_to(builder, network, config, output):
                 raise BundleError(f"{self.tensorrt.library} cannot build {graph.file}: {self.tensorrt.why()}")
-        del parser  # it maps the weights, which must outlive the network
+        del parser  # the parser maps the weights, which the network needs
         if self.options.inspect:
             counts = self._inspect(path, graph, precision, islands)
         for kind, count in counts.items():
@@ -142,7 +142,7 @@ class EngineBuilder:
         return config
 
     def _set_timing_cache(self, config: Any) -> None:
-        """One object for all engines, since 8.6 fails with an internal error on its own serialized cache."""
+        """Use one cache object for all engines, since TensorRT 8.6 fails to read its own serialized cache."""
         if self._cache is None:
             self._cache = config.create_timing_cache(self.known)
         if self._cache is None or not config.set_timing_cache(self._cache, False):
@@ -172,10 +172,10 @@ class EngineBuilder:
 def add_profile(
     tensorrt: TensorRt, config: Any, builder: Any, network: Any, shapes_of: Callable[[str], Sequence[Sequence[int]]]
 ) -> None:
-    """Add a profile in which each input of variable size has its smallest, optimal and largest shape, by its name.
+    """Add an optimization profile with the minimum, optimal and maximum shape of each input of variable size.
 
     Raises:
-        BundleError: the library refuses it.
+        BundleError: the library does not accept it.
     """
     profile = builder.create_optimization_profile()
     for tensor in (network.get_input(index) for index in range(network.num_inputs)):
@@ -186,7 +186,7 @@ def add_profile(
 
 
 def _monitor(trt: Any, progress: Callable[[float], None]) -> Any:
-    """Reports the progress of the outermost phase."""
+    """Return a TensorRT progress monitor that reports the progress of the outermost phase."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:

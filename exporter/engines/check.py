@@ -1,6 +1,6 @@
-"""Engines that were just built answer the bundle's golden cases before they count, on the GPU that they were built for.
+"""Check of new engines by the golden cases of the bundle, on the GPU that the engines were built for.
 
-No look at the layers shows what a wrong fusion, an overflow or a row that is refilled too early makes of a sentence.
+Wrong fusions, overflows and errors when a row is refilled cannot be detected from the layers, only from output.
 """
 
 import logging
@@ -24,27 +24,27 @@ from txport.runtime.errors import CheckFailed, MissingLibrary
 from txport.runtime.golden import Case, Golden, check, load_golden
 from txport.runtime.text.affixes import affixes
 
-_FEW_ROWS = 3  # so that every row is refilled again and again
-_STEPS = 8  # of which rows are compared
-# Differences of logits as parts of the largest: of rows in one batch, which one kernel computes, and of a row alone,
-# whose kernel rounds otherwise.
+_FEW_ROWS = 3  # few, so that every row is refilled many times
+_STEPS = 8  # number of steps whose logits are compared between rows
+# Allowed differences of logits, relative to the largest logit. Rows of one batch use the same kernel. A single row may
+# use another kernel, with other rounding.
 _ALIKE_WITHIN = 1e-3
 _ALONE_WITHIN = {"float32": 1e-3, "float16": 2e-2}
 _log = logging.getLogger("txport")
 
 
 def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Manifest, tensorrt: TensorRt) -> bool:
-    """Run the golden cases on the engines of a directory; False, with a warning, if they cannot run on this machine.
+    """Run the golden cases on the engines of a directory. Warn and return False if they cannot run on this machine.
 
     Args:
-        bundle: where golden.json is.
+        bundle: directory with golden.json.
         directory: of the engines.
         record: of the build.
-        manifest: the bundle's.
+        manifest: of the bundle.
         tensorrt: the library.
 
     Raises:
-        CheckFailed: a case comes out differently, or rows with one sentence differ.
+        CheckFailed: the output of a case differs, or rows with the same sentence differ.
         BundleError: golden.json is missing or was changed.
         EngineError, ResourceError: the engines do not run.
     """
@@ -66,32 +66,32 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
 
 
 def check_buckets(engine: Engine, golden: Golden, prefix: list[int], record: BuildRecord) -> None:
-    """Answer the cases in every bucket, always with more sentences than rows, so that rows refill.
+    """Run the cases in every bucket, always with more sentences than rows, so that rows are refilled.
 
-    Engines of beam search also search greedily, with the first of each sentence's beams.
+    Engines of beam search also run greedy search, in the first beam of each sentence.
 
     Args:
-        engine: what answers.
-        golden: sources and the ids that must come out.
-        prefix: what every answer is forced to begin with.
-        record: of the engines' buckets.
+        engine: the engine to check.
+        golden: sources and expected ids.
+        prefix: ids that all outputs begin with.
+        record: contains the buckets of the engines.
 
     Raises:
-        CheckFailed: a case comes out differently.
+        CheckFailed: the output of a case differs.
     """
     for greedy, rows, target in _buckets(engine, record):
         _check_bucket(greedy, golden, prefix, rows, target)
 
 
 def check_rows(engine: Engine, golden: Golden, record: BuildRecord) -> None:
-    """Compare the logits of one sentence in all rows of every bucket with each other, and with those of the row alone.
+    """Compare the logits of one sentence between all rows of every bucket, and with those of the sentence alone.
 
-    Ids show gross faults only. TensorRT's most common silent fault is a wrong result in rows after the first.
+    Ids show only large errors. TensorRT's most common silent error is a wrong result in rows after the first.
 
     Args:
-        engine: what computes.
-        golden: its longest source and answer are read by every row.
-        record: of the engines' buckets.
+        engine: the engine to check.
+        golden: every row gets its longest source and output.
+        record: contains the buckets of the engines.
 
     Raises:
         CheckFailed: rows differ.
@@ -112,7 +112,7 @@ def check_rows(engine: Engine, golden: Golden, record: BuildRecord) -> None:
 
 
 def _logits(engine: Any, case: Case, rows: int, target: int) -> Float32:
-    """float32 `[steps, rows, vocabulary]`: logits of one sentence in all rows, of which every row reads the answer."""
+    """Return logits, float32 `[steps, rows, vocabulary]`, for the same source and output tokens in all rows."""
     sources = np.array([case.read] * rows)
     memory = engine.encode(sources, np.full(rows, sources.shape[1]))
     state = engine.allocate(rows, sources.shape[1], target, logits=True)
@@ -139,7 +139,7 @@ def _compare(found: Float32, wanted: Float32, within: float, where: str) -> None
 
 
 def _buckets(engine: Engine, record: BuildRecord) -> Iterator[tuple[Any, int, int]]:
-    """Yield (engine of greedy search, rows, cache length) of every bucket, and of a few rows."""
+    """Yield (engine of greedy search, rows, cache length) for every bucket, and for a few rows."""
     for role, beams in [("decoder_step", 1), *(("decoder_beams", number) for number in record.beams)]:
         files = [file for file in record.engines if file.role == role]
         profiles = [profile for file in files for profile in file.profiles if (profile.beams or 1) == beams]

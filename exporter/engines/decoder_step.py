@@ -1,12 +1,12 @@
-"""Changes of a network for TensorRT 8.6 and others that need them; the exported graph is ONNX Runtime's best.
+"""Changes of a parsed network that TensorRT 8.6 and some other versions need. Exported graphs suit ONNX Runtime best.
 
-Caches are written by `Where` instead of ScatterElements, for which its kernels are slower: a slot takes the new key or
-value where its index is the row's position, and keeps its value elsewhere. Measured on an H200 with TensorRT 8.6, base
-preset, float16: 0.350 against 0.402 ms a step at batch 1, 0.602 against 0.647 at 32.
+Caches are written by `Where` instead of ScatterElements, whose kernels are slower: `Where` selects the new key or value
+at the position of the row, and the old one elsewhere. Measured on an H200 with TensorRT 8.6, base preset, float16:
+0.350 instead of 0.402 ms for a step at batch 1, 0.602 instead of 0.647 ms at batch 32.
 
-Nothing is broadcast over heads: an input with one head is repeated for each head. TensorRT 8.6.0 reads the bias of
-cross-attention, which has one head, as if it had all heads: on an H200, in a model of four heads, row 1 used the bias
-of row 4, and row 2 the memory behind the last row. Masks of self-attention and conditions have the same shapes.
+Inputs with one head are repeated for each head, so that nothing is broadcast over heads. TensorRT 8.6.0 reads the bias
+of cross-attention, which has one head, as if it had all heads. On an H200 with four heads, row 1 used the bias of row
+4, and row 2 read memory after the last row. Masks of self-attention and conditions have the same shapes.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from txport.exporter.engines.network import kind_of, layers_of
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
 
-# inputs of a scatter layer
+# indices of inputs of a scatter layer
 _DATA = 0
 _UPDATES = 2
 _HEAD_AXES = (1, 2)
 
 
 def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
-    """Replace every scatter into a cache; return how many there were.
+    """Replace every scatter into a cache, and return their number.
 
     Args:
         tensorrt: the library.
@@ -35,12 +35,12 @@ def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
     trt = tensorrt.module
     inputs = {tensor.name: tensor for tensor in map(network.get_input, range(network.num_inputs))}
     caches = {name for name in inputs if name.startswith("self_")}
-    # The mixture of a copying model is scattered as well.
+    # The copy mechanism also uses a scatter, which is not changed.
     layers = [layer for layer in layers_of(network) if kind_of(layer) == "SCATTER"]
     scatters = [layer for layer in layers if layer.get_input(_DATA).name in caches]
     if len(scatters) != len(caches):
         raise CheckFailed(f"{len(scatters)} of {len(caches)} caches are written by scattering: tx-build expects all")
-    # [b, 1, 1, 1] against [1, 1, t, 1]: true at each row's position.
+    # [b, 1, 1, 1] compared with [1, 1, t, 1]: true at the position of each row.
     position = _reshaped(network, inputs["positions"], (-1, 1, 1, 1))
     slots = _reshaped(network, inputs["cache_positions"], (1, 1, -1, 1))
     here = network.add_elementwise(position, slots, trt.ElementWiseOperation.EQUAL).get_output(0)
@@ -52,11 +52,11 @@ def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
 
 
 def repeat_over_heads(network: Any, heads: int) -> int:
-    """Repeat every input that a layer would broadcast over heads; return how many tensors were repeated.
+    """Repeat every input that a layer would broadcast over heads, and return the number of repeated tensors.
 
     Args:
         network: of any graph.
-        heads: of attention.
+        heads: number of attention heads.
     """
     repeated: dict[tuple[str, int], Any] = {}
     for layer, index, axis in [*head_broadcasts(network, heads)]:
@@ -70,7 +70,7 @@ def repeat_over_heads(network: Any, heads: int) -> int:
 
 
 def head_broadcasts(network: Any, heads: int) -> Iterator[tuple[Any, int, int]]:
-    """Yield (layer, input, axis) where an input with one head is broadcast to an input with all heads.
+    """Yield (layer, input, axis) for each input with one head that is broadcast to an input with all heads.
 
     Heads are axis 1 of scores and caches, `[b, h, m, n]`, and axis 2 of inputs of rotary positions, `[n, 3, h, k]`.
     Constants with one element are not reported.
@@ -88,7 +88,7 @@ def head_broadcasts(network: Any, heads: int) -> Iterator[tuple[Any, int, int]]:
 
 
 def _readers(network: Any, name: str) -> Iterator[tuple[Any, int]]:
-    """Yield the layers that read a tensor, and as which input."""
+    """Yield each layer that reads a tensor, and the index of the input."""
     for layer in layers_of(network):
         for index in range(layer.num_inputs):
             tensor = layer.get_input(index)
@@ -103,7 +103,7 @@ def _reshaped(network: Any, tensor: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _take_over(tensorrt: TensorRt, network: Any, old: Any, new: Any) -> None:
-    """Let every reader of `old` read `new`, which also becomes the network's output of that name."""
+    """Let all readers of `old` read `new`. A network output is also moved to `new`, with the same name."""
     name = old.name
     kind = old.dtype
     for layer, index in _readers(network, name):
@@ -116,4 +116,4 @@ def _take_over(tensorrt: TensorRt, network: Any, old: Any, new: Any) -> None:
     if name in outputs:
         network.mark_output(new)
         if not tensorrt.strongly_typed:
-            new.dtype = kind  # else it is float32
+            new.dtype = kind  # the default is float32

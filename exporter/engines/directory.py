@@ -1,4 +1,4 @@
-"""A directory of TensorRT engines: name, lock, contents and record. It appears whole or not at all."""
+"""Directory of TensorRT engines: name, lock, contents and record. It is renamed into place when it is complete."""
 
 import hashlib
 import itertools
@@ -44,11 +44,11 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """Job of the process that builds: graphs, options and GPU; pickled for it."""
+    """Graphs, options and GPU of a build. It is pickled for the process that builds."""
 
     bundle: Path
     library: LibraryName
-    lowerings: tuple[Lowering, ...]  # the first that the library can build is used
+    lowerings: tuple[Lowering, ...]  # in order of preference
     buckets: Buckets
     options: BuildOptions
     gpu: TargetGpu
@@ -59,7 +59,7 @@ def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...]
     """Return the GPU to build for.
 
     Raises:
-        InputError: there is no GPU here and none is named, or one is named and the library is not TensorRT-RTX.
+        InputError: no GPU is available or named, or one is named and the library is not TensorRT-RTX.
     """
     if tensorrt.is_rtx:
         if not capabilities:
@@ -90,24 +90,24 @@ def build_directory(
     force: bool,
     progress: Callable[[str, float], None],
 ) -> Path:
-    """Build all engines of a plan and return their directory, which appears when all are checked.
+    """Build all engines of a plan and return their directory, which is renamed into place after all checks.
 
     Args:
         plan: what to build.
-        manifest: the bundle's.
+        manifest: of the bundle.
         version: of the library.
-        timing_cache: a file to read measurements from and write them to; None for the directory's own.
-        timeout: seconds.
-        force: replace a directory of the same plan.
+        timing_cache: file for reading and writing timing measurements; None for the one of the directory.
+        timeout: in seconds.
+        force: replace an existing directory of the same plan.
         progress: called with (file, fraction done from 0 to 1).
 
     Raises:
-        InputError: the directory exists, or another process is building it, or cannot be written.
+        InputError: the directory exists, is being built by another process, or cannot be written.
         BundleError, CheckFailed: see `EngineBuilder.build` and `try_engines`.
     """
     target = own_engines(manifest) / directory_name(plan, manifest, version)
     with _only_one(target):
-        remove_leftovers(target.parent)  # of other plans too
+        remove_leftovers(target.parent)  # also of other plans
         if target.exists() and not force:
             raise InputError(f"{target} exists already: use it, or build it again with --force")
         cache = timing_cache or target / TIMING_CACHE
@@ -125,9 +125,9 @@ def build_directory(
 def _build_apart(
     plan: BuildPlan, directory: Path, known: bytes, timeout: float | None, progress: Callable[[str, float], None]
 ) -> bytes:
-    """Build in a process of its own; after a crash once more, with caches written by ScatterElements.
+    """Build in a separate process. After a crash, try again with caches written by ScatterElements.
 
-    TensorRT-RTX 1.7.1 crashes on caches that `Where` writes in a step of one decoder layer.
+    TensorRT-RTX 1.7.1 crashes if `Where` writes the caches in a step with one decoder layer.
     """
     start = monotonic()
     try:
@@ -145,7 +145,7 @@ def _build_apart(
 
 
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
-    """Return a readable name: the GPU, the library and a hash of all choices."""
+    """Return a readable name from the GPU, the library and a hash of all options."""
     chosen = {
         "bundle": sources(plan, manifest),
         "gpu": encode(plan.gpu),
@@ -162,7 +162,7 @@ def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
 
 
 def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
-    """SHA-256 of the bundle's files that the engines are built from, by name."""
+    """Return the SHA-256 of each file of the bundle that the engines are built from, by name."""
     if plan.buckets.beams:
         beams = manifest.optional_graph("decoder_beams")
     else:
@@ -173,11 +173,11 @@ def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
 
 @contextmanager
 def _only_one(target: Path) -> Iterator[None]:
-    """Hold the lock of the bundle's engines: concurrent builds would also distort each other's timings."""
+    """Hold the lock for engines of the bundle. Concurrent builds would also disturb each other's timings."""
     lock = target.with_name(".lock")
     try:
         lock.parent.parent.mkdir(parents=True, exist_ok=True)
-        lock.parent.mkdir(mode=0o700, exist_ok=True)  # what lies there is run
+        lock.parent.mkdir(mode=0o700, exist_ok=True)  # engines are executed, so only the user may write them
         lock.touch(0o644)
         only = Lock(lock)
     except OSError as error:
@@ -193,20 +193,20 @@ def _only_one(target: Path) -> Iterator[None]:
 
 
 def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
-    """Write all engines and the record, try them, and return the timing cache; in the process that builds."""
+    """Write all engines and the record, check them, and return the timing cache. Runs in the separate process."""
     tensorrt = find_tensorrt(plan.library)
     manifest = Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
     record = _written(plan, builder)
     if measured := builder.timing_cache:
         (directory / TIMING_CACHE).write_bytes(measured)
-    del builder  # and the memory that it holds
+    del builder  # frees its memory
     try_engines(plan.bundle, directory, record, manifest, tensorrt)
     return measured
 
 
 def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
-    """Build all engines of a plan; write the record last."""
+    """Build all engines of a plan, then write the record."""
     start = monotonic()
     tensorrt = builder.tensorrt
     manifest = builder.manifest
@@ -241,7 +241,7 @@ def _caches(options: BuildOptions, lowering: Lowering) -> Literal["select", "sca
 
 
 def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, tuple[EngineFile, ...]]:
-    """Return the encoder, and the decoder step in the first lowering that the library builds."""
+    """Build the encoder, and the decoder step in the first lowering that the library can build. Return both."""
     manifest = builder.manifest
     buckets = plan.buckets
     start = monotonic()
@@ -254,7 +254,7 @@ def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, t
         except BundleError as error:
             if lowering == plan.lowerings[-1]:
                 raise
-            # Attention layers have kernels for some head sizes only.
+            # The library has attention kernels only for some head sizes.
             _log.warning("%s: trying the next lowering", error)
             for file in builder.directory.glob("decoder_step*"):
                 file.unlink()
@@ -262,7 +262,7 @@ def _build_engines(builder: EngineBuilder, plan: BuildPlan) -> tuple[Lowering, t
 
 
 def _estimate(seconds: float, done: int, count: int) -> str | None:
-    """Return a sentence about the time that the other profiles will take; None if that is less than a minute."""
+    """Return a message about the estimated time for the other profiles; None if it is less than a minute."""
     minutes = seconds / done * (count - done) / 60
     if minutes < 1:
         return None
@@ -273,7 +273,7 @@ def _estimate(seconds: float, done: int, count: int) -> str | None:
 
 
 def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -> Iterator[EngineFile]:
-    """One engine for all buckets, so that weights are stored once, or one for each cache length where it is static."""
+    """Build one engine for all buckets, so that weights are stored once, or one for each static cache length."""
     manifest = builder.manifest
     step = manifest.step(lowering)
     if lowering != "tensorscatter":
@@ -285,7 +285,7 @@ def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -
 
 
 def _build_beams(builder: EngineBuilder, buckets: Buckets) -> Iterator[EngineFile]:
-    """One engine for each number of beams and cache length: both are static."""
+    """Build one engine for each number of beams and cache length, which are both static."""
     graph = builder.manifest.optional_graph("decoder_beams")
     for beams, target in itertools.product(buckets.beams, buckets.targets):
         assert graph is not None, "beams were chosen for a bundle that has their step"
@@ -297,7 +297,7 @@ def _build_beams(builder: EngineBuilder, buckets: Buckets) -> Iterator[EngineFil
 
 
 def _cuda_runtime() -> str | None:
-    """Return the version of cuda-python's CUDA, if that is installed."""
+    """Return the CUDA version of cuda-python, or None if it is not installed."""
     try:
         from cuda.bindings import runtime
     except ImportError:

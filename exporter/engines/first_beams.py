@@ -1,4 +1,4 @@
-"""Greedy search by the step of beam search, to compare its engines with golden cases."""
+"""Greedy search with the step of beam search, to compare its engines with golden cases."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,11 +8,11 @@ from txport.runtime.engine import DecoderState, Engine, Float32, Memory, StepOut
 
 
 class FirstBeams:
-    """An `Engine` each of whose rows is the first of several beams; the other beams are finished from the start.
+    """`Engine` whose rows are the first of several beams. The other beams are finished from the start.
 
     Args:
-        engine: that has the step of beam search.
-        beams: rows of a sentence.
+        engine: engine with the step of beam search.
+        beams: number of beams of a sentence.
     """
 
     def __init__(self, engine: Engine, beams: int) -> None:
@@ -24,14 +24,14 @@ class FirstBeams:
         return getattr(self._engine, name)
 
     def allocate(self, rows: int, source: int, target: int, *, logits: bool = False, **_outputs: object) -> "FirstRows":
-        """Return a state of this number of sentences."""
+        """Return a state for this number of sentences."""
         beams = self._beams
         state = self._engine.allocate(rows * beams, source, target, logits=logits, top=2 * beams, beams=beams)
         return FirstRows(state, beams)
 
 
 class FirstRows:
-    """The part of a `DecoderState` that greedy search uses, of the first row of each sentence."""
+    """Methods of a `DecoderState` that greedy search uses, applied to the first beam of each sentence."""
 
     def __init__(self, state: DecoderState, beams: int) -> None:
         self._state = state

@@ -1,8 +1,8 @@
-"""Precision of a finished engine, by the layers that the engine inspector lists.
+"""Precision of a finished engine, from the layers that TensorRT's engine inspector lists.
 
-For a strongly typed network (10 and later) this is evidence: the proof is the network, which `network.py` checks before
-the build. 8.6 chooses types itself, so that there it is all that is known, and no reason to refuse an engine: float32
-for a reduction of a float16 network is its right.
+A strongly typed network (version 10 and later) has fixed precisions, which `network.py` checks before the build. The
+inspector only confirms them. Version 8.6 chooses types itself, so its layers are the only information. They are not a
+reason to refuse an engine: float32 is allowed for reductions of a float16 network.
 """
 
 import json
@@ -18,28 +18,28 @@ _TYPES = (
     ("bfloat16", re.compile(r"BF16|BFloat", re.IGNORECASE)),
     ("float32", re.compile(r"FP32|\bFloat\b", re.IGNORECASE)),
 )
-# Layers that only convert, move or hold values.
+# Layers that only convert, move or store values.
 _MOVES = ("Reformat", "NoOp", "Constant", "Shuffle", "Cast", "Gather", "Scatter", "Slice", "Concat", "Select")
-# Products. Everything else may add up in float32: LayerNorm, softmax, the parts of a product.
+# Matrix products. Other layers may use float32: LayerNorm, softmax, parts of a product.
 _PRODUCTS = re.compile(r"gemm|matrix_?multiply|matmul|convolution|fullyconnected", re.IGNORECASE)
-# Blocks that Myelin compiled as a whole, and its generated kernels, into which anything may be fused.
+# Blocks compiled by Myelin, and its generated kernels. They may contain any operator.
 _FUSED = re.compile(r"ForeignNode|\bMyelin|\bkgen\b", re.IGNORECASE)
 _NODE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
-# 8.6 lists every layer once for each profile.
+# 8.6 lists every layer for each profile.
 _PROFILE = re.compile(r" \[profile \d+\]$")
 
 
 def engine_layers(tensorrt: TensorRt, engine: Any) -> list[dict[str, Any]]:
-    """Return the inspector's description of each layer; the engine must be built with detailed profiling verbosity."""
+    """Return the inspector's description of each layer. The engine needs detailed profiling verbosity."""
     formats = tensorrt.module.LayerInformationFormat
     return parse_layers(engine.create_engine_inspector().get_engine_information(formats.JSON), str(tensorrt.library))
 
 
 def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
-    """Return the layers of the inspector's JSON.
+    """Parse the inspector's JSON.
 
     Raises:
-        CheckFailed: it lists names only.
+        CheckFailed: it contains only names.
     """
     layers: list[dict[str, Any]] = [layer for layer in json.loads(text)["Layers"] if isinstance(layer, dict)]
     if not layers:
@@ -50,8 +50,8 @@ def parse_layers(text: str, library: str) -> list[dict[str, Any]]:
 def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
     """Return the number of layers that compute in each floating type.
 
-    A layer computes in a type if its outputs and at least one input have that type: a layer that reads float16 and
-    writes float32 (or the reverse) converts.
+    A layer computes in a type if its outputs and at least one input have that type. A layer with a float16 input and a
+    float32 output, or the reverse, is a conversion.
     """
     counts: dict[str, int] = {}
     for layer in layers:
@@ -62,9 +62,9 @@ def count_types(layers: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def wrong_products(layers: list[dict[str, Any]], precision: str, islands: set[str]) -> list[str]:
-    """Return names of the products with weights that read nothing in `precision`, though no island is in them.
+    """Return the names of weight products that have no input in `precision` and do not belong to an island.
 
-    What reads some of its inputs in `precision` may read and write sums in float32 besides, as parts of a product do.
+    A layer with some inputs in `precision` is correct. It may also read and write float32 sums, like parts of products.
     """
     wrong = []
     for layer in layers:
@@ -91,7 +91,7 @@ def _computes_in(layer: dict[str, Any]) -> str | None:
 
 
 def _types_of(layer: dict[str, Any], side: str) -> set[str]:
-    """Floating types of a layer's tensors, without those of one element, as the factors of a product in float32."""
+    """Return the floating types of a layer's tensors, except tensors with one element, such as factors in float32."""
     tensors = [tensor for tensor in layer.get(side, []) if isinstance(tensor, dict)]
     kinds = (_type_of(tensor) for tensor in tensors if set(tensor.get("Dimensions", [0])) - {1})
     return {kind for kind in kinds if kind is not None}

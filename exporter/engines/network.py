@@ -1,4 +1,4 @@
-"""Checks and settings of the parsed network before it is built: TensorRT drops and retypes tensors silently."""
+"""Checks and settings of a parsed network before the build, since TensorRT drops and retypes tensors silently."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -9,16 +9,16 @@ from txport.runtime.bundle.schema import Graph
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
 
-# Query, key, value, mask. TensorRT ignores Attention's `nonpad_kv_seqlen` without a message.
+# Query, key, value, mask. TensorRT silently ignores Attention's `nonpad_kv_seqlen`.
 _MASK = 3
 FLOATS = ("float32", "float16", "bfloat16")
-# These hold, move or convert values but compute nothing.
+# These layers store, move or convert values but compute nothing.
 _MOVES = {
     "CAST", "CONCATENATION", "CONSTANT", "FILL", "GATHER", "IDENTITY", "SCATTER", "SELECT", "SHAPE", "SHUFFLE", "SLICE",
     "SQUEEZE", "UNSQUEEZE", "KV_CACHE_UPDATE",
 }  # fmt: skip
 
-# By the operator's own definition (`stash_type`) the parts of one are in float32, whatever it reads and writes.
+# The operator's definition (`stash_type`) specifies float32 inside, whatever the types of input and output.
 _IN_FLOAT32 = re.compile(r"/RMSNormalization(_\d+)?$")
 
 
@@ -33,18 +33,18 @@ def kind_of(layer: Any) -> str:
 
 
 def let_attention_decompose(tensorrt: TensorRt, network: Any) -> None:
-    """Let the library compute an Attention by its parts where it has no kernel of that shape.
+    """Allow the library to compute an Attention as separate operators if it has no kernel for its shape.
 
-    Else the build fails for fewer than 4 heads, and for heads whose width is not a multiple of 8 (TensorRT-RTX 1.7).
+    Otherwise the build fails for fewer than 4 heads, and for head sizes that are not multiples of 8 (TensorRT-RTX 1.7).
     """
     for layer in layers_of(network):
         if kind_of(layer) == "ATTENTION_INPUT":
-            layer.__class__ = tensorrt.module.IAttentionInputLayer  # the network gives an ILayer
+            layer.__class__ = tensorrt.module.IAttentionInputLayer  # the network returns an ILayer
             layer.attention.decomposable = True
 
 
 def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Graph:
-    """Unmark the optional outputs that are not `known`: every marked output would be computed and have to be bound.
+    """Unmark optional outputs that are not `known`, since every marked output is computed and must be bound.
 
     Returns:
         `graph` without these outputs.
@@ -56,20 +56,20 @@ def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Gra
 
 
 def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
-    """Check that nothing was lost: inputs, outputs, masks, axes and, where the network is strongly typed, precisions.
+    """Check that inputs, outputs, masks and axes are complete, and precisions, if the network is strongly typed.
 
     Args:
         tensorrt: the library.
         network: parsed from `graph`.
-        graph: the manifest's record.
+        graph: the graph's record in the manifest.
         precision: "float32" or "float16".
-        islands: nodes that compute in float32 in a float16 graph.
+        islands: names of nodes that compute in float32 in a float16 graph.
 
     Returns:
-        how many layers compute in each floating type.
+        number of layers that compute in each floating type.
 
     Raises:
-        CheckFailed: something was lost.
+        CheckFailed: something is missing or wrong.
     """
     inputs = {network.get_input(index).name for index in range(network.num_inputs)}
     outputs = {network.get_output(index).name for index in range(network.num_outputs)}
@@ -97,11 +97,11 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
 
 
 def _check_reductions(tensorrt: TensorRt, network: Any, file: str) -> None:
-    """All graphs reduce over the last axis only. The parsers of 8.6 and 9 reduce over all axes in opset 18."""
+    """Check that reductions are over the last axis only. The parsers of 8.6 and 9 reduce over all axes in opset 18."""
     for layer in layers_of(network):
         if kind_of(layer) != "REDUCE":
             continue
-        layer.__class__ = tensorrt.module.IReduceLayer  # the network gives an ILayer
+        layer.__class__ = tensorrt.module.IReduceLayer  # the network returns an ILayer
         if layer.axes != 1 << (len(layer.get_input(0).shape) - 1):
             raise CheckFailed(
                 f"{tensorrt.library} would reduce {layer.name} of {file} over other axes than the last: it would mix "
@@ -121,5 +121,5 @@ def computing_layers(tensorrt: TensorRt, network: Any) -> Iterator[tuple[Any, st
 
 
 def is_island(layer: str, islands: set[str]) -> bool:
-    """Return whether a layer comes from one of these nodes. The parser numbers the layers of a node."""
+    """Return whether a layer belongs to one of these nodes. The parser numbers the layers of a node."""
     return layer in islands or re.sub(r"_\d+$", "", layer) in islands

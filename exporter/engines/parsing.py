@@ -1,4 +1,4 @@
-"""TensorRT's network of a graph, with the changes that a version needs: one way for tx-build and for the GPU tests."""
+"""TensorRT networks of graphs, with the changes that a version needs; used by tx-build and the GPU tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class NetworkChanges:
 
     Attributes:
         select_caches: write the caches of a `scatter` step by `Where` instead of ScatterElements.
-        heads: numbers of heads over which nothing may be broadcast; empty to leave broadcasts.
+        heads: numbers of heads over which nothing may be broadcast; empty to keep broadcasts.
     """
 
     select_caches: bool = False
@@ -27,7 +27,7 @@ class NetworkChanges:
 
     @staticmethod
     def of(tensorrt: TensorRt, graph: Graph, sizes: ModelSizes, *, select_caches: bool) -> "NetworkChanges":
-        """Return the changes that a graph needs in this version of TensorRT."""
+        """Return the changes for a graph and this version of TensorRT."""
         heads = frozenset({sizes.heads, sizes.encoder_heads or sizes.heads})
         return NetworkChanges(
             select_caches=select_caches and graph.lowering == "scatter",
@@ -42,14 +42,14 @@ def make_network(
     changes: NetworkChanges,
     fixed: Mapping[str, int] | None = None,
 ) -> tuple[Any, Any]:
-    """Parse a graph and change its network; return (network, parser), of which the parser keeps the weights mapped.
+    """Parse a graph and change its network. Return (network, parser); the parser keeps the weights mapped.
 
     Args:
         tensorrt: the library.
         builder: its builder.
         path: an ONNX file.
         changes: see `NetworkChanges.of`.
-        fixed: sizes of dimensions that become numbers, by name.
+        fixed: sizes of dimensions that become static, by name.
 
     Raises:
         BundleError: the library cannot parse it.
@@ -67,13 +67,13 @@ def make_network(
 def parse_graph(
     tensorrt: TensorRt, builder: Any, path: Path, fixed: Mapping[str, int] | None = None
 ) -> tuple[Any, Any]:
-    """Parse an ONNX file into a network; the parser keeps its weights mapped.
+    """Parse an ONNX file into a network. Return (network, parser); the parser keeps the weights mapped.
 
     Args:
         tensorrt: the library.
         builder: its builder.
         path: an ONNX file.
-        fixed: sizes of dimensions that become numbers, by name.
+        fixed: sizes of dimensions that become static, by name.
 
     Raises:
         BundleError: the library cannot parse it.

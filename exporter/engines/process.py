@@ -1,4 +1,4 @@
-"""Runs a build in its own process: it can be stopped or run out of memory harmlessly, and its peak can be measured."""
+"""Builds in a separate process, which can be stopped or run out of memory without harm, and whose peak is measured."""
 
 import faulthandler
 import multiprocessing
@@ -14,29 +14,29 @@ from txport.runtime.system import end_with_parent
 
 
 class BuildCrashed(CheckFailed):
-    """A fault of the library ended the process."""
+    """The library crashed the process."""
 
 
 T = TypeVar("T")
-_POLL = 0.2  # seconds between checks of the time that is left
+_POLL = 0.2  # seconds between checks of the timeout
 _FAULTS = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL")  # faulthandler prints a traceback for them
 
 
 def run_apart(
     work: Callable[[Callable[[str, float], None]], T], timeout: float | None, progress: Callable[[str, float], None]
 ) -> T:
-    """Run picklable `work`, whose argument is a function that reports progress, in a new process.
+    """Run picklable `work` in a new process. Its argument is a function that reports progress.
 
     Args:
-        work: what to run; what it raises is raised here.
-        timeout: seconds after which it is killed; None for never.
-        progress: called with what the work reports.
+        work: function to run; its exceptions are raised here.
+        timeout: seconds after which the process is killed; None for no limit.
+        progress: called with the reports of the work.
 
     Raises:
-        BuildCrashed: a fault of the library ended the process.
-        CheckFailed: the work took longer, or was killed.
+        BuildCrashed: the library crashed the process.
+        CheckFailed: the work took too long, or was killed.
     """
-    # Not fork: CUDA does not survive it.
+    # Not "fork", since CUDA does not work in a forked process.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, sender), daemon=True)
@@ -71,7 +71,7 @@ def run_apart(
 def _listen(
     receiver: Connection, deadline: float | None, progress: Callable[[str, float], None]
 ) -> tuple[str, Any] | None:
-    """Return the answer, or None if the process ended without one or the deadline passed."""
+    """Return the result, or None if the process ended without one or the deadline passed."""
     while deadline is None or time.monotonic() < deadline:
         if not receiver.poll(_POLL):
             continue
@@ -92,7 +92,7 @@ def _work(work: Callable[[Callable[[str, float], None]], Any], sender: Connectio
         answer = "done", work(lambda what, part: sender.send(("progress", (what, part))))
     except (TxportError, OSError) as error:
         answer = "raised", error
-    except Exception as error:  # of the library's bindings: their errors cannot always be pickled
+    except Exception as error:  # errors of the library's bindings cannot always be pickled
         traceback.print_exc()
         answer = "raised", EngineError(f"the build failed: {type(error).__name__}: {error}")
     sender.send(answer)

@@ -1,4 +1,4 @@
-"""Buckets: the sizes that TensorRT engines are tuned for, and the optimization profiles made of them."""
+"""Buckets, which are the sizes that TensorRT engines are tuned for, and their optimization profiles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,21 +9,21 @@ from txport.runtime.engines.build_record import Profile
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, InputError
 
-# The shortest default cache and the factors between defaults: a step at a bucket's end costs little more than one at
-# its middle, and each profile costs build time.
+# Shortest default cache. Longer ones are powers of two: a step at the end of a bucket costs little more than one in its
+# middle, and each profile costs build time.
 _SHORTEST_TARGET = 32
 _BATCHES = (1, 8, 32, 64, 128, 256)
-# With fewer multiprocessors, as on a Jetson or a small MIG slice, each profile takes minutes to build, and larger
-# batches are hardly faster.
+# With few multiprocessors, as on a Jetson or a small MIG slice, each profile takes minutes to build, and large batches
+# are hardly faster.
 _MULTIPROCESSORS = 20
 _SMALL_BATCH = 8
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Rows of a batch and lengths of caches, ascending; each pair gets a profile of the decoder step.
+    """Batch sizes in rows, and cache lengths, ascending. The decoder step has a profile for each pair.
 
-    And, with as many sentences as rows leave room for, one of the step of beam search for each number of `beams`.
+    For each number of `beams`, the step of beam search also has one, for as many sentences as the rows allow.
     """
 
     batches: tuple[int, ...]
@@ -31,13 +31,13 @@ class Buckets:
     beams: tuple[int, ...] = added(())
 
     def sentences(self, beams: int) -> tuple[int, ...]:
-        """Sentences of a batch of beam search, ascending."""
+        """Return the batch sizes of beam search in sentences, ascending."""
         most = self.batches[-1] // beams
         return tuple(sorted({min(size, most) for size in self.batches}))
 
     @property
     def profiles(self) -> int:
-        """The number of profiles of all engines."""
+        """Number of profiles of all engines."""
         beams = sum(len(self.sentences(number)) for number in self.beams) * len(self.targets)
         return len(self.batches) * (1 + len(self.targets)) + beams
 
@@ -53,12 +53,12 @@ def choose_buckets(
     targets: Sequence[int] | None,
     multiprocessors: int | None = None,
 ) -> Buckets:
-    """Return the sizes in the arguments; by default powers of two for caches and 1, 8, 32 ... for batches.
+    """Return the given sizes. Default: powers of two for caches, and 1, 8, 32, ... for batches.
 
-    A GPU of few multiprocessors gets batches of 1 and 8 and two cache lengths by default.
+    For a GPU with few multiprocessors the defaults are batches of 1 and 8, and two cache lengths.
 
     Raises:
-        InputError: a bucket is larger than the bundle's graphs take, or not positive.
+        InputError: a bucket is not positive, or larger than the bundle's maximum.
     """
     limits = manifest.limits
     small = multiprocessors is not None and multiprocessors < _MULTIPROCESSORS
@@ -83,17 +83,17 @@ def choose_buckets(
 
 
 def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the numbers of beams to build for: by default the model's own, if bundle, library and batch allow it.
+    """Return the numbers of beams to build for. Default: that of the model, if bundle, library and batch allow it.
 
     Args:
-        manifest: the bundle's.
+        manifest: of the bundle.
         tensorrt: the library.
-        most: rows of the largest batch.
-        asked: numbers of beams; 1 for none.
+        most: number of rows of the largest batch.
+        asked: numbers of beams from the user; 1 for no beam search.
 
     Raises:
-        BundleError: the bundle has no step of beam search.
-        InputError: the library cannot build it, or a batch has fewer rows than a sentence.
+        BundleError: the bundle does not contain the step of beam search.
+        InputError: the library cannot build it, or the largest batch has fewer rows than a sentence has beams.
     """
     has_graph = manifest.optional_graph("decoder_beams") is not None
     if asked is None:
@@ -111,13 +111,13 @@ def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Seque
 
 
 def encoder_profiles(manifest: Manifest, buckets: Buckets) -> tuple[Profile, ...]:
-    """One for each batch bucket: any batch up to it, sources of any length."""
+    """Return a profile for each batch bucket: batches up to its size, sources of any length."""
     source = manifest.dimensions.source
     return tuple(Profile(Range(1, batch, batch), Range(1, source.opt, source.max), None) for batch in buckets.batches)
 
 
 def step_profiles(manifest: Manifest, batches: Sequence[int], targets: Sequence[int]) -> tuple[Profile, ...]:
-    """One for each pair, with exactly these rows and this cache length, as the runtime allocates them."""
+    """Return a profile for each pair, with exactly these rows and this cache length, as the runtime allocates them."""
     source = manifest.dimensions.source
     return tuple(
         Profile(_exactly(batch), Range(1, source.opt, source.max), _exactly(target))
@@ -127,13 +127,13 @@ def step_profiles(manifest: Manifest, batches: Sequence[int], targets: Sequence[
 
 
 def beam_profiles(manifest: Manifest, buckets: Buckets, beams: int, target: int) -> tuple[Profile, ...]:
-    """One for each number of sentences, with exactly these beams and this cache length."""
+    """Return a profile for each number of sentences, with exactly these beams and this cache length."""
     profiles = step_profiles(manifest, buckets.sentences(beams), [target])
     return tuple(replace(profile, beams=beams) for profile in profiles)
 
 
 def fixed_sizes(profile: Profile, target: int | None) -> dict[str, int]:
-    """Return the dimensions that an engine's graph has as numbers: the cache length, if it is one, and beams."""
+    """Return dimensions that are static in an engine's graph: the cache length, if it is fixed, and beams."""
     if target is None:
         return {}
     if profile.beams is None:
@@ -142,7 +142,7 @@ def fixed_sizes(profile: Profile, target: int | None) -> dict[str, int]:
 
 
 def shapes(tensor: Tensor, profile: Profile) -> tuple[list[int], list[int], list[int]]:
-    """Return the smallest, the optimal and the largest shape of an input in a profile."""
+    """Return the minimum, optimal and maximum shape of an input in a profile."""
     sizes = {"batch": profile.batch, "source": profile.source, "target": profile.target}
     if profile.beams is not None and profile.target is not None:
         sizes |= {name: _exactly(size) for name, size in fixed_sizes(profile, profile.target.max).items()}

@@ -1,8 +1,8 @@
-"""Replaces a named dimension of an ONNX file with a number, without the onnx library, which devices lack.
+"""Replacement of a named dimension of an ONNX file by a number, without the onnx library, which devices lack.
 
-TensorRT's KVCacheUpdate takes caches of a static length only. An ONNX file is a protocol buffer: fields of (number,
-type) keys. What is rewritten lies at ModelProto.graph (7), its inputs, outputs and values (11, 12, 13), and there at
-type (2), tensor_type (1), shape (2), dim (1); a dimension has dim_value (1) or dim_param (2). See onnx.proto3.
+TensorRT's KVCacheUpdate supports only caches of a static length. An ONNX file is a protocol buffer, whose fields begin
+with a key (number, type). Dimensions are at ModelProto.graph (7), inputs, outputs and values (11, 12, 13), type (2),
+tensor_type (1), shape (2), dim (1). A dimension has dim_value (1) or dim_param (2). See onnx.proto3.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ _FIXED32 = 5
 
 
 def with_size(model: bytes, dimension: str, size: int) -> bytes:
-    """Return the model with every dimension of this name as a number.
+    """Return the model with a number instead of every dimension of this name.
 
     Args:
-        model: the bytes of an ONNX file whose weights are external.
-        dimension: "target", for example.
-        size: its size.
+        model: contents of an ONNX file with external weights.
+        dimension: name, for example "target".
+        size: the number.
     """
     return _rewritten(model, _TO_DIMENSIONS, dimension.encode(), b"\x08" + _varint(size))
 
@@ -42,7 +42,7 @@ def _rewritten(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, r
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | None, bytes]]:
-    """(number, contents of a field that has a length or None, the whole field) in order."""
+    """Yield (number, contents, whole field) of all fields in order. Contents are None for fields without a length."""
     at = 0
     while at < len(message):
         start = at

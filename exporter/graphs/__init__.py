@@ -1,1 +1,1 @@
-"""ONNX graphs of a model over one file of weights, and their conversion to float16 and int8."""
+"""ONNX graphs of a model with one weights file, and their conversion to float16 and int8."""

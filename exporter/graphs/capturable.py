@@ -1,17 +1,17 @@
-"""Operators that ONNX Runtime may run in a captured decoder step.
+"""List of operators that ONNX Runtime can safely run in a captured decoder step.
 
-A replayed CUDA graph reads what it read when it was captured. Operators whose CUDA kernels take their arguments by
-value are safe (TopK's K is a constant that the host reads at the capture). Others copy sizes or pointers from memory of
-the host that is freed or reused after the run: GatherND (before 1.31), Concat, ScatterND, Pad, Slice, Tile, Expand,
-Split into unequal parts, MatMul that broadcasts its batch.
-A copy between host and device (MemcpyToHost, MemcpyFromHost) cannot be captured at all.
+A replayed CUDA graph reads the same memory as during capture. Operators are safe if their CUDA kernels take arguments
+by value (TopK's K is a constant that the host reads during capture). Other operators copy sizes or pointers from host
+memory that is freed or reused after the run: GatherND (before 1.31), Concat, ScatterND, Pad, Slice, Tile, Expand, Split
+into unequal parts, and MatMul with a broadcast batch. Copies between host and device (MemcpyToHost, MemcpyFromHost)
+cannot be captured at all.
 """
 
 from collections.abc import Iterable
 
-# Shape runs on the host, once. ONNX Runtime makes five for itself: BiasSoftmax, of Add and Softmax (on a GPU; by cuDNN
-# for rows of more than 1,024 values), FusedMatMul, of a transposed operand, FastGelu, of the parts of GELU with Tanh,
-# QuickGelu, of Sigmoid and Mul, and SimplifiedLayerNormalization, of the parts of RMSNorm.
+# Shape runs on the host, only once. ONNX Runtime creates five operators by fusion: BiasSoftmax from Add and Softmax (on
+# GPUs, with cuDNN for rows of more than 1,024 values), FusedMatMul from a transposed operand, FastGelu from the parts
+# of GELU with Tanh, QuickGelu from Sigmoid and Mul, and SimplifiedLayerNormalization from the parts of RMSNorm.
 CAPTURABLE = frozenset(
     "Add ArgMax Attention BiasSoftmax Cast Div Equal Erf Exp FastGelu FusedMatMul Gather GatherElements Gelu Gemm "
     "GreaterOrEqual GroupQueryAttention LayerNormalization LessOrEqual Log MatMul Max Mul MultiHeadAttention Neg Not "
@@ -19,15 +19,15 @@ CAPTURABLE = frozenset(
     "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax Softplus Split Sqrt "
     "Sub Tanh TensorScatter TopK Transpose Unsqueeze Where".split()
 )
-# What only the CPU's provider makes of them: it fuses Gemm with Relu.
+# Fused only by the CPU provider: Gemm with Relu.
 CPU_ONLY = frozenset({"FusedGemm"})
 
 
 def not_capturable(operators: Iterable[str], *, on_cpu: bool = False) -> list[str]:
-    """Operators of a step that are not known to be safe in a captured step, sorted.
+    """Return operators of a step that are not known to be safe in a captured step, sorted.
 
     Args:
-        operators: of the graph as ONNX Runtime runs it, after its own optimisations.
-        on_cpu: the graph was optimised for the CPU, where there is no GPU.
+        operators: operators of the graph after ONNX Runtime's optimisations.
+        on_cpu: whether the graph was optimised for the CPU, on a machine without a GPU.
     """
     return sorted(set(operators) - CAPTURABLE - (CPU_ONLY if on_cpu else frozenset()))

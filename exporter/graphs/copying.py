@@ -1,9 +1,9 @@
-"""The copy mechanism of `txport.models.copying` in graphs: a mixture without a scatter that adds.
+"""Copy mechanism of `txport.models.copying` in graphs, without a scatter that adds, which TensorRT 8.6 lacks.
 
-TensorRT 8.6 has no such scatter. Every source position gets the weight of all positions with its id, by a product with
-a matrix of equalities, and with it the probability that its id has in the mixture. Positions of one id then hold one
-value, so that a plain ScatterElements writes them over those of the vocabulary. Shapes: b batch, t target (1 in
-a step), s source, d d_model, v vocabulary, n = b * t.
+A product with a matrix of equal ids gives every source position the sum of the weights of all positions with its id,
+and so the probability of its id in the mixture. Positions with the same id then have the same value, and a plain
+ScatterElements writes these over the values of the vocabulary. Shapes: b batch, t target (1 in a step), s source, d
+d_model, v vocabulary, n = b * t.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from txport.runtime.bundle.schema import ModelSizes
 
 
 class CrossAttention(NamedTuple):
-    """One layer's cross-attention: its query `[n, d]`, the keys `[b, h, s, k]` and what it added `[n, d]`."""
+    """Cross-attention of a layer: queries `[n, d]`, keys `[b, h, s, k]` and output `[n, d]`."""
 
     query: ir.Value
     key: ir.Value
@@ -35,19 +35,19 @@ def write_mixture(
     read: ir.Value,
     attentions: Mapping[int, CrossAttention],
 ) -> ir.Value:
-    """Logarithms of the mixture's probabilities `[n, v]`; see `CopyMechanism.forward`.
+    """Return log-probabilities of the mixture, `[n, v]`; see `CopyMechanism.forward`.
 
     They are computed in float32 in every precision, see `islands.mixture_nodes`.
 
     Args:
-        w: of the graph.
-        lowering: merges b and t into one dimension.
-        mechanism: what is written.
+        w: writer of the graph.
+        lowering: converts between rows `[n, ...]` and sentences `[b, t, ...]`.
+        mechanism: module to write.
         sizes: of the model.
         logits: `[n, v]`.
-        state: `[n, d]`, of which the logits are made.
-        read: `[n, d]`, embeddings of the tokens that the decoder read.
-        attentions: of each of the mechanism's layers.
+        state: `[n, d]`, decoder states before the projection.
+        read: `[n, d]`, embeddings of the decoder's input tokens.
+        attentions: cross-attention by layer, for the layers of the mechanism.
     """
     with w.module("copying"):
         context = attentions[mechanism.layers[-1]].context
@@ -58,7 +58,7 @@ def write_mixture(
         ids = w.op("Gather", w.inputs[CROSS_IDS], 0, axis=1)  # [b, s, 1]
         ids_of_row = w.op("Transpose", ids, perm=[0, 2, 1])
         equal = w.op("Where", w.op("Equal", ids, ids_of_row), 1.0, 0.0)
-        # 1 - p_gen: ONNX Runtime's Sigmoid is exact to 1e-8 only, which may be as much as all of it.
+        # 1 - p_gen, but not by Sigmoid: ONNX Runtime's has an error of up to 1e-8, which may be as large as the result.
         copies = lowering.by_sentence(w.op("Exp", w.op("Neg", w.op("Softplus", gate))), 1)
         attention = _average_attention(w, lowering, mechanism, sizes, attentions)
         copied = w.op("Mul", w.op("MatMul", attention, equal), copies)
@@ -66,16 +66,16 @@ def write_mixture(
         generated = lowering.by_sentence(generated, sizes.target_vocabulary)  # [b, t, v]
         places = lowering.for_each_token(ids_of_row)  # [b, t, s]
         alone = w.op("GatherElements", generated, places, axis=2)
-        # What is not pointed to, padding for one, stays as it is even where its probability is 0 in float32.
+        # Other positions, such as padding, must keep their value even if the probability is 0 in float32.
         both = w.op("Max", alone, w.op("Log", w.op("Add", w.op("Exp", alone), pointed)))
         mixture = w.op("ScatterElements", generated, places, both, axis=2)
         return w.op("Reshape", mixture, [-1, sizes.target_vocabulary])
 
 
 def log_softmax_parts(w: Writer, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """logits `[n, v]` -> those less their largest, and the logarithm of the sum of the exponentials of that `[n, 1]`.
+    """Return logits `[n, v]` less their maximum, and the logarithm of the sum of exponentials of these, `[n, 1]`.
 
-    Written out, because TensorRT's LogSoftmax and ReduceLogSumExp take the logarithm of what may be 0.
+    Written as separate operators, because TensorRT's LogSoftmax and ReduceLogSumExp may take the logarithm of 0.
     """
     shifted = w.op("Sub", logits, w.reduce("ReduceMax", logits, keepdims=1))
     return shifted, w.op("Log", w.op("ReduceSum", w.op("Exp", shifted), [-1], keepdims=1))
@@ -92,7 +92,7 @@ def _average_attention(
     sizes: ModelSizes,
     attentions: Mapping[int, CrossAttention],
 ) -> ir.Value:
-    """Average of the heads that copy, `[b, t, s]`."""
+    """Return the average of the copy heads' weights, `[b, t, s]`."""
     bias = w.op("Gather", w.inputs["cross_bias"], 0, axis=1)
     total: ir.Value | None = None
     for layer, head in mechanism.heads:

@@ -1,9 +1,9 @@
-"""The decoder's graphs: one step over caches, greedy or of beam search, and teacher forcing over whole translations.
+"""Graphs of the decoder: a step of greedy or beam search with caches, and teacher forcing of whole translations.
 
-All have the same layers, over activations `[n, d]` with a row for each token, and differ in the lowering.
-Rearranged when they are written: Q, K and V become one matrix, 1/sqrt(head_dim) is folded into the query's part, norms
-that are affine are folded into the layers that read them (`txport.exporter.graphs.norms`), and positions are cut to
-the exported length. Shapes: b batch, h heads, k head_dim, d d_model, s source, t target, c cache length, v vocabulary.
+All have the same layers, over activations `[n, d]` with a row for each token, and differ in the lowering. Tensors are
+rearranged: Q, K and V become one matrix, 1/sqrt(head_dim) is folded into the query's part, affine norms are folded
+into the layers after them (`txport.exporter.graphs.norms`), and positions are truncated to the exported length.
+Shapes: b batch, h heads, k head_dim, d d_model, s source, t target, c cache length, v vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ from txport.runtime.bundle import interface
 
 
 def write_step(model: Transformer, lowering: type[Lowering], length: int, tensors: ModelTensors) -> ir.Model:
-    """One greedy token for each row, with the end of sentences decided inside the graph.
+    """Return the graph of a greedy step: one token for each row, and whether the row is finished.
 
     Args:
-        model: to take the tensors of.
-        lowering: how to write it.
-        length: positions to keep.
-        tensors: shared with the other graphs.
+        model: provides the tensors.
+        lowering: class of the lowering.
+        length: number of exported positions.
+        tensors: shared with other graphs.
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder_step(sizes, "float32"), lowering.opset, tensors)
@@ -45,28 +45,28 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
 
 
 def write_state(w: Writer, lowering: Lowering, config: Config, logits: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Logits `[b, v]` -> the chosen token, its position, and whether its row is finished, each `[b]`.
+    """Return the chosen token, the position after it, and whether its row is finished, each `[b]`, for logits `[b, v]`.
 
     Args:
-        w: of the graph.
+        w: writer of the graph.
         lowering: chooses the token.
         config: of the model.
-        logits: of the token.
+        logits: `[b, v]`.
     """
     positions = w.inputs["positions"]
     token = w.op("Where", w.inputs["finished"], config.pad_id, lowering.best(logits, config.target_vocabulary))
-    # Every output that a runtime binds over its input depends, by way of `token`, on all that reads the input.
+    # Runtimes bind outputs over inputs. So each such output depends, through `token`, on all readers of its input.
     following, ended = lowering.advance(token, config.eos_id, config.target_vocabulary)
     return token, w.op("Where", ended, positions, following), ended
 
 
 def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """One token more for each hypothesis: its best continuations, and by what their logits are normalised.
+    """Return the graph of a beam search step: the best continuations of each hypothesis, and the normaliser of logits.
 
     Args:
-        model: to take the tensors of.
-        length: positions to keep.
-        tensors: shared with the other graphs.
+        model: provides the tensors.
+        length: number of exported positions.
+        tensors: shared with other graphs.
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder_beams(sizes, "float32"), Beams.opset, tensors)
@@ -77,20 +77,20 @@ def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Mo
     count = np.array([interface.most_top(sizes)], np.int64)
     best, best_ids = w.ops("TopK", 2, logits, count, axis=-1)
     best_ids.dtype = ir.DataType.INT64
-    # By the probability of the best one, which is far from 0.
+    # The normaliser is computed from the probability of the best token, which is far from 0.
     first = w.op("GatherElements", w.op("Softmax", logits, axis=-1), w.op("Gather", best_ids, [0], axis=1), axis=1)
     normaliser = w.op("Sub", w.op("Gather", best, [0], axis=1), w.op("Log", first))
     return w.model([best_ids, best, normaliser, *(each for cache in caches for each in cache), logits])
 
 
 class Decoder:
-    """The decoder's layers and projection.
+    """Writer of the decoder's layers and projection.
 
     Args:
-        w: of the graph.
-        model: to take the tensors of.
-        lowering: how to write them.
-        length: positions to keep.
+        w: writer of the graph.
+        model: provides the tensors.
+        lowering: writes the operators.
+        length: number of exported positions.
     """
 
     def __init__(self, w: Writer, model: Transformer, lowering: Lowering, length: int) -> None:
@@ -102,12 +102,12 @@ class Decoder:
         self._pre_norm = model.config.pre_norm
 
     def key_values(self, kind: str) -> list[KeyValue]:
-        """Return the inputs of a kind, "self" or "cross", of each layer."""
+        """Return the graph inputs "self" or "cross", a key and a value for each layer."""
         names = ([f"{kind}_key_{layer}", f"{kind}_value_{layer}"] for layer in range(self._sizes.decoder_layers))
         return [(self._w.inputs[key], self._w.inputs[value]) for key, value in names]
 
     def write(self, read: ir.Value, positions: ir.Value, caches: Sequence[KeyValue]) -> tuple[ir.Value, list[KeyValue]]:
-        """Embeddings `[n, d]` at positions `[n]` -> logits `[n, v]`, logarithms if the model copies, and the caches."""
+        """Return logits `[n, v]` and the new caches, for embeddings `[n, d]` at positions `[n]`."""
         w = self._w
         model = self._model
         x, written, attentions = self._layers(read, positions, caches)
@@ -122,17 +122,17 @@ class Decoder:
 
     @property
     def _folds_last(self) -> bool:
-        """True if the projection includes the last norm; copying reads the same state."""
+        """True if the projection includes the last norm. Copying needs the normalised state."""
         config = self._model.config
         return self._pre_norm and not config.tie_projection and not config.copies
 
     def _layers(
         self, x: ir.Value, positions: ir.Value, caches: Sequence[KeyValue]
     ) -> tuple[ir.Value, list[KeyValue], dict[int, CrossAttention]]:
-        """x `[n, d]` -> `[n, d]`, the caches after it, and the cross-attention of each layer.
+        """Return x `[n, d]` after all layers, the new caches, and the cross-attention of each layer.
 
-        Pre-norm is written as post-norm is, a sublayer and then an addition with a norm, by pairing each addition
-        with the norm of the sublayer that follows; so both can use one fused operator.
+        Pre-norm is written like post-norm, as sublayers followed by an addition with a norm: each addition is paired
+        with the norm of the next sublayer. So both can use the same fused operator.
         """
         w = self._w
         lowering = self.lowering
@@ -165,18 +165,18 @@ class Decoder:
                 residual, y = self._add_norm(context, residual, *next(norms))
                 y = write_feed_forward(w, y, layer.feed_forward, folded[2], config.activation, w.linear)
                 residual, y = self._add_norm(y, residual, *next(norms))
-        # Pre-norm has applied its final norm by then, with the last addition.
+        # With pre-norm, the last addition has already applied the final norm.
         return y if self._pre_norm else write_norm(w, y, *next(norms)), caches_after, attentions
 
     def _biases(self) -> Sequence[ir.Value | None]:
-        """Biases of the scores of each layer by relative positions, `[b or 1, h, t, m]`, or None."""
+        """Return the bias of each layer's scores for relative positions, `[b or 1, h, t, m]`, or None."""
         relative = self._model.decoder_positions
         if relative is None:
             return [None] * self._sizes.decoder_layers
         return write_relative_positions(self._w, relative, self._length, self.lowering.distances)
 
     def _norms(self, layers: Sequence[DecoderLayer]) -> Iterator[tuple[nn.Module, str]]:
-        """Yield every norm that is left to write, in order, and its name."""
+        """Yield every norm that is not folded, in order, with its name."""
         for index, layer in enumerate(layers):
             for norm, kind in zip(_norms(layer), ("self", "cross", "feed_forward"), strict=True):
                 yield remaining(norm) if self._pre_norm else norm, f"layers.{index}.{kind}_norm"
@@ -184,11 +184,11 @@ class Decoder:
         yield remaining(last) if self._folds_last else last, "norm"
 
     def _folded(self, layer: DecoderLayer) -> list[SharedNorm | None]:
-        """The norms of a layer whose work the linear layers after them do."""
+        """Return the norms of a layer that are folded into the linear layers after them; None for others."""
         return [foldable(norm) if self._pre_norm else None for norm in _norms(layer)]
 
     def _add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
-        """Residual of the next sublayer, and its input."""
+        """Return the residual for the next sublayer, and its normalised input."""
         total, normalised = self.lowering.add_norm(x, residual, norm, name)
         return (total if self._pre_norm else normalised), normalised
 

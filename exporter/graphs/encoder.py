@@ -1,4 +1,4 @@
-"""The encoder's graphs: what every decoder step reads of a source, and what the encoder itself makes and attends to.
+"""Graphs of the encoder: inputs of decoder steps for a source, and the encoder's output and attention.
 
 Shapes: b batch, h heads, k head_dim, d d_model, s source.
 """
@@ -27,13 +27,13 @@ from txport.models.transformer import Attention, EncoderLayer, Transformer
 from txport.runtime.bundle import interface
 from txport.runtime.bundle.interface import MASKED
 
-OPSET = 17  # of the graphs that have no lowerings
+OPSET = 17  # of graphs without lowerings
 
 _HEADS_FIRST = [0, 2, 1, 3]  # [b, s, h, k] -> [b, h, s, k], and back
 
 
 def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """Return the encoder, for sources of up to `length` tokens: cross keys, cross values and the mask."""
+    """Return the encoder's graph for sources of up to `length` tokens: cross-attention keys, values and mask."""
     sizes = model.config.sizes
     w = Writer(interface.encoder(sizes, "float32"), OPSET, tensors)
     states = _write_states(w, model, length)
@@ -43,7 +43,7 @@ def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
     for index, layer in enumerate(model.decoder):
         attention: Attention = layer.cross_attention  # type: ignore[assignment]
         packed = tensors.linear(attention.key, attention.value, norm=norm)
-        # The keys and values of all layers are projections of the same memory.
+        # Keys and values of all layers are projections of the same memory, so they need one product.
         projected = w.linear_of_rows(memory, packed, f"cross_key_value.{index}")
         for part in w.split(projected, 2, axis=-1):
             heads = w.op("Reshape", part, [0, 0, sizes.heads, sizes.head_dim])
@@ -56,7 +56,7 @@ def write_encoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
 
 
 def write_encoder_attention(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """Return the encoder's output and the weights of its self-attention, for sources of up to `length` tokens."""
+    """Return the graph of the encoder's output and self-attention weights, for sources of up to `length` tokens."""
     w = Writer(interface.encoder_attention(model.config.sizes, "float32"), OPSET, tensors)
     states = _write_states(w, model, length)
     memory = write_norm(w, states.x, model.encoder_norm, "norm")
@@ -65,17 +65,17 @@ def write_encoder_attention(model: Transformer, length: int, tensors: ModelTenso
 
 
 def stack_maps(w: Writer, weights: Sequence[ir.Value], tokens: ir.Value) -> ir.Value:
-    """Weights `[b, h, n, m]` of each layer -> `[layers, b, h, n, m]`, 0 in the rows that are no tokens `[b, n]`."""
+    """Stack weights `[b, h, n, m]` as `[layers, b, h, n, m]`, with 0 in rows that are false in `tokens` `[b, n]`."""
     stacked = w.op("Concat", *(w.op("Unsqueeze", each, [0]) for each in weights), axis=0)
     return w.op("Where", w.op("Unsqueeze", tokens, [0, 2, 4]), stacked, 0.0)
 
 
 class _Scores(NamedTuple):
-    """The positions and padding in a layer's scores.
+    """Effects of positions and padding on a layer's scores.
 
     Attributes:
-        bias: broadcastable to `[b, h, s, s]`.
-        rotation: of queries and keys.
+        bias: added to the scores, broadcastable to `[b, h, s, s]`.
+        rotation: rotary positions of queries and keys.
     """
 
     bias: ir.Value
@@ -83,13 +83,13 @@ class _Scores(NamedTuple):
 
 
 class _States(NamedTuple):
-    """The encoder's layers.
+    """Result of the encoder's layers.
 
     Attributes:
-        x: `[b, s, d]`, which become the memory by the last norm; the vectors themselves if they are encoder states.
-        tokens: bool `[b, s]`, true where a token is not padding.
-        bias: `[b, 1, 1, s]`.
-        weights: of each layer's attention, `[b, h, s, s]`.
+        x: `[b, s, d]`, before the last norm; the input itself if it is encoder states.
+        tokens: bool `[b, s]`, true for tokens, false for padding.
+        bias: mask `[b, 1, 1, s]`, added to scores.
+        weights: attention weights of each layer, `[b, h, s, s]`.
     """
 
     x: ir.Value
@@ -121,7 +121,7 @@ def _write_states(w: Writer, model: Transformer, length: int) -> _States:
 
 
 def _biases(w: Writer, model: Transformer, length: int, positions: ir.Value, bias: ir.Value) -> list[ir.Value]:
-    """Biases of the scores of each layer: `[b, 1, 1, s]` for padding, with relative positions `[b, h, s, s]`."""
+    """Return the bias of each layer's scores: `[b, 1, 1, s]` for padding; with relative positions `[b, h, s, s]`."""
     relative = model.encoder_positions
     if relative is None:
         return [bias] * len(model.encoder)
@@ -139,7 +139,7 @@ def _biases(w: Writer, model: Transformer, length: int, positions: ir.Value, bia
 def _write_layer(
     w: Writer, name: str, x: ir.Value, scores: _Scores, layer: EncoderLayer, config: Config
 ) -> tuple[ir.Value, ir.Value]:
-    """x `[b, s, d]` -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+    """Return x `[b, s, d]` after a layer, and its attention weights `[b, h, s, s]`."""
     first = layer.attention_residual.norm
     second = layer.feed_forward_residual.norm
 
@@ -164,7 +164,7 @@ def _write_layer(
 def _write_attention(
     w: Writer, x: ir.Value, scores: _Scores, attention: Attention, norm: SharedNorm | None
 ) -> tuple[ir.Value, ir.Value]:
-    """x `[b, s, d]`, not normalised yet if there is a norm -> `[b, s, d]` and the weights `[b, h, s, s]`."""
+    """Return the output of attention `[b, s, d]`, and its weights `[b, h, s, s]`. A `norm` is not applied to x yet."""
     projections = attention.query, attention.key, attention.value
     qkv = w.linear_of_rows(x, w.tensors.linear(*projections, norm=norm, scale=query_scale(attention)), "qkv")
     head_dim = attention.query.out_features // attention.heads

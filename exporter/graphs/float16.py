@@ -1,8 +1,9 @@
-"""FP16 written into the graph: every float tensor becomes float16 except in listed nodes, the FP32 islands.
+"""Conversion of a graph to float16: every float tensor becomes float16 except in listed nodes, the float32 islands.
 
-Strongly typed, so that no builder flag and no runtime decides a precision: TensorRT 11 has no such flags, and elsewhere
-they silently do nothing. `rounded` makes the same arithmetic visible on a CPU: ONNX Runtime's CPU provider computes a
-float16 graph in float32 and drops the roundings in between, so a value that overflows on a GPU does not overflow there.
+The graph is strongly typed, so that precision does not depend on builder flags or the runtime: TensorRT 11 has no such
+flags, and elsewhere they may silently have no effect. `rounded` makes float16 rounding visible on a CPU. ONNX Runtime's
+CPU provider computes a float16 graph in float32 without intermediate rounding, so values that overflow on a GPU do not
+overflow there.
 """
 
 from collections.abc import Collection
@@ -20,22 +21,22 @@ HALF = ir.DataType.FLOAT16
 SINGLE = ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
 
-# These only move values: their inputs are rounded already.
+# These only move values: their inputs are already rounded.
 _MOVES = set(
     "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
 )
 
-# What a user reads, and no graph: four digits of a score or a weight would be too few.
+# Outputs for users, not for other graphs. Float16 would give only three digits of a score or a weight.
 SINGLE_OUTPUTS = ("log_probabilities", "cross_attention", "self_attention", "memory", "top_logits", "normaliser")
 
-# ONNX Runtime's fused norms, and where they take a bias.
+# ONNX Runtime's fused norms, and the index of their bias input.
 _BIAS = {"SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
 
 
 def ending(model: ir.Model) -> set[str]:
-    """The nodes between the last products of a graph and its `SINGLE_OUTPUTS`: these are computed in float32 as well.
+    """Return the nodes between the last products and `SINGLE_OUTPUTS`, which are also computed in float32.
 
-    They begin with the softmax of an attention, and after the projection.
+    They begin with the softmax of attention, and after the projection.
     """
     found: set[ir.Node] = set()
     values = [value for value in model.graph.outputs if value.name in SINGLE_OUTPUTS]
@@ -51,13 +52,13 @@ def ending(model: ir.Model) -> set[str]:
 
 
 def to_float16(model: ir.Model, islands: Collection[str]) -> None:
-    """Convert in place. Graph inputs and outputs become float16; Casts mark where an island begins and ends.
+    """Convert a graph in place. Inputs and outputs become float16. Casts surround float32 islands.
 
-    Feature vectors, and the outputs of the graphs that read whole sentences, `SINGLE_OUTPUTS`, stay in float32.
+    Feature vectors, and the outputs in `SINGLE_OUTPUTS`, stay in float32.
 
     Args:
-        model: a float32 graph in topological order, whose values all have their dtype set.
-        islands: names of nodes that stay in float32, with the weights that only they read.
+        model: float32 graph in topological order, with dtypes for all values.
+        islands: names of nodes that stay in float32, with weights that only they use.
     """
     graph = model.graph
     masks = _masks(model.graph)
@@ -83,7 +84,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     for index, graph_output in enumerate(graph.outputs):
         wanted = SINGLE if graph_output.name in SINGLE_OUTPUTS else HALF
         if graph_output.dtype in (HALF, SINGLE) and graph_output.dtype != wanted:
-            # It keeps its name, and what computes it another one.
+            # The graph output keeps its name, and the value before the Cast gets another one.
             name = str(graph_output.name)
             graph_output.name = f"{graph_output.name}.{_NAMES[graph_output.dtype]}"
             cast = _cast(graph_output, wanted, name)
@@ -93,9 +94,9 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
 
 
 def rounded(model: ir.Model) -> None:
-    """Make a float16 graph round on any runtime: compute in float32, Cast every result to float16 and back.
+    """Change a float16 graph to compute in float32 and cast every result to float16 and back, so that it always rounds.
 
-    Names, dtypes and order of inputs and outputs stay, so that the graph can replace the original.
+    Names, dtypes and order of inputs and outputs do not change, so the graph can replace the original.
     """
     graph = model.graph
     _widen_weights(graph)
@@ -119,9 +120,9 @@ def rounded(model: ir.Model) -> None:
 
 
 def fold_biases(graph: ir.Graph) -> None:
-    """Move the bias of each Gemm that only a fused norm reads into the norm, which adds it in the same pass; in place.
+    """Move the bias of a Gemm into the fused norm after it, if that is its only reader; in place.
 
-    On a GPU the bias of a Gemm is a copy of its own before the product, for one row, or a kernel, for several.
+    The norm adds it in the same pass. On a GPU a bias of Gemm needs an extra copy (one row) or kernel (several rows).
     """
     for norm in graph:
         index = _BIAS.get(norm.op_type)
@@ -139,9 +140,9 @@ def fold_biases(graph: ir.Graph) -> None:
 
 
 def fold_relu_biases(graph: ir.Graph) -> None:
-    """Write relu(W x + c) as max(W x, -c) + c, whose last part the bias of the layer after it includes; in place.
+    """Write relu(W x + c) as max(W x, -c) + c, and fold the sum into the bias of the next layer; in place.
 
-    The inner product then has no bias, which is a kernel of its own on a GPU, see `fold_biases`.
+    The inner product then has no bias, which would be an extra kernel on a GPU, see `fold_biases`.
     """
     for relu in graph:
         inner, outer = _layers_around(relu)
@@ -161,7 +162,7 @@ def fold_relu_biases(graph: ir.Graph) -> None:
 
 
 def _layers_around(relu: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
-    """Return the Gemm with a bias before a ReLU and the one that alone reads it, else None."""
+    """Return the Gemm with a bias before a ReLU and the Gemm that is its only reader, otherwise None for both."""
     if relu.op_type != "Relu" or relu.inputs[0] is None:
         return None, None
     inner = relu.inputs[0].producer()
@@ -189,7 +190,7 @@ def _negative(bias: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _bias_after(weight: ir.TensorProtocol, inner: ir.TensorProtocol, outer: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return an outer bias `[outputs]` plus the product of its weight `[outputs, inputs]` with an inner bias."""
+    """Return an outer bias `[outputs]` plus the product of the weight `[outputs, inputs]` and an inner bias."""
     exact = weight.numpy().astype(np.float64) @ inner.numpy() + outer.numpy()
     return ir.tensor(exact.astype(np.float32))
 
@@ -223,7 +224,7 @@ def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
 
 
 def _variant(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """Return the same value in another precision: a converted weight, or the output of a Cast."""
+    """Return a value in another precision: a converted weight, or the output of a Cast."""
     if value.const_value is not None and value.producer() is None:
         return _initializer(graph, value, dtype)
     cast = _cast(value, dtype, f"{value.name}.{_NAMES[dtype]}")
@@ -248,25 +249,25 @@ def _converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtoc
     array = tensor.numpy()
     if dtype == HALF:
         array = np.where(is_masked(array), np.float32(MASKED_HALF), array)
-    with np.errstate(over="ignore"):  # a weight that overflows belongs in an island; verification shows it
+    with np.errstate(over="ignore"):  # weights that overflow need an island; verification detects them
         return ir.tensor(array.astype(np.float16 if dtype == HALF else np.float32))
 
 
 def is_masked(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark the values of a float32 graph that mask a position, or were added to such."""
+    """Return a bool array, true for values that mask a position, also after additions."""
     found: NDArray[np.bool_] = array < MASKED / 2
     return found
 
 
 def _masks(graph: ir.Graph) -> set[ir.Value]:
-    """Values that are added to scores, and mask some of them: of the encoder's input, or chosen by Where."""
+    """Return masks that are added to scores: inputs and results of Where, also after moves and additions."""
     found = {value for value in graph.inputs if value.name == "cross_bias"}
     for node in graph:
         constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
         masks = node.op_type == "Where" and any(
             constant.size == 1 and is_masked(constant.numpy()) for constant in constants
         )
-        # Relative positions are added to a mask, and scores, which come from a product, are not passed on.
+        # Biases of relative positions are added to a mask. Scores, which are products, are not masks themselves.
         sums = not any(value is not None and _is_product(value) for value in node.inputs)
         moves = node.op_type in ("Add", "Gather", "Unsqueeze", "Where") and sums
         if masks or (moves and any(value in found for value in node.inputs)):
@@ -280,7 +281,7 @@ def _is_product(value: ir.Value) -> bool:
 
 
 def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
-    """Return a mask that was cast from float16 for an island, with `MASKED` in it: scores may be larger there."""
+    """Return a float32 mask for an island, with `MASKED` again: scores may be larger there than in float16."""
     producer = cast.producer()
     assert producer is not None
     values = [
@@ -299,6 +300,6 @@ def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, name: str, what: str = "Cast") -> ir.Node:
-    """A node, not in the graph yet, whose output of this name is `value` in another precision."""
+    """Return a new node, not yet in the graph, that casts `value` to another precision under a name."""
     output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
     return ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{name}/{what}")

@@ -1,11 +1,11 @@
-"""Quantise a float32 ONNX graph to int8: weights and embedding tables at export, activations at run time.
+"""Quantisation of a float32 ONNX graph to int8: weights and embeddings at export, activations at run time.
 
 Weights are quantised per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
 section 5). Activations are quantised per row, never across rows: a sentence's result must not depend on the rest of
 its batch, which `quantize_dynamic`, with one scale per tensor, cannot guarantee. After LayerNorm or RMSNorm all rows
 have about the same magnitude, so one scale from calibration serves them all, and the MatMul adds the bias. Elsewhere
 the graph computes a scale for each row. After a ReLU no value is negative: quantising to 0..255 saturates at 0, which
-does the ReLU as well. A packed projection followed by Split is replaced by separate MatMuls.
+replaces the ReLU. A packed projection followed by Split is replaced by separate MatMuls.
 
 An embedding table that is also the output projection is stored once, as `[vocabulary, d_model]` with a scale for each
 token: a token is an output channel of the projection and a row of the table.
@@ -21,10 +21,10 @@ from txport.exporter.graphs.norms import in_norm
 from txport.exporter.graphs.weights import remove_unused_weights
 from txport.exporter.graphs.writer import AXES_OPSET, CONTRIB
 
-# Values may be larger than the maximum in calibration by this factor before they are clipped.
+# Allowance for values larger than the maximum in calibration, before they are clipped.
 MARGIN = 1.25
 _LEVELS = 127
-# Norms whose output rows all have about the same magnitude. A SharedNorm, a fixed scale and shift, is not among them.
+# Norms whose output rows have similar magnitudes. A SharedNorm, with a constant scale and shift, does not have them.
 _NORMS = ("LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSNormalization")
 
 Float32 = npt.NDArray[np.float32]
@@ -32,18 +32,18 @@ Int8 = npt.NDArray[np.int8]
 
 
 def quantised(weight: Float32) -> tuple[Int8, Float32]:
-    """float32 `[n, k]` -> int8 `[n, k]` and float32 scales `[n]`, so that their product is near `weight`."""
+    """Quantise float32 `[n, k]` to int8 `[n, k]` and float32 scales `[n]`, whose product approximates `weight`."""
     scales = np.abs(weight).max(axis=1) / _LEVELS
     scales = np.where(scales == 0, 1, scales).astype(np.float32)
     return np.rint(weight / scales[:, None]).astype(np.int8), scales
 
 
 def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str] = ()) -> None:
-    """Convert a float32 graph in place; its inputs and outputs stay float32.
+    """Convert a float32 graph in place. Its inputs and outputs stay float32.
 
     Args:
-        model: an encoder or a decoder step of the `ort` lowering.
-        largest: the maximum magnitude of each value of the graph in calibration, by name.
+        model: encoder or decoder step of the `ort` lowering.
+        largest: maximum magnitude of each value in calibration, by name.
         keep: names of nodes that stay in float32.
     """
     conversion = _Conversion(model, largest)
@@ -71,14 +71,14 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """Return whether a MatMul is the gate of copying: quantising its input costs more than its one column saves."""
+    """Return whether a MatMul is the gate of the copy mechanism. Quantising its input would cost more than it saves."""
     return (node.name or "").startswith("copying.")
 
 
 def _is_lookup(node: ir.Node) -> bool:
     """Return whether a node looks up token embeddings, not positions."""
     table = node.inputs[0]
-    # A model that reads vectors looks up positions first.
+    # In a model of feature vectors, the first lookup is that of positions.
     positions = table is not None and (table.name or "").endswith("positions")
     return node.name == "embedding/Gather" and _is_matrix(table) and not positions
 
@@ -105,8 +105,7 @@ class _Quantised(NamedTuple):
         values: uint8 `[..., k]`.
         scale: a constant for all rows.
         zero_point: the integer that represents 0, a constant.
-        factor: float32 `[..., 1]`, a scale for each row, to be applied to the output of the MatMul; None if `scale` is
-            enough.
+        factor: float32 `[..., 1]`, scale of each row, for the output of the MatMul; None if `scale` is enough.
     """
 
     values: ir.Value
@@ -116,14 +115,14 @@ class _Quantised(NamedTuple):
 
 
 class _Conversion:
-    """The graph being converted, and the values added to it so far."""
+    """Conversion of one graph."""
 
     def __init__(self, model: ir.Model, largest: Mapping[str, float]) -> None:
         self._graph = model.graph
         self._largest = largest
         self._weights: dict[tuple[str, bool], tuple[ir.Value, ir.Value]] = {}
         self._quantised: dict[str, _Quantised] = {}
-        self._count = 0  # for names
+        self._count = 0  # number of added values, for names
         self._tables = {node.inputs[0] for node in model.graph if _is_lookup(node)}
         self._opset = model.opset_imports[""]
         model.opset_imports[CONTRIB] = 1
@@ -195,8 +194,8 @@ class _Conversion:
         return _Quantised(rounded, scale, zero, None)
 
     def _positive(self, x: ir.Value, node: ir.Node) -> _Quantised:
-        """Quantise Relu(x) without a Relu: negative values saturate at 0, all 256 levels are for positive ones."""
-        least = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # for rows without a positive value
+        """Quantise Relu(x) without a Relu: negative values saturate at 0, and all 256 levels are for positive ones."""
+        least = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # avoids division by 0
         largest = self._node(node, "", "Max", [self._largest_of_row(x, node), least])
         return self._by_row(x, largest, 2 * _LEVELS + 1, 0, node)
 
@@ -208,7 +207,7 @@ class _Conversion:
         return self._node(node, "", "ReduceMax", [x, axes], [keep])
 
     def _by_row(self, x: ir.Value, largest: ir.Value, levels: int, zero: int, node: ir.Node) -> _Quantised:
-        """Quantise each row with its own scale. A row of zeros becomes NaN; its factor 0 cancels that."""
+        """Quantise each row with a separate scale. In rows of zeros, NaN is cancelled by their factor, 0."""
         scale = self._constant(f"int8.unit{levels}", np.float32(1 / levels))
         offset = self._constant("int8.zero" if zero else "int8.none", np.uint8(zero))
         value = self._node(node, "", "Mul", [x, self._node(node, "", "Reciprocal", [largest])])
@@ -218,8 +217,8 @@ class _Conversion:
     def _linear(
         self, node: ir.Node, rows: _Quantised, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
     ) -> ir.Value:
-        """Return the output of the MatMul, multiplied by the factors of its rows if there are any, plus the bias."""
-        bias_last = rows.factor is not None or rows_first  # the factor would also multiply a bias in the MatMul
+        """Return the MatMul, multiplied by the factors of its rows, if there are any, plus the bias."""
+        bias_last = rows.factor is not None or rows_first  # otherwise the factor would also multiply the bias
         product = self._product(node, rows, ints, scales, None if bias_last else bias, rows_first)
         if rows.factor is not None:
             product = self._node(node, "", "Mul", [product, rows.factor])
@@ -242,7 +241,7 @@ class _Conversion:
     def _weight(
         self, weight: ir.Value, columns: "_ColumnBlock", *, rows_first: bool, transposed: bool
     ) -> tuple[ir.Value, ir.Value]:
-        """int8 `[k, n]`, or `[n, k]` with `rows_first`, and scales `[n]`; `transposed`: `weight` is `[n, k]`."""
+        """Return int8 `[k, n]` (`[n, k]` if `rows_first`) and scales `[n]`. If `transposed`, `weight` is `[n, k]`."""
         name = columns.name_for(weight)
         if (name, rows_first) not in self._weights:
             array = columns.slice(_array(weight) if transposed else _array(weight).T)
@@ -285,13 +284,13 @@ class _Conversion:
 
     @staticmethod
     def _replace(old: ir.Value, new: ir.Value) -> None:
-        """Replace a value by another one under the same name."""
+        """Replace a value by another, which gets its name."""
         new.shape = old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        old.name, new.name = None, old.name or new.name  # an output that nothing reads has no name
+        old.name, new.name = None, old.name or new.name  # unused outputs have no name
 
     def _remove(self, node: ir.Node) -> None:
-        """Remove a node, after nodes that only it needs and that are unused."""
+        """Remove a node, after its unused readers."""
         for reader, _ in list(node.outputs[0].uses()):
             self._remove(reader)
         self._graph.remove(node, safe=True)
@@ -304,7 +303,7 @@ class _ColumnBlock(NamedTuple):
     parts: int
 
     def slice(self, array: Float32) -> Float32:
-        """float32 `[n, ...]` -> `[n / parts, ...]`."""
+        """Return this part of float32 `[n, ...]`: `[n / parts, ...]`."""
         return np.split(array, self.parts)[self.part]
 
     def name_for(self, value: ir.Value) -> str:
@@ -330,9 +329,9 @@ def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
 
 
 def _chunks(node: ir.Node) -> Sequence[ir.Value]:
-    """Return the outputs of the Split of the last axis that alone reads a node, else the node's output.
+    """Return the outputs of a Split of the last axis, if it is the node's only reader, otherwise the node's output.
 
-    Several smaller MatMuls take as long as one, and the copies of Split are saved.
+    Several smaller MatMuls take the same time as one, and the copies by Split are avoided.
     """
     reader = _only_reader(node)
     if reader is None or reader.op_type != "Split" or len(reader.inputs) > 1:

@@ -1,4 +1,4 @@
-"""Parts of both encoder and decoder: positions, embeddings and feed-forward networks."""
+"""Graph parts of both encoder and decoder: positions, embeddings and feed-forward networks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ GELU_OPSET = 20
 
 
 def write_positions(w: Writer, ids: ir.Value, dimension: str) -> ir.Value:
-    """int64 `[length]`, 0 and on, for ids `[b, length]` or vectors `[b, length, f]` of a named dimension."""
-    # Not Shape's start and end: TensorRT 8.6 reads neither, and its parser crashes on what it makes of them.
+    """Return positions 0, 1, 2, ..., int64 `[length]`, for ids `[b, length]` or vectors `[b, length, f]`."""
+    # Not Shape's start and end attributes: TensorRT 8.6 ignores them, and then its parser crashes.
     positions = w.op("Range", 0, w.op("Gather", w.op("Shape", ids), 1), 1)
-    # ONNX Runtime fuses only values of a known shape.
+    # ONNX Runtime fuses only values with known shapes.
     positions.shape = ir.Shape([dimension])
     return positions
 
 
 def write_embedding(w: Writer, embedding: Embedding, length: int, ids: ir.Value, positions: ir.Value) -> ir.Value:
-    """ids int64 `[...]` at positions int64 `[...]` below `length` -> `[..., d]`."""
+    """Return embeddings `[..., d]` of ids int64 `[...]` at positions int64 `[...]` below `length`."""
     with w.module("embedding"):
         x = w.op("Gather", w.weight("tokens.weight", w.tensors.parameter(embedding.tokens.weight)), ids)
         if embedding.scale != 1.0:
@@ -39,7 +39,7 @@ def write_embedding(w: Writer, embedding: Embedding, length: int, ids: ir.Value,
 def write_projection(
     w: Writer, layer: FeatureProjection, length: int, features: ir.Value, positions: ir.Value
 ) -> ir.Value:
-    """features `[b, s, f]` at positions int64 `[s]` below `length` -> `[b, s, d]`."""
+    """Return projected vectors `[b, s, d]`, for features `[b, s, f]` at positions int64 `[s]` below `length`."""
     with w.module("embedding"):
         x = w.linear_of_rows(features, w.tensors.linear(layer.projection), "projection")
         return _write_place(w, layer, length, x, positions)
@@ -55,13 +55,13 @@ def _write_place(w: Writer, layer: InputLayer, length: int, x: ir.Value, positio
 def write_relative_positions(
     w: Writer, relative: RelativePositions, length: int, rows: Callable[[], ir.Value]
 ) -> list[ir.Value]:
-    """Biases of the scores of each layer of a stack, `[n, h, t, m]`: rows of a table, and no logarithm.
+    """Return the bias of scores for each layer of a stack, `[n, h, t, m]`, as rows of a table, without logarithms.
 
     Args:
-        w: of the graph.
-        relative: of the stack.
-        length: most tokens of a sequence.
-        rows: gives the row of `RelativePositions.table` for each query and key, int64 `[n, t, m]`.
+        w: writer of the graph.
+        relative: module of the stack.
+        length: maximum number of tokens.
+        rows: returns the row of `RelativePositions.table` for each query and key, int64 `[n, t, m]`.
     """
     with w.module(f"{'decoder' if relative.causal else 'encoder'}_positions"):
         table = w.weight("table", w.tensors.relative(relative, length))
@@ -73,14 +73,14 @@ def write_relative_positions(
 
 
 class Rotation:
-    """Rotary positions of a stack's tokens; other models are unchanged.
+    """Rotary positions of a stack. Models with other positions are unchanged.
 
     Args:
-        w: of the graph.
+        w: writer of the graph.
         config: of the model.
-        side: whose heads are turned.
-        length: most tokens of a sequence.
-        positions: of the tokens, int64 `[...]` below `length`.
+        side: sizes of the stack.
+        length: maximum number of tokens.
+        positions: positions of the tokens, int64 `[...]` below `length`.
     """
 
     def __init__(self, w: Writer, config: Config, side: Side, length: int, positions: ir.Value) -> None:
@@ -91,14 +91,14 @@ class Rotation:
         if config.positions != "rotary":
             return
         with w.module("rotary_positions"):
-            # Values are turned by the position 0, which is not at all: so the packed projections need not be parted.
+            # Values are rotated by position 0, which has no effect. So packed projections need not be split.
             rows = w.op("Mul", w.op("Unsqueeze", positions, [-1]), np.array([1, 1, 0], np.int64))
             for name, table in zip(("cosines", "sines"), w.tensors.rotations(side.head_dim, length), strict=True):
                 of_tokens = w.op("Gather", w.weight(name, table), rows)  # [..., 3, k]
                 self._tables.append(w.op("Unsqueeze", of_tokens, [-2]))
 
     def turned(self, qkv: ir.Value, batch: Sequence[int]) -> ir.Value:
-        """Packed projections `[..., 3 * h * k]` with queries and keys turned; `batch` is `...` as Reshape reads it."""
+        """Rotate queries and keys in packed projections `[..., 3 * h * k]`; `batch` is the shape `...` for Reshape."""
         if not self._tables:
             return qkv
         w, (cosines, sines) = self._w, self._tables
@@ -116,14 +116,14 @@ def write_feed_forward(
     activation: str,
     linear: Callable[[ir.Value, Linear, str], ir.Value],
 ) -> ir.Value:
-    """`[..., d]` -> `[..., d]`.
+    """Return the output of a feed-forward network, `[..., d]`.
 
     Args:
-        w: of the graph.
-        x: not normalised yet if there is a `norm`.
-        feed_forward: what is written.
-        norm: folded into the first layer, or None.
-        activation: its name in the config.
+        w: writer of the graph.
+        x: input `[..., d]`; a `norm` is not applied to it yet.
+        feed_forward: module to write.
+        norm: norm that is folded into the first layer, or None.
+        activation: name in the config.
         linear: `Writer.linear` or `Writer.linear_of_rows`.
     """
     with w.part("feed_forward"):
@@ -141,16 +141,16 @@ def _relu(w: Writer, x: ir.Value) -> ir.Value:
 
 
 def _gelu(w: Writer, x: ir.Value) -> ir.Value:
-    """GELU by erf (Hendrycks and Gimpel, 2016)."""
+    """Write GELU with erf (Hendrycks and Gimpel, 2016)."""
     if w.opset >= GELU_OPSET:
         return w.op("Gelu", x)
-    # ONNX Runtime makes one operator of these parts.
+    # ONNX Runtime fuses these operators into one.
     distribution = w.op("Mul", w.op("Add", w.op("Erf", w.op("Div", x, math.sqrt(2))), 1.0), 0.5)
     return w.op("Mul", x, distribution)
 
 
 def _gelu_tanh(w: Writer, x: ir.Value) -> ir.Value:
-    """GELU by tanh (Hendrycks and Gimpel, 2016); ONNX Runtime makes one operator of these parts."""
+    """Write GELU with tanh (Hendrycks and Gimpel, 2016). ONNX Runtime fuses these operators into one."""
     cubic = w.op("Add", w.op("Mul", w.op("Mul", x, 0.044715), x), 1.0)
     slope = w.op("Mul", w.op("Mul", x, math.sqrt(2 / math.pi)), cubic)
     return w.op("Mul", w.op("Mul", x, 0.5), w.op("Add", w.op("Tanh", slope), 1.0))

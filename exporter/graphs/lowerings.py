@@ -1,8 +1,8 @@
-"""The ways to write the decoder's layers in ONNX, behind one set of methods.
+"""Lowerings: ways to write the decoder's layers in ONNX for different runtimes, with the same methods.
 
-`decoder.Decoder` is written once. Runtimes differ in how a cache is written, which operators compute attention, and
+`decoder.Decoder` uses these methods. Runtimes differ in how caches are written, which operators compute attention, and
 how a residual and its norm are combined. Shapes: b batch, h heads, k head_dim, d d_model, s source, c cache length.
-Queries arrive already scaled by 1/sqrt(head_dim): the factor is folded into their weights.
+Queries are already scaled by 1/sqrt(head_dim), which is folded into their weights.
 """
 
 import math
@@ -18,29 +18,29 @@ from txport.models.norms import RMSNorm
 from txport.runtime.bundle.interface import MASKED
 from txport.runtime.bundle.schema import ModelSizes
 
-# The key and value of each head, [b, h, s or c, k].
+# Key and value of all heads, [b, h, s or c, k].
 KeyValue = tuple[ir.Value, ir.Value]
-# Ids of a block that is searched for the best one: fewer would not pay for the operators around it.
+# Minimum number of ids in a block for the search of the best id. Smaller blocks do not compensate for extra operators.
 MIN_BLOCK = 16
-# More than any limit of a translation's length.
+# Larger than any limit of a translation's length.
 BEYOND = 1 << 62
 
 
 def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Context [b, h, m, k] and weights [b, h, m, n] of query [b, h, m, k], keys transposed to [b, h, k, n]."""
+    """Return context [b, h, m, k] and weights [b, h, m, n], for query [b, h, m, k] and transposed key [b, h, k, n]."""
     weights = w.op("Softmax", w.op("Add", w.op("MatMul", query, key), bias), axis=-1)
     return w.op("MatMul", weights, value), weights
 
 
 class Lowering(ABC):
-    """Way to write the decoder's layers for one family of runtimes.
+    """Method of writing the decoder's layers for one family of runtimes.
 
     Args:
-        writer: of the graph.
+        writer: writer of the graph.
         sizes: of the model.
 
     Attributes:
-        name: as in file names and the manifest.
+        name: name in file names and in the manifest.
         opset: version of the standard operators.
     """
 
@@ -55,48 +55,48 @@ class Lowering(ABC):
 
     @abstractmethod
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
-        """Context [n, h * k] of self-attention, and the cache after it.
+        """Return the context of self-attention, [n, h * k], and the new cache.
 
         Args:
             qkv: packed projections, [n, 3 * h * k].
-            cache: each [b, h, c, k].
+            cache: key and value, each [b, h, c, k].
             bias: added to the scores, [b or 1, h, t, c].
         """
 
     @abstractmethod
     def distances(self) -> ir.Value:
-        """Distance of each query from each key before it, 0 for those after it: int64 [b or 1, t, c]."""
+        """Return the distance from each query to each earlier key, 0 for later keys: int64 [b or 1, t, c]."""
 
     @abstractmethod
     def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
-        """query [n, d], key and value [b, h, s, k] -> context [n, d]."""
+        """Return the context [n, d] of cross-attention, for query [n, d], key and value [b, h, s, k]."""
 
     @abstractmethod
     def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
-        """Return a tensor with a row for each token, [n, width] -> [b, t, width]."""
+        """Reshape rows of tokens, [n, width], to [b, t, width]."""
 
     @abstractmethod
     def for_each_token(self, x: ir.Value) -> ir.Value:
-        """x [b, 1, s] for each token of its sentence -> [b, t, s]."""
+        """Repeat x [b, 1, s] for each token of its sentence: [b, t, s]."""
 
     def add_norm(self, x: ir.Value, residual: ir.Value, norm: nn.Module, name: str) -> tuple[ir.Value, ir.Value]:
-        """x, residual [n, d] -> (their sum, that normalised), each [n, d]."""
+        """Return the sum of x and residual, and the normalised sum, each [n, d]."""
         total = self._w.op("Add", x, residual)
         return total, write_norm(self._w, total, norm, name)
 
     def best(self, logits: ir.Value, vocabulary: int) -> ir.Value:
-        """logits [b, v] -> int64 [b], the id of the largest; of equal ones, the lowest."""
+        """Return the id of the maximum logit, int64 [b], for logits [b, v]; for equal logits the lowest id."""
         return self._w.op("ArgMax", logits, axis=-1, keepdims=0)
 
     def advance(self, token: ir.Value, eos: int, vocabulary: int) -> tuple[ir.Value, ir.Value]:
         """Return the position after a token, and whether its row is finished, each [b].
 
-        The position has a meaning for rows that are not finished only.
+        Positions of finished rows have no meaning.
 
         Args:
             token: int64 [b].
             eos: the id that ends a sentence.
-            vocabulary: number of ids.
+            vocabulary: size of the vocabulary.
         """
         w = self._w
         following = w.op("Add", w.inputs["positions"], 1)
@@ -104,13 +104,13 @@ class Lowering(ABC):
         return following, w.op("Or", ended, w.op("GreaterOrEqual", following, w.inputs["target_limits"]))
 
     def finish(self, graph: ir.Graph) -> None:  # noqa: B027
-        """Change a written step in place where operators of this lowering allow it."""
+        """Change a written step in place by optimisations of this lowering."""
 
 
 class Scatter(Lowering):
-    """One token for each row, for TensorRT 8.6 and every other runtime.
+    """Lowering of one token for each row, for TensorRT 8.6 and all other runtimes.
 
-    It has ScatterElements into a fixed cache, plain attention and only standard operators; others override some.
+    It has ScatterElements into a fixed cache, plain attention and only standard operators. Subclasses override parts.
     """
 
     name = "scatter"
@@ -142,9 +142,9 @@ class Scatter(Lowering):
         return x
 
     def write(self, cache: KeyValue, new: KeyValue) -> KeyValue:
-        """Return a cache, each [b, h, c, k], with the new key and value, each [b, h, 1, k], at each row's position."""
-        # ScatterElements needs one index per element. Adding zeros spreads the position over heads and
-        # head_dim; Expand would need the batch size, and with it a Shape operator.
+        """Return the caches [b, h, c, k] with a new key and value [b, h, 1, k] at the position of each row."""
+        # ScatterElements needs one index for each element. Adding zeros repeats the position over heads and head_dim.
+        # Expand would need the batch size, and so a Shape operator.
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
         index = self._w.op("Add", positions, np.zeros((1, self._heads, 1, self._head_dim), np.int64))
         key, value = (
@@ -153,7 +153,7 @@ class Scatter(Lowering):
         return key, value
 
     def attend(self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value) -> ir.Value:
-        """Attention of [b, h, 1, k] over [b, h, n, k]; a bool mask is true where seen, a float mask is added."""
+        """Attend from [b, h, 1, k] to [b, h, n, k]. A bool mask is true for visible keys, a float mask is added."""
         if mask.dtype == FLOAT:
             bias = mask
         else:
@@ -168,7 +168,7 @@ class Scatter(Lowering):
 
 
 class TensorScatter(Scatter):
-    """TensorScatter and Attention of opset 24, with explicit masks: TensorRT silently drops `nonpad_kv_seqlen`."""
+    """Lowering with TensorScatter and Attention of opset 24. Masks are used, as TensorRT ignores `nonpad_kv_seqlen`."""
 
     name = "tensorscatter"
     opset = 24
@@ -185,18 +185,18 @@ class TensorScatter(Scatter):
 
 
 class Ort(Scatter):
-    """ONNX Runtime's fused operators, for CPUs: it reads only the part of a cache that a row has reached.
+    """Lowering with ONNX Runtime's fused operators for CPUs, which read only the used part of a cache.
 
-    Its GroupQueryAttention takes heads of a multiple of 8 only; others keep the standard self-attention.
+    GroupQueryAttention supports only head sizes that are multiples of 8. Others use standard self-attention.
     """
 
     name = "ort"
-    fused_bias = True  # whether its self-attention takes one
+    fused_bias = True  # whether the fused self-attention supports a bias
 
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
         if self._head_dim % 8 or (bias is not None and not self.fused_bias):
             return super().self_attention(qkv, cache, bias)
-        # seqlens_k is, in its documentation's words, "total sequence lengths minus 1" of each row: the position.
+        # The documentation defines seqlens_k as "total sequence lengths minus 1" of each row, which is the position.
         lengths = self._w.op("Cast", self._w.inputs["positions"], to=INT32)
         total = self._w.op("Cast", self._w.op("Shape", self._w.inputs["cache_positions"]), to=INT32)
         context, key, value = self._w.ops(
@@ -244,11 +244,11 @@ class Ort(Scatter):
         return outputs[3], outputs[0]
 
     def best(self, logits: ir.Value, vocabulary: int) -> ir.Value:
-        """Best id in two steps, the best block of ids and then the best of the block.
+        """Find the best id in two steps: the block of ids with the maximum, then the best id in the block.
 
-        ONNX Runtime's ArgMax compares one number at a time, its ReduceMax a vector. The block is taken by
-        GatherElements: GatherND copies its offsets from the host's stack, which a captured step would read again when
-        they are long gone (ONNX Runtime before 1.31, microsoft/onnxruntime#32120).
+        ONNX Runtime's ReduceMax is vectorised, its ArgMax is not. The block is selected by GatherElements. GatherND
+        copies offsets from the host's stack, which a replayed step would read after they are freed (ONNX Runtime before
+        1.31, microsoft/onnxruntime#32120).
         """
         width = _block(vocabulary)
         if width < MIN_BLOCK:
@@ -262,11 +262,11 @@ class Ort(Scatter):
 
 
 class OrtCuda(Ort):
-    """The same with fewer kernels, for the CUDA provider: at batch 1 each costs a microsecond or two, however small.
+    """Lowering `ort` with fewer kernels, for the CUDA provider: a small kernel costs 1 or 2 µs at batch 1.
 
-    MultiHeadAttention transposes its one query and its context, which is nothing but a Reshape; and its ArgMax takes no
-    longer than the first of two steps. GroupQueryAttention takes no bias there, and has no float32 kernel: only float16
-    is written so. Norms add the biases of the layers before them, and the layer after a ReLU that of the one before it.
+    MultiHeadAttention would add transposes of its only query and its context, where a Reshape is enough. ArgMax is as
+    fast as the first of the two steps of `Ort.best`. GroupQueryAttention supports no bias on GPUs, and no float32, so
+    only float16 bundles use this lowering. Biases are folded into the following norms, or into the layer after a ReLU.
     """
 
     fused_bias = False
@@ -274,7 +274,7 @@ class OrtCuda(Ort):
     best = Scatter.best
 
     def advance(self, token: ir.Value, eos: int, vocabulary: int) -> tuple[ir.Value, ir.Value]:
-        """Look the end of sentences up in a table: after `eos` the position is beyond every limit."""
+        """Find the end of sentences by lookup in a table: after `eos` the position is larger than every limit."""
         w = self._w
         steps = np.ones(vocabulary, np.int64)
         steps[eos] = BEYOND
@@ -287,12 +287,12 @@ class OrtCuda(Ort):
 
 
 class Beams(Lowering):
-    """One token for each hypothesis of a sentence: m beams are queries over shared keys and values.
+    """Lowering of one token for each hypothesis of a sentence: m beams are queries over shared keys and values.
 
-    Cross-attention reads a sentence's keys and values once. A cache has a slot for each beam at each position; what a
-    beam makes stays in its slot for ever, and `self_ancestors` are the slots that a hypothesis continues. So a search
-    that continues with other hypotheses moves those flags but not the cache. Only standard operators; before opset 24
-    a cache would be written one number at a time.
+    Cross-attention reads the keys and values of a sentence once. A cache has a slot for each beam at each position.
+    Keys and values stay in their slots, and `self_ancestors` marks the slots of each hypothesis. When the search
+    reorders hypotheses, these flags move, not the cache. Only standard operators are used. Opsets before 24 would write
+    the cache one element at a time.
     """
 
     name = "standard"
@@ -308,7 +308,7 @@ class Beams(Lowering):
         return self._by_row(context), cache
 
     def _written(self, cache: ir.Value, new: ir.Value) -> ir.Value:
-        """Return a cache [b, h, c * m, k] with what its beams have made, [b, h, m, k], from the first one's slot on."""
+        """Return a cache [b, h, c * m, k] with the new [b, h, m, k] of all beams, from the slot of the first beam."""
         return self._w.op("TensorScatter", cache, new, self._w.inputs["first_slots"], axis=2)
 
     def distances(self) -> ir.Value:
@@ -330,20 +330,20 @@ class Beams(Lowering):
         return self._w.op("Add", x, zeros)
 
     def _by_beam(self, x: ir.Value, heads: int) -> ir.Value:
-        """[n, heads * k] -> [b, heads, m, k]."""
+        """Reshape [n, heads * k] to [b, heads, m, k]."""
         split = self._w.op("Reshape", self.by_sentence(x, heads * self._head_dim), [0, 0, heads, self._head_dim])
         return self._w.op("Transpose", split, perm=[0, 2, 1, 3])
 
     def _by_row(self, x: ir.Value) -> ir.Value:
-        """[b, h, m, k] -> [n, h * k]."""
+        """Reshape [b, h, m, k] to [n, h * k]."""
         return self._w.op("Reshape", self._w.op("Transpose", x, perm=[0, 2, 1, 3]), [-1, self._width])
 
 
 def _block(vocabulary: int) -> int:
-    """Return the largest divisor of the vocabulary's size up to its square root; 1 for a prime one."""
+    """Return the largest divisor of the vocabulary size up to its square root; 1 for a prime."""
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 
 LOWERINGS: dict[str, type[Lowering]] = {lowering.name: lowering for lowering in (Ort, Scatter, TensorScatter)}
-# What float16 writes otherwise, since GPUs run it.
+# Lowerings of float16 bundles, which run on GPUs.
 HALF_LOWERINGS = LOWERINGS | {OrtCuda.name: OrtCuda}

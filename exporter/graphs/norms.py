@@ -1,8 +1,8 @@
 """Norms in graphs.
 
-A norm that shares one scale among all tokens is affine, and disappears in the linear layers that alone read it. That
-is so before every sublayer of a pre-norm model; where the residual stream itself is normalised, or where a projection
-is tied to an embedding and must not change, Mul and Add remain.
+A `SharedNorm` is affine, and can be folded into the linear layers after it, if they are its only readers. This is true
+before every sublayer of a pre-norm model. If the residual stream itself is normalised, or a projection is tied to an
+embedding and must not change, the norm is written as Mul and Add.
 """
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ RMS_OPSET = 23
 
 
 def write_norm(w: Writer, x: ir.Value, norm: nn.Module, name: str) -> ir.Value:
-    """Return a norm of `txport.models.norms` over `[..., d]`, as the module `name`."""
+    """Write a norm of `txport.models.norms` over `[..., d]`, as the module `name`."""
     if isinstance(norm, NoNorm):
         return x
     with w.module(name):
@@ -33,31 +33,31 @@ def _rms_norm(w: Writer, x: ir.Value, norm: RMSNorm) -> ir.Value:
     weight = w.weight("weight", w.tensors.parameter(norm.weight))
     if w.opset >= RMS_OPSET:
         return w.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
-    # ONNX Runtime fuses this pattern into one operator; it would not match with x * x or Reciprocal.
+    # ONNX Runtime fuses this pattern into one operator. It would not recognise x * x or Reciprocal.
     square = w.reduce("ReduceMean", w.op("Pow", x, 2.0), keepdims=1)
     root = w.op("Sqrt", w.op("Add", square, norm.eps))
     return w.op("Mul", w.op("Div", x, root), weight)
 
 
 def foldable(norm: nn.Module) -> SharedNorm | None:
-    """Return the norm if linear layers that read it can do its work, else None."""
+    """Return the norm if it can be folded into linear layers after it, otherwise None."""
     if isinstance(norm, SharedNorm):
         return norm
     return None
 
 
 def remaining(norm: nn.Module) -> nn.Module:
-    """Return the norm that is left to write where linear layers may do its work."""
+    """Return the norm to write before linear layers: none if it is folded into them."""
     if foldable(norm):
         return NoNorm()
     return norm
 
 
 def in_norm(node: ir.Node) -> bool:
-    """Return whether a node of a graph is of the module of a norm."""
+    """Return whether a node belongs to the module of a norm."""
     return module_of(node).endswith("norm")
 
 
 def module_of(node: ir.Node) -> str:
-    """Return the module that a node of a graph is of; "" for those of the graph itself."""
+    """Return the module of a node; empty for nodes outside of modules."""
     return (node.name or "").rpartition("/")[0]

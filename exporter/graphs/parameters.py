@@ -1,8 +1,8 @@
-"""The table of parameters: where the graphs' file of weights has each tensor of the model, found by what it holds.
+"""Table of parameters: the place of each tensor of the model in the weights file of the graphs, found by its values.
 
-A graph contains a parameter unchanged, transposed, or packed with others into one matrix; in float32, in
-float16, or in int8 with scales. All of these are views with strides, so an engine without graphs needs no second copy.
-What a graph has inline, since it is small, is added to the end of the file.
+A graph contains a parameter unchanged, transposed, or packed with others into one matrix, and in float32, float16, or
+int8 with scales. All of these are strided views, so an engine without graphs needs no second copy. Small tensors that
+are inside graph files are appended to the weights file.
 """
 
 import math
@@ -28,19 +28,19 @@ _DTYPES: dict[ir.DataType, ParameterType] = {
     ir.DataType.FLOAT16: "float16",
     ir.DataType.INT8: "int8",
 }
-# How many projections of one input a graph packs at most: query, key and value.
+# Maximum number of projections that a graph packs: query, key and value.
 _PACKED = 3
-_BLOCK = 1 << 20  # numbers that are read at once
+_BLOCK = 1 << 20  # maximum number of values to read at once
 
 
 def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Path, longest: int) -> Parameters:
-    """Find every parameter of a model among the weights of its graphs.
+    """Find every parameter of a model in the weights file of its graphs.
 
     Args:
-        model: what was exported.
-        graphs: by name, after `share_weights` has moved their weights into `file`.
-        file: what it lacks is appended to it.
-        longest: the positions that were exported.
+        model: the exported model.
+        graphs: graphs by name, after `share_weights` has moved their weights into `file`.
+        file: the weights file. Missing tensors are appended.
+        longest: number of exported positions.
     """
     encoder = _Weights(file, [graphs["encoder"]])
     steps = _Weights(file, [graph for name, graph in graphs.items() if name.startswith("decoder_step.")])
@@ -48,7 +48,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
     with file.open("ab") as output:
         added = _Added(output)
         for name, values in model_parameters(model, longest):
-            # The encoder computes the keys and values of cross-attention.
+            # The encoder graph computes keys and values of cross-attention.
             in_encoder = name.startswith(("source", "encoder")) or "cross_attention.key" in name
             in_encoder = in_encoder or "cross_attention.value" in name
             found[name] = (encoder if in_encoder else steps).find(name, values, added)
@@ -64,11 +64,11 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
 
 
 def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
-    """Yield every tensor by its name in the state dict and as the graphs compute with it; tied ones under each name.
+    """Yield every tensor with its name in the state dict, with the folded factors of graphs; tied ones under each name.
 
     Args:
-        model: a checkpoint's.
-        longest: the positions that are exported.
+        model: of a checkpoint.
+        longest: number of exported positions.
     """
     scales = {
         f"{name}.query": query_scale(module) for name, module in model.named_modules() if isinstance(module, Attention)
@@ -95,7 +95,7 @@ def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Fl
 
 
 def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
-    """Yield a table of tokens that is the target's, and stored as that is, stands there once."""
+    """Yield parameters. A token table is left out if it is tied to the target's and stored in the same form."""
     target = found["target_embedding.tokens.weight"]
     for name, parameter in found.items():
         same = name in ("source_embedding.tokens.weight", "projection.weight")
@@ -104,18 +104,18 @@ def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
 
 
 class _View(NamedTuple):
-    """A view of the file: offset in bytes, strides in elements."""
+    """View of the file: offset in bytes, strides in elements."""
 
     offset: int
     strides: tuple[int, ...]
 
 
 class _Weights:
-    """The weights of some graphs, by dtype and size; read when they are compared, so that few are in memory at a time.
+    """Weights of some graphs by dtype and size. They are read when they are compared, so that few are in memory.
 
     Args:
-        file: of the weights.
-        graphs: with their weights in it.
+        file: the weights file.
+        graphs: graphs with their weights in it.
     """
 
     def __init__(self, file: Path, graphs: Sequence[ir.Model]) -> None:
@@ -127,14 +127,14 @@ class _Weights:
                 if isinstance(tensor, ir.ExternalTensor) and tensor.dtype in _DTYPES:
                     assert tensor.offset is not None and tensor.length is not None
                     shape = tensor.shape.numpy()
-                    shape = shape[:1] if shape[1:] == (1,) else shape  # scales that are a column
+                    shape = shape[:1] if shape[1:] == (1,) else shape  # scales stored as a column
                     self._stored.setdefault((_DTYPES[tensor.dtype], math.prod(shape)), {})[tensor.offset] = shape
 
     def find(self, name: str, values: Float32, added: "_Added") -> Parameter:
-        """Return the most exact form in which these graphs have a tensor; what they lack is added."""
+        """Return the most exact stored form of a tensor. If there is none, append it."""
         if (place := self._place(values)) is not None:
             return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
-        with np.errstate(over="ignore"):  # what overflows is in float32
+        with np.errstate(over="ignore"):  # values that overflow are stored in float32
             half = values.astype(np.float16)
         if (place := self._place(half)) is not None:
             return Parameter(name, "float16", place.offset, values.shape, place.strides, None)
@@ -147,7 +147,7 @@ class _Weights:
         return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
 
     def _place(self, values: Array) -> _View | None:
-        """Return a view of what is stored that equals `values`."""
+        """Return a view of stored data that equals `values`, or None."""
         matrix = values.reshape(len(values), -1)
         rows, columns = matrix.shape
         for parts in range(1, _PACKED + 1):
@@ -164,10 +164,9 @@ class _Weights:
         return None
 
     def _has(self, offset: int, matrix: Array, stride: int) -> bool:
-        """Return whether the rows of `matrix` are stored there with this stride; read, since mapped files count as
-        memory.
+        """Return whether the rows of `matrix` are stored at this offset with this stride.
 
-        The first row decides nearly always.
+        The file is read, not mapped, since mapped pages count as memory. Usually the first row is enough to decide.
         """
         rows, columns = matrix.shape
         begin = 0
@@ -186,10 +185,10 @@ class _Weights:
 
 
 class _Added:
-    """Tensors at the end of the file, each once.
+    """Tensors that are appended to the file, once each.
 
     Args:
-        output: the file, to append to.
+        output: the file, open for appending.
     """
 
     def __init__(self, output: BinaryIO) -> None:
@@ -197,7 +196,7 @@ class _Added:
         self._offsets: dict[bytes, int] = {}
 
     def place(self, name: str, values: Float32) -> _View:
-        """Place of a tensor from now on; a large matrix would be a second copy, and our mistake."""
+        """Append a tensor once, and return its place. A large matrix is an error: a graph must contain it."""
         missing = f"no graph has {name}, of {values.size} elements, in the file of weights"
         assert values.ndim == 1 or values.size < INLINE, missing
         data = values.tobytes()

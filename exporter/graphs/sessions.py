@@ -1,4 +1,4 @@
-"""Graph files run by plain sessions of ONNX Runtime: once, with every value as an output, or over given targets."""
+"""ONNX Runtime sessions of graph files, for one run with all values as outputs, or for given targets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ def session(file: Path) -> onnxruntime.InferenceSession:
     """Return a session for a graph file on the CPU."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # No times are measured: spinning threads would only occupy cores.
+    # Time is not measured, so threads should not occupy cores while they wait.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     avoid_overflow(options)
     return onnxruntime.InferenceSession(file, options, providers=[CPU])
@@ -30,7 +30,7 @@ def outputs_of(runner: onnxruntime.InferenceSession, feed: Values) -> dict[str, 
 
 
 def with_all_outputs(file: Path) -> Path:
-    """Write a copy next to `file` that has every float tensor of the graph as an output too; return its path."""
+    """Write a copy of `file` with every float tensor as an output, in the same directory, and return its path."""
     model = onnx.load(file, load_external_data=False)
     known = {value.name for value in model.graph.output}
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
@@ -42,11 +42,11 @@ def with_all_outputs(file: Path) -> Path:
 
 
 class TeacherForced:
-    """The encoder and one decoder step, run over given targets, so that several versions of them see the same.
+    """Encoder and decoder step for given targets, so that several versions of them get the same inputs.
 
     Args:
-        encoder: its session.
-        step: that of a step of any lowering.
+        encoder: session of the encoder.
+        step: session of a step in any lowering.
     """
 
     def __init__(self, encoder: onnxruntime.InferenceSession, step: onnxruntime.InferenceSession) -> None:
@@ -54,7 +54,7 @@ class TeacherForced:
         self._step = step
 
     def encode(self, sources: Array, lengths: npt.NDArray[np.int64]) -> tuple[Values, Values]:
-        """Inputs and outputs of the encoder on int64 ids `[b, s]` or vectors `[b, s, f]` of these lengths `[b]`."""
+        """Return inputs and outputs of the encoder, for int64 ids `[b, s]` or vectors `[b, s, f]` of lengths `[b]`."""
         names = {value.name for value in self._encoder.get_inputs()}
         (source,) = names - {"source_lengths"}
         feed: dict[str, Array] = {source: sources, "source_lengths": lengths}
@@ -63,13 +63,15 @@ class TeacherForced:
     def steps(
         self, cross: Values, targets: Sequence[Sequence[int]], bos: int, length: int
     ) -> Iterator[tuple[Values, Values]]:
-        """Inputs and outputs of up to `length` steps, until each row has read its target; `length` is the caches' too.
+        """Yield inputs and outputs of up to `length` steps, until all targets are complete.
+
+        `length` is also the length of the caches.
 
         Args:
-            cross: what the encoder gave for these rows.
-            targets: what each row reads after `bos`; a row beyond its target reads id 0.
-            bos: id that decoding starts from.
-            length: the most steps.
+            cross: outputs of the encoder for these rows.
+            targets: input tokens of each row after `bos`; rows with shorter targets read id 0 at the end.
+            bos: first input token.
+            length: maximum number of steps.
         """
         rows = len(targets)
         caches = self._empty_caches(rows, length)

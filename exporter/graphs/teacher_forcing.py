@@ -1,8 +1,8 @@
-"""The decoder over whole translations: what a model attends to, and how it scores a given translation.
+"""Decoder graph for whole translations: attention weights, and scores of given translations.
 
-It reads whole sentences in parallel and shares the weights of the step. The step is unchanged, since it is fused and
-captured, and has no weights of attention to give. Shapes: b batch, h heads, k head_dim, d d_model, s source, t target,
-v vocabulary.
+It processes all positions in parallel and shares the weights of the step. The step itself is not used for this, since
+its fused operators do not output attention weights. Shapes: b batch, h heads, k head_dim, d d_model, s source, t
+target, v vocabulary.
 """
 
 import onnx_ir as ir
@@ -20,10 +20,9 @@ from txport.runtime.bundle.schema import ModelSizes
 
 
 def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """Teacher forcing: translations of up to `length` tokens, and their encoded sources, to scores and attention.
+    """Return the graph of teacher forcing: scores and attention for encoded sources and translations of up to `length`.
 
-    Activations are `[b * t, d]`, each token a row of its own: every layer is the step's, with its weights as they are
-    stored for it.
+    Activations are `[b * t, d]`, with a row for each token: every layer is that of the step, with its stored weights.
     """
     sizes = model.config.sizes
     w = Writer(interface.decoder(sizes, "float32"), OPSET, tensors)
@@ -31,7 +30,7 @@ def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
     lengths = w.inputs["target_lengths"]
     positions = write_positions(w, ids, "target")
     row = w.op("Unsqueeze", positions, [0])
-    # A step reads what the one before it made, and the first one bos.
+    # The input of each position is the token before it, first bos.
     read = w.op("Slice", w.op("Pad", ids, [0, 1, 0, 0], model.config.bos_id), [0], [-1], [1])
     causal = w.op("Where", w.op("LessOrEqual", row, w.op("Unsqueeze", positions, [1])), 0.0, MASKED)
     x = write_embedding(w, model.target_embedding, length, read, row)
@@ -48,16 +47,16 @@ def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
 
 
 class Parallel(Lowering):
-    """All positions of all rows at once, of tokens that are given: the caches are the tokens themselves.
+    """Lowering of all positions of all rows at once, for given tokens. The caches are the tokens' own keys and values.
 
     Args:
-        writer: of the graph.
+        writer: writer of the graph.
         sizes: of the model.
         positions: int64 `[t]`.
         causal: float `[1, 1, t, t]`, added to scores.
 
     Attributes:
-        self_weights, cross_weights: weights of each layer so far, `[b, h, t, t]` and `[b, h, t, s]`.
+        self_weights, cross_weights: attention weights of the layers so far, `[b, h, t, t]` and `[b, h, t, s]`.
     """
 
     def __init__(self, writer: Writer, sizes: ModelSizes, positions: ir.Value, causal: ir.Value) -> None:
@@ -69,12 +68,12 @@ class Parallel(Lowering):
         self._length = writer.op("Shape", writer.inputs["target_ids"], start=1, end=2)
 
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
-        """Packed projections [b * t, 3d] -> context [b * t, d]; the cache does not change."""
+        """Return the context [b * t, d] for packed projections [b * t, 3d], and the unchanged cache."""
         w = self._w
         if self._head_dim % 8:
             query, key, value = map(self._split_heads, w.split(qkv, 3, axis=1))
         else:
-            # As one matrix, as int8 keeps it for ONNX Runtime's fused attention.
+            # Use one packed matrix, as stored in int8 for ONNX Runtime's fused attention.
             packed = w.op("Transpose", self._by_sentence(qkv, 3, self._heads, self._head_dim), perm=[2, 0, 3, 1, 4])
             query, key, value = (w.op("Gather", packed, part, axis=0) for part in range(3))
         if bias is None:
@@ -92,7 +91,7 @@ class Parallel(Lowering):
         return w.op("Max", before, 0)
 
     def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
-        """query [b * t, d], key and value [b, h, s, k] -> context [b * t, d]."""
+        """Return the context [b * t, d], for query [b * t, d], key and value [b, h, s, k]."""
         keys = self._w.op("Transpose", key, perm=[0, 1, 3, 2])
         context, weights = attend(self._w, self._split_heads(query), keys, value, self._w.inputs["cross_bias"])
         self.cross_weights.append(weights)
@@ -105,13 +104,13 @@ class Parallel(Lowering):
         return self._w.op("Expand", x, self._w.op("Concat", [1], self._length, [1], axis=0))
 
     def _by_sentence(self, x: ir.Value, *sizes: int) -> ir.Value:
-        """[b * t, n] -> [b, t, *sizes]."""
+        """Reshape [b * t, n] to [b, t, *sizes]."""
         return self._w.op("Reshape", x, self._w.op("Concat", [-1], self._length, list(sizes), axis=0))
 
     def _split_heads(self, x: ir.Value) -> ir.Value:
-        """[b * t, d] -> [b, h, t, k]."""
+        """Reshape [b * t, d] to [b, h, t, k]."""
         return self._w.op("Transpose", self._by_sentence(x, self._heads, self._head_dim), perm=[0, 2, 1, 3])
 
     def _merge_heads(self, context: ir.Value) -> ir.Value:
-        """[b, h, t, k] -> [b * t, d]."""
+        """Reshape [b, h, t, k] to [b * t, d]."""
         return self._w.op("Reshape", self._w.op("Transpose", context, perm=[0, 2, 1, 3]), [-1, self._width])

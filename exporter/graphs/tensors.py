@@ -1,6 +1,6 @@
-"""The tensors of a model as its graphs store them: packed, folded, transposed, cut; computed when they are written.
+"""Tensors of a model in the form of its graphs: packed, folded, transposed, truncated; computed when written.
 
-Graphs of one export share them, so that each is computed again when it is needed and none is kept: an export needs
+Graphs of one export share these objects. Their values are computed on each use and not kept, so an export needs
 little more memory than the model.
 """
 
@@ -21,11 +21,11 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer as graphs have it.
+    """Linear layer in the form of graphs.
 
     Attributes:
-        weight: `[outputs, inputs]`, as Gemm reads it.
-        transposed: the same `[inputs, outputs]`, as MatMul reads it.
+        weight: `[outputs, inputs]`, for Gemm.
+        transposed: `[inputs, outputs]`, for MatMul.
         bias: `[outputs]`, or None.
     """
 
@@ -35,7 +35,7 @@ class Linear:
 
 
 class ModelTensors:
-    """The tensors that the graphs of one export have in common: each is one object, whichever graph asks for it."""
+    """Tensors that the graphs of one export share: one object for each, in all graphs."""
 
     def __init__(self) -> None:
         self._tensors: dict[Hashable, ir.LazyTensor] = {}
@@ -55,25 +55,25 @@ class ModelTensors:
         return self._tensor((id(positions), length), (rows, tables * heads), lambda: _array(positions.table(length)))
 
     def rotations(self, head_dim: int, length: int) -> tuple[ir.LazyTensor, ir.LazyTensor]:
-        """Cosines and sines of rotary positions `[length, k]`."""
+        """Return cosines and sines of rotary positions, each `[length, k]`."""
         shape = length, head_dim
         key: Hashable = ("rotations", *shape)
         cosines = self._tensor((key, "cosines"), shape, lambda: _array(rotations(*shape)[0]))
         return cosines, self._tensor((key, "sines"), shape, lambda: _array(rotations(*shape)[1]))
 
     def affine(self, norm: SharedNorm) -> tuple[ir.LazyTensor, ir.LazyTensor]:
-        """Scale and shift `[d]` of a norm that is affine."""
+        """Return scale and shift of an affine norm, each `[d]`."""
         shape = norm.weight.shape
         scale = self._tensor((id(norm), "scale"), shape, lambda: _array(norm.affine()[0]))
         return scale, self._tensor((id(norm), "shift"), shape, lambda: _array(norm.affine()[1]))
 
     def linear(self, *layers: nn.Linear, norm: SharedNorm | None = None, scale: float = 1.0) -> Linear:
-        """Linear layers that read the same input, as one.
+        """Return linear layers with the same input as one layer.
 
         Args:
-            layers: all with a bias, or none.
-            norm: what they read has not been normalised by it yet.
-            scale: a factor of the first layer's output.
+            layers: either all have a bias, or none has.
+            norm: norm that was not applied to the input and is folded in.
+            scale: factor of the first layer's output.
         """
         key: Hashable = (*map(id, layers), id(norm), scale)
         shape = sum(layer.out_features for layer in layers), layers[0].in_features
@@ -96,12 +96,12 @@ class ModelTensors:
 
 
 def query_scale(attention: Attention) -> float:
-    """Return the factor of queries, 1/sqrt(head_dim), which is folded into their projection."""
+    """Return the factor of queries, 1/sqrt(head_dim), that is folded into their projection."""
     return float((attention.query.out_features // attention.heads) ** -0.5)
 
 
 def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a linear layer that reads what its norm would have read; as they are if there is no norm."""
+    """Return weight and bias of a linear layer with a norm folded in; unchanged if it is None."""
     if norm is None:
         return linear.weight, linear.bias
     scale, shift = (value.double() for value in norm.affine())
@@ -115,7 +115,7 @@ def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Ten
 
 @torch.no_grad()
 def _packed(layers: tuple[nn.Linear, ...], norm: SharedNorm | None, scale: float) -> tuple[Float32, Float32]:
-    """Weights `[outputs, inputs]` and biases `[outputs]` of all layers; no biases `[0]`."""
+    """Return weights `[outputs, inputs]` and biases `[outputs]` of all layers; biases `[0]` if there are none."""
     parts = [folded_into(layer, norm) for layer in layers]
     factors = [scale] + [1.0] * (len(layers) - 1)
     weights = [weight * factor for (weight, _), factor in zip(parts, factors, strict=True)]

@@ -1,7 +1,7 @@
-"""One file of weights for all graphs of a bundle, in which equal tensors are stored once.
+"""Weights file for all graphs of a bundle, which contains equal tensors once.
 
-Tensors are compared by their bytes, so a tied embedding and projection, the same layer in three lowerings and the
-position table of encoder and decoder are each stored once. Large ones start at a page, so that a runtime can map them.
+Tensors are compared by their bytes. So a tied embedding and projection, a layer in three lowerings, and the position
+table of encoder and decoder are each stored once. Large tensors start at a page, so that runtimes can map them.
 """
 
 import hashlib
@@ -12,23 +12,23 @@ import numpy as np
 import onnx_ir as ir
 
 PAGE = 4096
-LARGE = 64 * 1024  # from here on a page boundary costs less than 7%
+LARGE = 64 * 1024  # for larger tensors, padding to a page costs less than 7%
 ALIGNMENT = 64
-INLINE = 256  # bytes; shapes and constants, which shape inference must see
+INLINE = 256  # maximum bytes of tensors inside graph files: shape inference needs shapes and constants
 
 
 def share_weights(models: Iterable[ir.Model], file: Path) -> int:
-    """Move the weights of `models` into `file`, replacing them by references of ONNX's external data format.
+    """Move the weights of `models` into `file`, and replace them with references (ONNX's external data format).
 
     Args:
-        models: changed in place. Saved later in the directory of `file`.
-        file: written from scratch.
+        models: changed in place; to be saved in the directory of `file`.
+        file: replaced if it exists.
 
     Returns:
-        bytes of `file`.
+        size of `file` in bytes.
     """
     stored: dict[bytes, tuple[int, int]] = {}
-    keys: dict[ir.TensorProtocol, bytes] = {}  # graphs of one model share tensors, which are read once
+    keys: dict[ir.TensorProtocol, bytes] = {}  # graphs of a model share tensors, which are computed once
     with file.open("wb") as output:
         for model in models:
             for value in model.graph.initializers.values():
@@ -37,7 +37,7 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
                 if tensor.nbytes < INLINE:
                     continue
                 if tensor not in keys:
-                    data = np.ascontiguousarray(tensor.numpy()).data.cast("B")  # not a copy
+                    data = np.ascontiguousarray(tensor.numpy()).data.cast("B")  # no copy
                     keys[tensor] = key = hashlib.sha256(data).digest()
                     if key not in stored:
                         alignment = PAGE if len(data) >= LARGE else ALIGNMENT
@@ -54,6 +54,6 @@ def share_weights(models: Iterable[ir.Model], file: Path) -> int:
 
 
 def remove_unused_weights(graph: ir.Graph) -> None:
-    """Remove the initializers that nothing reads."""
+    """Remove unused initializers."""
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
         del graph.initializers[name]

@@ -1,4 +1,4 @@
-"""All graphs of a model."""
+"""Writer of all graphs of a model."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -10,30 +10,30 @@ from txport.exporter.graphs.teacher_forcing import write_decoder
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.transformer import Transformer
 
-# The optional graphs, by their names and roles: what attention needs,
+# Optional graphs by name and role. Graphs for attention and scores:
 ATTENTION: dict[str, Callable[[Transformer, int, ModelTensors], ir.Model]] = {
     "decoder": write_decoder,
     "encoder_attention": write_encoder_attention,
 }
-# what beam search without copies of caches needs,
+# Graphs for beam search without copies of caches:
 BEAMS: dict[str, Callable[[Transformer, int, ModelTensors], ir.Model]] = {"decoder_beams": write_beams}
-# and all.
+# All optional graphs:
 OPTIONAL = ATTENTION | BEAMS
 
 
 def write_all(
     model: Transformer, lowerings: Sequence[str], length: int, optional: Collection[str], *, half: bool = False
 ) -> dict[str, ir.Model]:
-    """Return the encoder and the decoder steps of `lowerings` by the names of their files.
+    """Return the encoder and the decoder steps of `lowerings`, by the names of their files.
 
-    Their weights are the model's, and computed when they are read: it must not change before.
+    Weights are computed from the model when they are read, so the model must not change before.
 
     Args:
         model: in float32.
-        lowerings: one or more.
-        length: most tokens of a source and of an answer.
-        optional: which of the graphs of `OPTIONAL` follow.
-        half: the graphs will be converted to float16.
+        lowerings: names, at least one.
+        length: maximum number of tokens of a source or translation.
+        optional: names of optional graphs.
+        half: whether the graphs will be converted to float16.
     """
     tensors = ModelTensors()
     models = {"encoder": write_encoder(model, length, tensors)}

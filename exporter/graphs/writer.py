@@ -1,4 +1,4 @@
-"""A graph being written: nodes in order, each named by the module that it is of."""
+"""Writer of a graph: nodes in order, with names from modules of the model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,10 +11,10 @@ from txport.exporter.graphs.tensors import Linear, ModelTensors
 from txport.runtime.bundle.interface import Interface
 
 CONTRIB = "com.microsoft"
-# The IR version that came with an opset: a newer one would make old parsers refuse a file that they can read.
+# IR version for each opset. With a newer one, older parsers would refuse files that they can read.
 IR_VERSIONS = {17: 8, 24: 12}
-# From this opset on, ReduceMean and ReduceMax read their axes from an input, and Split needs its number of outputs.
-# TensorRT's parsers of 8.6 and 9 ignore that input and reduce over all axes (NVIDIA/TensorRT#3467).
+# From this opset on, ReduceMean and ReduceMax have axes as an input, and Split needs the number of outputs. TensorRT's
+# parsers of 8.6 and 9 ignore this input and reduce over all axes (NVIDIA/TensorRT#3467).
 AXES_OPSET = 18
 
 BOOL = ir.DataType.BOOL
@@ -22,26 +22,26 @@ FLOAT = ir.DataType.FLOAT
 INT32 = ir.DataType.INT32
 INT64 = ir.DataType.INT64
 _TYPES = {"float32": FLOAT, "int64": INT64, "bool": BOOL}
-# Operators whose output has another dtype than their first input.
+# Operators whose output dtype differs from that of their first input.
 _OUTPUTS = {
     **dict.fromkeys(("Equal", "GreaterOrEqual", "Less", "LessOrEqual"), BOOL),
     **dict.fromkeys(("ArgMax", "Shape"), INT64),
 }
 
-# What an operator reads: a value of the graph, a weight, a constant, or nothing.
+# Operand of an operator: a value of the graph, a weight, a constant, or nothing.
 Operand = ir.Value | ir.TensorProtocol | np.ndarray | int | float | Sequence[int] | None
 
 
 class Writer:
-    """Nodes, weights and names of one graph.
+    """Writer of nodes, weights and names of one graph.
 
     Args:
         interface: names, dtypes and shapes of its inputs and outputs.
         opset: version of the standard operators.
-        tensors: of the model.
+        tensors: tensors of the model.
 
     Attributes:
-        inputs: values by name.
+        inputs: input values by name.
     """
 
     def __init__(self, interface: Interface, opset: int, tensors: ModelTensors) -> None:
@@ -63,18 +63,18 @@ class Writer:
 
     @contextmanager
     def module(self, name: str) -> Iterator[None]:
-        """Name nodes and weights by this module of the model."""
+        """Prefix names of nodes and weights with this module, while the context is active."""
         outer = self._scope
         self._scope = name
         yield
         self._scope = outer
 
     def part(self, name: str) -> AbstractContextManager[None]:
-        """Name nodes and weights by this part of the module around it."""
+        """Prefix names of nodes and weights with this part of the current module, while the context is active."""
         return self.module(f"{self._scope}.{name}".lstrip("."))
 
     def op(self, kind: str, *inputs: Operand, domain: str = "", **attributes: int | float | Sequence[int]) -> ir.Value:
-        """Add a node with one output; return that."""
+        """Add a node with one output, and return the output."""
         (output,) = self.ops(kind, 1, *inputs, domain=domain, **attributes)
         return output
 
@@ -86,7 +86,7 @@ class Writer:
         domain: str = "",
         **attributes: int | float | Sequence[int],
     ) -> Sequence[ir.Value]:
-        """Add a node; return its outputs, which have the dtype of its first input unless the operator has another."""
+        """Add a node and return its outputs. Their dtype is that of the first input, or that of the operator."""
         operands = [self._value(each) for each in inputs]
         if domain:
             self._opsets[domain] = 1
@@ -114,13 +114,13 @@ class Writer:
         return self.op(kind, x, [-1], keepdims=keepdims)
 
     def linear(self, x: ir.Value, layer: Linear, name: str) -> ir.Value:
-        """x `[n, inputs]` -> `[n, outputs]`, in one operator."""
+        """Apply a linear layer to x `[n, inputs]`, in one operator: `[n, outputs]`."""
         with self.part(name):
             bias = () if layer.bias is None else (self.weight("bias", layer.bias),)
             return self.op("Gemm", x, self.weight("weight", layer.weight), *bias, transB=1)
 
     def linear_of_rows(self, x: ir.Value, layer: Linear, name: str) -> ir.Value:
-        """x `[..., inputs]` -> `[..., outputs]`."""
+        """Apply a linear layer to x `[..., inputs]`: `[..., outputs]`."""
         with self.part(name):
             y = self.op("MatMul", x, self.weight("weight", layer.transposed))
             if layer.bias is None:
@@ -128,14 +128,14 @@ class Writer:
             return self.op("Add", y, self.weight("bias", layer.bias))
 
     def weight(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Return a weight, under the name with which it was first asked for."""
+        """Return a weight. On later use it keeps its first name."""
         if id(tensor) not in self._weights:
             value = self._initializer(self._name(f"{self._scope}.{name}".lstrip(".")), tensor)
             self._weights[id(tensor)] = value
         return self._weights[id(tensor)]
 
     def model(self, outputs: Sequence[ir.Value]) -> ir.Model:
-        """Return the graph, with its outputs in the order of the interface."""
+        """Return the graph with outputs in the order of the interface."""
         for value, tensor in zip(outputs, self._interface.outputs, strict=True):
             value.name = tensor.name
             value.dtype = _TYPES[tensor.dtype]
@@ -155,7 +155,7 @@ class Writer:
         for node in model.graph:
             for output in node.outputs:
                 if not output.uses() and not output.is_graph_output():
-                    output.name = ""  # an optional output that nothing reads
+                    output.name = ""  # an unused optional output
         return model
 
     def _name(self, name: str) -> str:

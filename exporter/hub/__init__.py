@@ -1,1 +1,1 @@
-"""Bundles by name: fetched, exported, kept and shared."""
+"""Bundles by name: download, export, cache and upload."""

@@ -1,4 +1,4 @@
-"""tx-get: a model by its name becomes a bundle that is kept."""
+"""Command tx-get: export a named model as a cached bundle."""
 
 import shutil
 import time
@@ -58,7 +58,7 @@ def main(name: str, source: str | None, offline: bool, allow_pickle: bool, force
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Wait until no other process makes a bundle in a directory."""
+    """Wait until no other process creates a bundle in the directory."""
     while (lock := Lock(directory)).elsewhere:
         lock.close()
         time.sleep(0.1)
@@ -69,7 +69,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _keep(bundle: Path, name: Name, force: bool) -> None:
-    """Keep a bundle that is one already."""
+    """Copy a downloaded bundle to the cache."""
     manifest = Manifest.parse((bundle / NAME).read_bytes(), str(bundle / NAME))
     kind = manifest.precision.weights
     if kind != name.precision:
@@ -78,7 +78,7 @@ def _keep(bundle: Path, name: Name, force: bool) -> None:
         for file in (NAME, *manifest.files):
             (directory / file).parent.mkdir(parents=True, exist_ok=True)
             try:
-                shutil.copyfile(bundle / file, directory / file)  # links are followed: the hub's cache has nothing else
+                shutil.copyfile(bundle / file, directory / file)  # follows links, as in the hub's cache
             except FileNotFoundError:
                 raise InputError(f"{name.model} lacks {file}, which its {NAME} lists: upload it again") from None
         Manifest.load(directory).check_files(directory, hashes=lambda file: True)

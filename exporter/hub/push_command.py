@@ -1,4 +1,4 @@
-"""tx-push: a bundle becomes a repository of the Hugging Face hub."""
+"""Command tx-push: upload a bundle to a repository of the Hugging Face hub."""
 
 from glob import escape
 from pathlib import Path
@@ -26,11 +26,11 @@ def main(bundle: Path, repository: str, private: bool, revision: str | None) -> 
         import huggingface_hub as hub
     manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda file: True)
-    files = [escape(file) for file in dict.fromkeys((NAME, CARD, *manifest.files))]  # others beside it may be private
+    files = [escape(file) for file in dict.fromkeys((NAME, CARD, *manifest.files))]  # other files may be private
     try:
         hub.create_repo(repository, private=private, exist_ok=True)
         done = hub.upload_folder(repo_id=repository, folder_path=bundle, revision=revision, allow_patterns=files)
-    except Exception as error:  # of the network, of the hub: each library has its own
+    except Exception as error:  # network and hub errors come from several libraries
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{bundle} was not uploaded to {repository}: {reason}") from None
     click.echo(f"{done.commit_url}")

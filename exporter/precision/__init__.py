@@ -1,1 +1,1 @@
-"""Choice of what must stay in float32, by calibration on real sentences."""
+"""Selection of nodes that must stay in float32, by calibration on real sentences."""

@@ -1,6 +1,6 @@
-"""The ranges of the graphs' values on real sentences, and how far their logits are from PyTorch's.
+"""Calibration: the ranges of values in graphs on real sentences, and the errors of their logits.
 
-Both are measured on the reference's tokens, not on tokens of the graphs.
+Both are measured for the reference's tokens, not for tokens that the graphs choose.
 """
 
 import math
@@ -18,12 +18,12 @@ from txport.exporter.reference import MIN_COMPARED_LOGIT, Answer, Logits
 
 @dataclass(frozen=True)
 class Loss:
-    """Distance of a graph's logits from the reference's, over the tokens of the reference's targets.
+    """Difference between logits of a graph and of the reference, over all tokens of the reference's targets.
 
     Attributes:
-        rms: root mean square difference of logits; infinite where NaN or infinity appears.
-        changed: share of tokens for which another id would be chosen.
-        regret: largest loss of reference logit by such a choice.
+        rms: root mean square difference of logits; infinite if there is NaN or infinity.
+        changed: share of tokens for which the graph would choose another id.
+        regret: maximum loss of reference logit by such a choice.
     """
 
     rms: float
@@ -33,18 +33,18 @@ class Loss:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The sentences that precisions are chosen on.
+    """Sentences for the selection of precisions.
 
     Attributes:
-        answers: sentences with the reference's targets and logits.
-        bos: id that decoding starts from.
+        answers: sentences with targets and logits of the reference.
+        bos: first input token of the decoder.
     """
 
     answers: Sequence[Answer]
     bos: int
 
     def ranges(self, encoder: Path, step: Path) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the largest magnitude of each value, by name, of an encoder's graph file and of a step's."""
+        """Return the maximum magnitude of each value, by name, for the graph files of an encoder and of a step."""
         graphs = TeacherForced(*(session(with_all_outputs(file)) for file in (encoder, step)))
         of_encoder: dict[str, float] = {}
         of_step: dict[str, float] = {}
@@ -56,7 +56,7 @@ class Calibration:
         return of_encoder, of_step
 
     def loss(self, graphs: TeacherForced) -> Loss:
-        """Compare the logits of an encoder and a step with the reference's."""
+        """Compare the logits of an encoder and a step with those of the reference."""
         squares = 0.0
         values = 0
         tokens = 0
@@ -94,5 +94,5 @@ def _add_magnitudes(largest: dict[str, float], outputs: Values) -> None:
 
 
 def magnitude(array: NDArray[Any]) -> float:
-    """The largest magnitude in a value, except where it masks positions: float16 has a number of its own for that."""
+    """Return the maximum magnitude in a value, without masks, for which float16 has a separate number."""
     return float(np.abs(array[~is_masked(array)]).max(initial=0.0))

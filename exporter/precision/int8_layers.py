@@ -1,7 +1,7 @@
-"""Layers of an int8 bundle that must stay in float32, measured on real sentences.
+"""Selection of layers of an int8 bundle that must stay in float32, measured on real sentences.
 
-For most models there are none. Where int8 costs too much quality (`txport.exporter.verification.quality`), the modules
-whose rounding alone changes the logits most stay in float32; their number is doubled until the quality suffices.
+Most models need none. If int8 reduces quality too much (`txport.exporter.verification.quality`), the modules whose
+rounding changes the logits most stay in float32. Their number is doubled until the quality suffices.
 """
 
 import dataclasses
@@ -26,20 +26,20 @@ from txport.runtime.version import VERSION
 
 ENCODER = "encoder"
 STEP = "decoder_step.ort"
-Module = tuple[str, str]  # graph and module within it
-# Batches of the calibration that modules are ranked on, each module alone.
+Module = tuple[str, str]  # graph, and module in it
+# Number of calibration batches for ranking modules. Each module is measured alone.
 _RANKED_ON = 1
 
 
 class Int8Search:
-    """Search for the layers of two float32 graphs that int8 would spoil.
+    """Search for the layers of two float32 graphs that must not become int8.
 
     Args:
-        directory: scratch space.
+        directory: for temporary files.
         models: the encoder and the `ort` step; not changed.
-        manifest: of the bundle to be, for its sizes.
-        sample: the sentences.
-        calibration: the first of them.
+        manifest: of the bundle that is being exported, for its sizes.
+        sample: sentences for measuring quality.
+        calibration: the first of these sentences.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Int8Search:
         """Return the layers to keep in float32.
 
         Raises:
-            CheckFailed: not even half of the modules in float32 make the rest good enough.
+            CheckFailed: quality does not suffice even with half of the modules in float32.
         """
         progress("int8: quality")
         failure = self.quality([]).failure
@@ -83,7 +83,7 @@ class Int8Search:
         raise CheckFailed(f"{failure}, even with {count // 2} modules in float32; export it without --int8")
 
     def convert(self, models: dict[str, ir.Model], islands: Sequence[Island]) -> None:
-        """Turn the graphs into int8, in place; the optional ones round as the encoder or the step does."""
+        """Convert the graphs to int8, in place. Optional graphs use the same layers as the encoder or the step."""
         norms = {name: norm_outputs(models[name]) for name in self._files}
         for name, model in models.items():
             like = {"decoder": STEP, "decoder_beams": STEP, "encoder_attention": ENCODER}.get(name, name)
@@ -92,17 +92,17 @@ class Int8Search:
             to_int8(model, largest, island_nodes(islands, name))
 
     def quality(self, kept: Sequence[Module]) -> Quality:
-        """Quality of int8 with these modules in float32."""
+        """Measure the quality of int8 with these modules in float32."""
         kept_nodes = {name: self._nodes(name, kept) for name in self._files}
         changed = self._loss(self._calibration, kept_nodes).changed
         if self._sample.references:
             translations = self._translations(self._directory / "int8")
         else:
-            translations = [[]] * len(self._sample.sources)  # of which only the number counts
+            translations = [[]] * len(self._sample.sources)  # only their number is used
         return self._references.quality(translations, changed)
 
     def _ranked(self) -> list[Module]:
-        """Return all modules, those first whose rounding alone changes the logits most."""
+        """Return all modules, sorted by the effect of their rounding on the logits, largest first."""
         first = dataclasses.replace(self._calibration, answers=self._calibration.answers[:_RANKED_ON])
         modules = list(dict.fromkeys(module for nodes in self._modules.values() for _, module in nodes))
 
@@ -113,9 +113,9 @@ class Int8Search:
         return sorted(modules, key=disturbance, reverse=True)
 
     def _nodes(self, graph: str, kept: Collection[Module], *, alone: bool = False) -> set[str]:
-        """Nodes of a graph in these modules.
+        """Return the nodes of a graph in these modules.
 
-        With the projection, lookups stay in float32 too: it may be the same table, which would then be stored twice.
+        If the projection stays in float32, so do lookups: they may use the same table, which would be stored twice.
         """
         tables = (STEP, "projection") in kept and not alone
         return {
@@ -123,7 +123,7 @@ class Int8Search:
         }
 
     def _loss(self, calibration: Calibration, kept: dict[str, set[str]]) -> Loss:
-        """Write both graphs in int8 except the nodes `kept`, and measure them."""
+        """Write both graphs in int8, except the nodes `kept`, and measure them."""
         models = {name: ir.load(file) for name, file in self._files.items()}
         for name, model in models.items():
             to_int8(model, self._largest[name], kept[name])
@@ -131,6 +131,6 @@ class Int8Search:
         return calibration.loss(TeacherForced(*map(session, files.values())))
 
     def _translations(self, directory: Path) -> list[list[int]]:
-        """Target ids of all sentences by the graphs in a directory."""
+        """Return the target ids of all sentences, from the graphs in a directory."""
         results = decode_all(OrtEngine(directory, self._manifest, ["ort"]), self._sample.requests())
         return [result.ids for result in results]

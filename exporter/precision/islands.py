@@ -1,8 +1,8 @@
-"""Nodes of a float16 graph that must stay in float32, measured on real sentences.
+"""Selection of nodes of a float16 graph that must stay in float32 (islands), measured on real sentences.
 
-A node becomes an island for one of two reasons. Overflow: it reads or writes a value near the largest of float16
-(65504). Loss: with every value rounded to float16 the graph would choose other tokens; then the modules whose rounding
-costs most are kept in float32, one after the other, until the tokens agree.
+There are two reasons for islands. Overflow: a node reads or writes a value near the largest of float16 (65504). Loss:
+rounding all values to float16 would change the chosen tokens. Then the modules whose rounding matters most are kept in
+float32, one after another, until the tokens agree.
 """
 
 import math
@@ -24,49 +24,49 @@ from txport.runtime.bundle.schema import Island
 from txport.runtime.errors import CheckFailed
 from txport.runtime.version import VERSION
 
-# Half of float16's largest value: calibration sees some sentences, not all.
+# Half of float16's largest value, since calibration uses only some sentences.
 OVERFLOW = 65504 / 2
-# Around the feed-forward layers of T5 some sentences reach far larger values than others: Hugging Face keeps their last
-# product (`wo`) in float32 for any sentences. Here the values of calibration are multiplied by this factor.
+# Near feed-forward layers of T5, some sentences have much larger values than others. Hugging Face always keeps the last
+# product (`wo`) in float32. Here calibration values near these layers are multiplied by this factor.
 GROWTH = 8
-# Loss of logit by another choice that counts as loss: a factor of 1.1 in probability. Nearer ties may break otherwise,
-# as long as they are not more than verification allows.
+# Loss of logit by another choice that counts as loss: a factor of 1.1 in probability. Choices that are closer may
+# differ, within the limits of the verification.
 REGRET = 0.1
 
-# The module that mixes generated and copied probabilities, for which float16 is too coarse.
+# Module that mixes generated and copied probabilities. Float16 is not precise enough for it.
 MIXTURE = "copying"
 
-# The kind of graph whose modules an optional graph has.
+# For each optional graph, the graph that has the same modules.
 LIKE = {"decoder": "decoder_step", "decoder_beams": "decoder_step", "encoder_attention": "encoder"}
 
-Scope = tuple[str, str]  # graph ("encoder" or "decoder_step.<lowering>") and module within it
+Scope = tuple[str, str]  # graph ("encoder" or "decoder_step.<lowering>"), and module in it
 
 
 def choose_islands(
     directory: Path, files: dict[str, Path], calibration: Calibration, progress: Callable[[str], None]
 ) -> list[Island]:
-    """Run float32 graphs on sentences and decide what may become float16.
+    """Run float32 graphs on sentences and return the nodes that must not become float16.
 
     Args:
-        directory: scratch space.
+        directory: for temporary files.
         files: float32 graph files by name: `encoder` and `decoder_step.<lowering>`.
         calibration: the sentences.
         progress: called with the name of each stage.
 
     Raises:
-        CheckFailed: a cache or another input or output of a graph would overflow: float16 cannot hold this model.
+        CheckFailed: a cache or another input or output would overflow, so the model is not possible in float16.
     """
     models = {name: ir.load(file) for name, file in files.items()}
     mixtures = {name: mixture_nodes(model) for name, model in models.items()}
     islands = {name: nodes - mixtures[name] for name, nodes in _overflow_islands(files, calibration, progress).items()}
-    probe = ["encoder", list(files)[-1]]  # scopes are the same modules in every lowering: one represents all
+    probe = ["encoder", list(files)[-1]]  # all lowerings have the same modules, so one is enough
 
-    @lru_cache(maxsize=len(probe))  # a trial changes one of them
+    @lru_cache(maxsize=len(probe))  # each trial changes only one of the graphs
     def half(name: str, scopes: frozenset[Scope]) -> onnxruntime.InferenceSession:
         model = models[name].clone()
         to_float16(model, _within(name, model, scopes) | islands[name] | mixtures[name])
         rounded(model)
-        with TemporaryDirectory(dir=directory) as written:  # the session has all that it needs
+        with TemporaryDirectory(dir=directory) as written:  # the session needs no file later
             (file,) = write_graphs(Path(written), {name: model}, VERSION).values()
             return session(file)
 
@@ -87,12 +87,12 @@ def choose_islands(
 def islands_of_attention(
     islands: Sequence[Island], models: Mapping[str, ir.Model], nodes_of: Callable[[ir.Model], Iterable[ir.Node]]
 ) -> list[Island]:
-    """Islands of the optional graphs among `models`: nodes of the modules in which the encoder, or a step, has islands.
+    """Return islands of the optional graphs among `models`: the modules that have islands in the encoder or a step.
 
     Args:
         islands: of the other graphs.
         models: float32 graphs by name.
-        nodes_of: the nodes of a graph that the precision is for.
+        nodes_of: returns the nodes of a graph that the precision applies to.
     """
     result = []
     for name, like in LIKE.items():
@@ -107,7 +107,7 @@ def islands_of_attention(
 
 
 def mixture_nodes(model: ir.Model) -> set[str]:
-    """Return nodes of copying, which compute in float32, but not the choice of a head (conversion of whole keys)."""
+    """Return nodes of the copy mechanism, for float32, except the selection of a head (it converts whole keys)."""
     copying = [node for node in model.graph if module_of(node).split(".")[0] == MIXTURE]
     return {node.name or "" for node in copying if not any(map(_is_float_input, node.inputs))}
 
@@ -117,19 +117,19 @@ def _is_float_input(value: ir.Value | None) -> bool:
 
 
 def islands_of_mixtures(models: Mapping[str, ir.Model]) -> list[Island]:
-    """Islands of `mixture_nodes`."""
+    """Return the islands of `mixture_nodes`."""
     found = [Island(name, tuple(sorted(mixture_nodes(model))), "mixture") for name, model in models.items()]
     return [island for island in found if island.nodes]
 
 
 def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
-    """Islands of the nodes whose outputs stay in float32; see `txport.exporter.graphs.float16.ending`."""
+    """Return islands of nodes whose outputs stay in float32; see `txport.exporter.graphs.float16.ending`."""
     found = [Island(name, tuple(sorted(ending(model))), "output") for name, model in models.items()]
     return [island for island in found if island.nodes]
 
 
 def island_nodes(islands: Sequence[Island], graph: str) -> set[str]:
-    """Return the nodes of one graph that stay in float32."""
+    """Return the names of nodes of one graph that stay in float32."""
     return {node for island in islands if island.graph == graph for node in island.nodes}
 
 
@@ -148,7 +148,7 @@ def _overflow_islands(
 
 
 def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
-    """Nodes that read or write a value beyond `OVERFLOW`."""
+    """Return nodes that read or write a value larger than `OVERFLOW`."""
     values = dict(largest)
     for name, value in model.graph.initializers.items():
         if value.dtype == ir.DataType.FLOAT and value.const_value is not None:
@@ -175,7 +175,7 @@ def _overflowing(model: ir.Model, largest: dict[str, float]) -> set[str]:
 
 
 def _growing(model: ir.Model) -> set[str]:
-    """Values around the last product of each feed-forward layer of a T5: its input, its output, the residual sum."""
+    """Return values near the last product of each feed-forward layer of T5: input, output and residual sum."""
     if not any(module_of(node).endswith("coder_positions") for node in model.graph):
         return set()
     outer = [node for node in model.graph if module_of(node).endswith("feed_forward.outer")]
@@ -185,32 +185,32 @@ def _growing(model: ir.Model) -> set[str]:
 
 
 def _reads_cache(node: ir.Node) -> bool:
-    """Return whether a node must stay float16, since a Cast of whole caches would cost more than the step."""
+    """Return whether a node must stay in float16, since casting whole caches would cost more than the step."""
     return any(value is not None and (value.name or "").startswith("self_") for value in node.inputs)
 
 
 def _scopes(model: ir.Model) -> list[str]:
-    """Return the modules of a graph, in order, that may become islands."""
+    """Return modules of a graph that may become islands, in order."""
     modules = dict.fromkeys(module_of(n) for n in model.graph if module_of(n) and not _reads_cache(n))
     return [module for module in modules if module.split(".")[0] != MIXTURE]
 
 
 def _within(name: str, model: ir.Model, scopes: Collection[Scope]) -> set[str]:
-    """Return nodes of a graph in these (graph kind, module) pairs, except nodes that write a cache."""
+    """Return nodes of a graph in these pairs (graph kind, module), except nodes that write a cache."""
     wanted = {scope for graph, scope in scopes if graph.split(".")[0] == name.split(".")[0]}
     return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}
 
 
 def lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Scope]) -> list[Scope]:
-    """Greedy selection: add the module that helps most until the choice of tokens is kept or nothing helps.
+    """Select modules greedily: add the module that helps most until the tokens agree or nothing helps.
 
-    Errors of modules add up nearly as those of independent noise: what one takes from the mean square changes little
-    when others are added. So only those are measured again whose last gain is above the best new one (lazy evaluation;
-    Minoux, "Accelerated Greedy Algorithms for Maximizing Submodular Set Functions", 1978).
+    Errors of modules add up nearly like independent noise, so the gain of one in mean square depends little on others.
+    Therefore a module is measured again only if its last gain is above the best new one (lazy evaluation; Minoux,
+    "Accelerated Greedy Algorithms for Maximizing Submodular Set Functions", 1978).
 
     Args:
-        measure: what is lost with these modules in float32.
-        candidates: modules; of equals the first is added.
+        measure: returns the loss with these modules in float32.
+        candidates: modules; for equal gains the first is added.
     """
     chosen: list[Scope] = []
     current = measure(chosen)
@@ -224,5 +224,5 @@ def lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Sc
             break
         chosen.append(best)
         current = trials[best]
-        gains = {scope: max(gain, 0.0) for scope, gain in gains.items()}  # what did not help may help now
+        gains = {scope: max(gain, 0.0) for scope, gain in gains.items()}  # modules that did not help may help now
     return chosen

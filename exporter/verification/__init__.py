@@ -1,1 +1,1 @@
-"""Comparing a bundle with PyTorch: the checks and their report."""
+"""Comparison of a bundle with PyTorch: checks and report."""

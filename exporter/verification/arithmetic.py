@@ -1,19 +1,19 @@
-"""The reference model in the arithmetic of a bundle: how far rounding alone moves the logits.
+"""Reference model with the rounding of a bundle's precision, which shows how much rounding alone changes the logits.
 
-Nothing here reads the bundle's graphs or weights, so a fault in them cannot hide. PyTorch's own operators round where
-the format does:
+It does not use the bundle's graphs or weights, so it cannot hide errors in them. PyTorch operators are rounded as in
+each format:
 
-* float32: results of all operators get random errors of the size that engines make (`_RandomSingle`);
-* float16: weights and the result of every operator are rounded to float16. Values that float16 cannot hold stay
-  unchanged: a bundle has float32 islands for them, which only make it more exact;
+* float32: results of all operators get random errors of the size of engines' errors (`_RandomSingle`);
+* float16: weights and results of all operators are rounded to float16. Values that overflow stay unchanged: a bundle
+  has float32 islands for them, which only make it more exact;
 * int8: weights of products and embedding tables are rounded per channel. Inputs of products are rounded per row, or,
   after a norm, with one scale, as in `txport.exporter.graphs.int8`.
 
-The copy distribution of a model that copies is float32 in every format.
+The mixture of the copy mechanism is computed in float32 in every format.
 
-The other formats can round at random, too (`RoundedReference.random_logits`): Monte Carlo arithmetic (Parker 1997,
-"Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic"). Repetitions show how far rounding can
-move one logit.
+Rounding can also be random in all formats (`RoundedReference.random_logits`): Monte Carlo arithmetic (Parker 1997,
+"Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic"). Repetitions show how much rounding can
+change a logit.
 """
 
 import math
@@ -33,17 +33,17 @@ from txport.models.positions import RelativePositions
 from txport.models.transformer import Transformer
 
 _HALF_MOST = torch.finfo(torch.float16).max
-# What only `Attention.weights` calls, whose weights the mixture reads.
+# Functions that only `Attention.weights` calls, whose weights the copy mechanism uses.
 _MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
 _LEVELS = 127
-# Of a product of vectors of length 1 whose terms are added one after another: measured root mean square of 1.8e-8, for
-# 64 to 4,096 terms, times the square root of 3 of uniform noise.
+# Error of a product of vectors of length 1 whose terms are added in sequence: measured root mean square of 1.8e-8, for
+# 64 to 4,096 terms, times the square root of 3 for uniform noise.
 _SUM_ERROR = 0.52 * 2.0**-24
-# Largest absolute errors of sigmoid and the normal distribution function, by which activations multiply their input.
+# Maximum absolute errors of sigmoid and the normal distribution function, by which activations multiply their input.
 # Measured for ONNX Runtime: 1.2e-7 and 3e-8. The fused engine's erf is within 4e-7.
 _GATE_ERRORS = {"silu": 2.0**-23, "gelu": 2.0**-22}
-_HALF_BITS = 13  # of a float32's fraction, which float16 does not have
-# Names of functions and operators whose result is rounded, without underscores.
+_HALF_BITS = 13  # fraction bits of float32 that float16 lacks
+# Names of functions and operators with rounded results, without underscores.
 _ROUNDING = frozenset(
     "linear matmul scaled_dot_product_attention softmax layer_norm add radd sub rsub mul rmul div truediv pow mean "
     "rsqrt sqrt exp log logsumexp sigmoid tanh gelu silu".split()
@@ -53,11 +53,11 @@ Function = Callable[..., Any]
 
 
 class RoundedReference:
-    """A model in the arithmetic of a format.
+    """Model with the rounding of a format.
 
     Args:
         model: the reference, float32.
-        weights: "float32", "float16" or "int8", as in a manifest's precision.
+        weights: "float32", "float16" or "int8", as in the manifest.
     """
 
     def __init__(self, model: Transformer, weights: str) -> None:
@@ -69,12 +69,12 @@ class RoundedReference:
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Logits:
-        """Logits `[b, longest target, vocabulary]`, float32, as `Answer.logits`."""
+        """Return logits `[b, longest target, vocabulary]`, float32, like `Answer.logits`."""
         return self._logits(batch, self._random(batch.indices[0]) if self._nearest is None else self._nearest)
 
     @torch.inference_mode()
     def random_logits(self, batch: Batch, seed: int) -> Logits:
-        """Return the same shape, float32, with the results of all operators rounded at random."""
+        """Return logits like `logits`, with randomly rounded results of all operators."""
         return self._logits(batch, self._random(seed))
 
     def _logits(self, batch: Batch, arithmetic: "_Arithmetic") -> Logits:
@@ -84,15 +84,16 @@ class RoundedReference:
 
 
 def allowance(config: Config, *, sums_in_format: bool = False) -> float:
-    """Return how many times larger than this reference's the average errors of a bundle may be.
+    """Return the allowed ratio of a bundle's average error to that of this reference.
 
     Rounding errors are nearly independent, so they grow with the square root of their number. A lowering may have four
-    operators where PyTorch has one: a factor of 2. A sum of n terms in the format itself rounds n times (Higham,
-    "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4); PyTorch sums in many parts, and rounds less.
+    operators where PyTorch has one: a factor of 2. A sum of n terms in the format itself is rounded n times (Higham,
+    "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4). PyTorch adds in many parts, with fewer
+    roundings.
 
     Args:
         config: of the model.
-        sums_in_format: a device may sum in the format, one term after another.
+        sums_in_format: whether a device may add in the format, one term after another.
     """
     if sums_in_format:
         return 2.0 * math.sqrt(max(config.d_model, config.ffn, config.decoder_ffn or 0))
@@ -100,7 +101,7 @@ def allowance(config: Config, *, sums_in_format: bool = False) -> float:
 
 
 class _Arithmetic(TorchFunctionMode):
-    """PyTorch's functions as the model calls them; formats replace some."""
+    """PyTorch functions as called by the model. Subclasses change the results for their formats."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,13 +110,13 @@ class _Arithmetic(TorchFunctionMode):
 
     @contextmanager
     def on(self, model: Transformer) -> Iterator[None]:
-        """Apply to all of the model but its mixture."""
+        """Apply this arithmetic to the model except its copy mechanism, while the context is active."""
         with ExitStack() as stack:
             if model.copying is not None:
                 stack.callback(model.copying.register_forward_pre_hook(lambda *_: self._switch(False)).remove)
                 stack.callback(model.copying.register_forward_hook(lambda *_: self._switch(True)).remove)
             for table in (module for module in model.modules() if isinstance(module, RelativePositions)):
-                # On instances, which hides the method until it is deleted.
+                # Set on the instance, which hides the method until the attribute is deleted.
                 stack.callback(delattr, table, "buckets")
                 table.buckets = self._exactly(table.buckets)  # type: ignore[method-assign, assignment]
             for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm | RMSNorm)):
@@ -135,7 +136,7 @@ class _Arithmetic(TorchFunctionMode):
         return self.call(function, args, options)
 
     def _exactly(self, buckets: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """The same as PyTorch computes it: a bundle has tables of the buckets, and rounding would change whole ones."""
+        """Return `buckets` without rounding, since bundles have exact tables of the buckets."""
 
         def compute(distances: Tensor) -> Tensor:
             self._exact = True
@@ -151,30 +152,30 @@ class _Arithmetic(TorchFunctionMode):
         return function(*args, **options)
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """Attention in its parts: `[b, h, t, k]` queries, `[b, h, s, k]` keys and values."""
+        """Compute attention by separate operators: queries `[b, h, t, k]`, keys and values `[b, h, s, k]`."""
         scaled = self.call(torch.div, (query, math.sqrt(query.shape[-1])), {})
         scores = self.call(torch.matmul, (scaled, key.transpose(-1, -2)), {})
         if causal:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
         if mask is not None and mask.dtype == torch.bool:
             scores = scores.masked_fill(~mask, -math.inf)
-        elif mask is not None:  # a bias with the mask in it
+        elif mask is not None:  # a bias that includes the mask
             scores = self.call(torch.add, (scores, mask), {})
         context: Tensor = self.call(torch.matmul, (self.call(F.softmax, (scores,), {"dim": -1}), value), {})
         return context
 
     def output(self, logits: Tensor) -> Tensor:
-        """Logits as a graph of this precision gives them, those of a mixture too."""
+        """Return logits as a graph of this precision outputs them, also those of the copy mechanism."""
         return logits
 
 
 class _RandomSingle(_Arithmetic):
-    """float32 with errors of the size that engines make, at random.
+    """float32 with random errors of the size of engines' errors.
 
-    * A product adds one term after another. n partial sums are rounded, and the error is that of independent terms
-      (Higham 2002, section 4.2): a unit of roundoff times the lengths of both factors, whatever their sum.
-    * Sigmoid, tanh and erf are approximated with an absolute error (`_GATE_ERRORS`).
-    * Every other result has a relative error of at most one unit in the last place.
+    * A product adds terms in sequence, so n partial sums are rounded. The error is that of independent terms (Higham
+      2002, section 4.2): a unit of roundoff times the lengths of both factors, whatever the sum.
+    * Sigmoid, tanh and erf have an absolute error (`_GATE_ERRORS`).
+    * All other results have a relative error of at most one unit in the last place.
     """
 
     def __init__(self, seed: int) -> None:
@@ -182,7 +183,7 @@ class _RandomSingle(_Arithmetic):
         self._generator = torch.Generator().manual_seed(seed)
 
     def _switch(self, on: bool) -> None:
-        """The mixture is rounded at random as well."""
+        """Do nothing: the copy mechanism is also rounded at random."""
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if function is F.scaled_dot_product_attention:
@@ -198,15 +199,15 @@ class _RandomSingle(_Arithmetic):
             return result.addcmul_(lengths, self._noise(result), value=_SUM_ERROR)
         if name in _GATE_ERRORS:
             result = result + _GATE_ERRORS[name] * args[0] * self._noise(result)
-        return result * (1.0 + torch.finfo(torch.float32).eps * self._noise(result))  # also if it is infinite
+        return result * (1.0 + torch.finfo(torch.float32).eps * self._noise(result))  # infinite results stay infinite
 
     def _noise(self, like: Tensor) -> Tensor:
-        """Uniform between -1 and 1."""
+        """Return uniform noise between -1 and 1."""
         return torch.rand(like.shape, generator=self._generator).mul_(2.0).sub_(1.0)
 
 
 class _Half(_Arithmetic):
-    """Results in float16, computed in float32 as on hardware that sums in it."""
+    """Results in float16, computed with float32 sums, as on GPUs."""
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if function is F.scaled_dot_product_attention:
@@ -219,7 +220,7 @@ class _Half(_Arithmetic):
         return self.round(result)
 
     def round(self, value: Any) -> Any:
-        """Return the result of an operator in float16, as float32; other values unchanged."""
+        """Round the result of an operator to float16, as float32. Other values are unchanged."""
         return _to_half(value)
 
     def output(self, logits: Tensor) -> Tensor:
@@ -234,7 +235,7 @@ def _to_half(value: Any) -> Any:
 
 
 class _RandomHalf(_Half):
-    """Stochastic rounding: to one of the two neighbours in float16, the nearer one with the higher probability."""
+    """Stochastic rounding to one of the two nearest float16 values, with a higher probability for the nearer one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -244,13 +245,13 @@ class _RandomHalf(_Half):
         if not isinstance(value, Tensor) or value.dtype != torch.float32:
             return value
         noise = torch.randint(1 << _HALF_BITS, value.shape, generator=self._generator, dtype=torch.int32)
-        # The sum carries into the bits that float16 keeps as often as the bits that it drops are large.
+        # The noise carries into the bits of float16 with a probability proportional to the bits that are dropped.
         bits = (value.contiguous().view(torch.int32) + noise) & -(1 << _HALF_BITS)
         return torch.where(value.abs() <= _HALF_MOST, _to_half(bits.view(torch.float32)), value)
 
 
 class _Int8(_Arithmetic):
-    """Products and lookups of rounded weights."""
+    """Products and lookups with rounded weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +264,7 @@ class _Int8(_Arithmetic):
         if function is F.embedding:
             ids, table, *rest = args
             return F.embedding(ids, self._rounded(table), *rest, **options)
-        if function is F.dropout:  # of a model in evaluation mode: it would hide whose result this is
+        if function is F.dropout:  # no effect in evaluation, but a new tensor would lose the mark `of_norm`
             return args[0]
         result = function(*args, **options)
         if function is F.relu:
@@ -288,12 +289,12 @@ class _Int8(_Arithmetic):
         return self.round(_in_steps(x, scale)) * scale
 
     def round(self, steps: Tensor) -> Tensor:
-        """Whole numbers for inputs of products, given in steps of their scale."""
+        """Return integers, for inputs of products in units of their scale."""
         return torch.round(steps)
 
 
 class _RandomInt8(_Int8):
-    """Stochastic rounding of the inputs of products; the weights of a bundle are fixed, and rounded to the nearest."""
+    """Stochastic rounding of inputs of products. Weights are rounded to nearest, as in the bundle."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -311,7 +312,7 @@ def _in_steps(x: Tensor, scale: Tensor) -> Tensor:
     return x / torch.where(scale == 0, 1.0, scale)
 
 
-# PyTorch itself rounds to the nearest in float32.
+# In float32, PyTorch itself rounds to nearest.
 _NEAREST: dict[str, type[_Arithmetic]] = {"float16": _Half, "int8": _Int8}
 _RANDOM: dict[str, Callable[[int], _Arithmetic]] = {
     "float32": _RandomSingle,

@@ -1,8 +1,8 @@
-"""Comparing the optional graphs of a bundle with PyTorch: attention, scores of given translations, encoder outputs.
+"""Comparison of a bundle's optional graphs with PyTorch: attention, scores of given translations, encoder outputs.
 
-PyTorch reads its own answers to a sample of the sentences, and so do the graphs. Besides, the score that the decoder
-graph gives to each token of the bundle's own answers must be the one that its steps gave: both are the same arithmetic,
-in another order. And beam search by its own step must find answers as good as by a plain one.
+PyTorch and the graphs read PyTorch's outputs for some of the sentences. In addition, the decoder graph must give
+the bundle's outputs the same token scores as the steps did, since both compute the same in another order. Beam search
+with its step must find outputs with the same scores as beam search with a plain step.
 """
 
 import dataclasses
@@ -27,13 +27,13 @@ from txport.runtime.search.settings import Search
 
 SAMPLE = 32
 BEAM = 4
-# What the mean error of a weight and of a score may be, by precision: weights lie between 0 and 1. The largest ones are
-# for the reader: a sharp attention that is torn between two tokens turns the last digit of a sum into much more.
+# Maximum mean errors of weights (which are between 0 and 1) and scores, by precision. Maximum errors are only reported:
+# if attention is undecided between two tokens, a rounding error of the scores changes the weights much more.
 WEIGHTS = {"float32": 1e-5, "float16": 0.01, "int8": 0.05}
 SCORES = {"float32": 1e-4, "float16": 0.1, "int8": 0.5}
-# The mean difference of the graph's scores from the steps' own.
+# Maximum mean difference between the graph's scores and those of the steps.
 OWN = {"float32": 1e-4, "float16": 0.05, "int8": 0.05}
-_SUM = 1e-4  # of a row of weights, from 1
+_SUM = 1e-4  # maximum difference between the sum of a row of weights and 1
 
 
 def check_attention(
@@ -45,8 +45,8 @@ def check_attention(
         model: the reference.
         sample: the sentences.
         directory: of the graphs.
-        manifest: of the bundle, which has the graphs.
-        engine: that runs the other graphs.
+        manifest: of a bundle with these graphs.
+        engine: engine for the other graphs.
     """
     indices = list(itertools.islice(spread([len(source) for source in sample.sources]), SAMPLE))
     found = _Found(TeacherForcing(directory, manifest, engine, "cpu", 0))
@@ -70,7 +70,7 @@ def _maps(model: Transformer, batch: Batch) -> tuple[AttentionMaps, torch.Tensor
 def check_beams(sample: Sample, directory: Path, manifest: Manifest, engine: OrtEngine) -> BeamsReport:
     """Search up to `SAMPLE` sentences with and without the step of beam search; see `check_attention`.
 
-    Where two hypotheses are nearly as good, rounding may prefer the other one: it is scores that must be the same.
+    If two hypotheses are nearly equal, rounding may change the choice, so scores are compared, not ids.
     """
     if engine.beam_steps is None:
         return BeamsReport(0, 0, 0.0, 0.0, ["this version of ONNX Runtime does not load the step of beam search"])
@@ -102,9 +102,9 @@ class _Found:
 
     Attributes:
         weights, scores, memory: errors of attention, of log-probabilities and of the encoder's output.
-        own: errors of scores against those of the bundle's own steps.
-        sums: how far rows of weights are from summing to 1.
-        later: the largest weight of a token for a later one, which must be 0.
+        own: differences between scores and those of the bundle's steps.
+        sums: differences between sums of rows of weights and 1.
+        later: maximum weight for a future token, which must be 0.
     """
 
     def __init__(self, graphs: TeacherForcing) -> None:
@@ -113,7 +113,7 @@ class _Found:
         self.later = 0.0
 
     def add(self, batch: Batch, maps: AttentionMaps, memory: torch.Tensor) -> None:
-        """Compare one batch with what PyTorch gives."""
+        """Compare one batch with PyTorch's results."""
         sources = [row[:length] for row, length in zip(batch.source_ids, batch.source_lengths, strict=True)]
         for row, reading in self._graphs.read(sources, batch.targets, cross=True, own=True):
             assert reading.cross is not None and reading.own is not None
@@ -122,7 +122,7 @@ class _Found:
             self._add_weights(reading.own, maps.decoder[:, row, :, :t, :t])
             self.later = max(self.later, float(np.triu(reading.own, 1).max()))
             self.scores.add(reading.log_probabilities, maps.log_probabilities[row, :t].numpy())
-        if not len(maps.encoder):  # a model that reads encoder states has nothing else to compare
+        if not len(maps.encoder):  # a model of encoder states has no encoder attention
             return
         for row, weights in self._graphs.attentions(sources):
             s = len(sources[row])
@@ -136,14 +136,14 @@ class _Found:
         self.sums.add(sums, np.ones_like(sums))
 
     def add_own(self, sample: Sample, indices: Sequence[int], engine: OrtEngine) -> None:
-        """Compare the scores of the bundle's own answers."""
+        """Compare the scores of the bundle's outputs."""
         made = decode_all(engine, [replace(request, scores=True) for request in sample.requests(indices)])
         targets = [result.ids for result in made]
         for row, reading in self._graphs.read([sample.sources[index] for index in indices], targets):
             self.own.add(reading.log_probabilities, np.array(made[row].scores, np.float32))
 
     def report(self, sentences: int, precision: str) -> AttentionReport:
-        """Return all that was found, judged."""
+        """Return the report of all comparisons, with failures."""
         return AttentionReport(
             sentences=sentences,
             max_weight_error=self.weights.largest,

@@ -1,4 +1,4 @@
-"""The README.md of a bundle: what it is, how it was verified and how to run it, from manifest and report."""
+"""README.md of a bundle, from manifest and report: contents, verification and usage."""
 
 from txport.exporter.verification.report import VerificationReport
 from txport.runtime.bundle.manifest import Manifest
@@ -9,7 +9,7 @@ CARD = "README.md"
 
 
 def card(name: str, manifest: Manifest, report: VerificationReport | None) -> str:
-    """Markdown for the bundle called `name`."""
+    """Return the Markdown for the bundle `name`."""
     model = manifest.model
     limits = manifest.limits
     islands = sum(len(island.nodes) for island in manifest.precision.islands)

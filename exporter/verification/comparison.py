@@ -1,4 +1,4 @@
-"""Comparison of engines with PyTorch over one sample of sentences, batch by batch."""
+"""Comparison of engines with PyTorch on a sample of sentences, batch by batch."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,9 +24,9 @@ class Comparison(NamedTuple):
 
     Attributes:
         encoder: errors of the encoder's outputs.
-        rounding: errors that rounding makes in PyTorch itself.
-        sizes: of these errors at each position of each sentence (`LogitErrors.add`).
-        coverage: the sentences that were compared.
+        rounding: rounding errors of PyTorch itself.
+        sizes: their sizes at each position of each sentence (`LogitErrors.add`).
+        coverage: the compared sentences.
     """
 
     encoder: Errors
@@ -47,21 +47,21 @@ def compare(
     minutes: float | None,
     on_device: bool = False,
 ) -> Comparison:
-    """Feed every check with PyTorch's answers to all sentences.
+    """Give PyTorch's results for all sentences to every check.
 
     Args:
         model: PyTorch's, float32.
         sample: the sentences.
-        checks: one for each engine; the first one runs all sentences by the loop.
-        encoder: stands for the encoders of all engines that read its memory.
-        reference: the model in the bundle's arithmetic.
+        checks: one for each engine. The first one runs all sentences by the runtime's search loop.
+        encoder: engine whose encoder output is used by all engines without a separate encoder.
+        reference: model with the bundle's rounding.
         stages: shows progress.
-        singles: how many sentences are also run alone and with padding.
-        minutes: how long the sentences may take; None for any time.
-        on_device: the encoder's outputs stay on a device, and cannot be read.
+        singles: number of sentences that are also run alone and with padding.
+        minutes: time limit; None for no limit.
+        on_device: whether the encoder's outputs stay on a device, where they cannot be read.
 
     Raises:
-        CheckFailed: it takes longer than `minutes`.
+        CheckFailed: the time limit is exceeded.
     """
     guesses = _run_alone(sample, checks, singles, stages)
     comparison = Comparison(Errors(), LogitErrors(), {}, Coverage(sample))
@@ -84,7 +84,7 @@ def compare(
 
 
 def _run_alone(sample: Sample, checks: Sequence[LoweringCheck], singles: int, stages: Stages) -> list[list[int]]:
-    """Run all that needs no answer of PyTorch; return what the first check's loop gives for all sentences."""
+    """Run all parts that do not need PyTorch. Return the results of the first check's loop for all sentences."""
     order = spread([len(source) for source in sample.sources])
     stages.stage("verify: by the loop, alone, with padding", len(checks) * len(order[:singles]))
     for number, check in enumerate(checks):
@@ -95,10 +95,10 @@ def _run_alone(sample: Sample, checks: Sequence[LoweringCheck], singles: int, st
 
 
 def _in_time(batches: Iterable[Answer], count: int, minutes: float | None) -> Iterator[Answer]:
-    """Batches of `count` sentences, while there is time.
+    """Yield batches of `count` sentences until the time limit.
 
     Raises:
-        CheckFailed: there is none left.
+        CheckFailed: the time limit is exceeded.
     """
     begin = time.monotonic()
     sentences = 0
@@ -113,7 +113,7 @@ def _in_time(batches: Iterable[Answer], count: int, minutes: float | None) -> It
 
 
 def _add_encoder(errors: Errors, answer: Answer, memory: Memory) -> None:
-    """Compare cross-attention keys and values, but not those of padding, with PyTorch's."""
+    """Compare cross-attention keys and values with PyTorch's, except those of padding."""
     for name, expected in zip(cross_names(len(answer.cross) // 2), answer.cross, strict=True):
         for row, length in enumerate(answer.batch.source_lengths):
             errors.add(memory[name][row, :, :length].astype(np.float32), expected[row, :, :length])

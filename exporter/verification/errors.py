@@ -1,4 +1,4 @@
-"""Errors of arrays and of logits, accumulated batch by batch."""
+"""Errors of arrays and logits, accumulated over batches."""
 
 import math
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from txport.exporter.reference import MIN_COMPARED_LOGIT, Logits
 
-# An id whose logit is so far below the best has no probability in float32. What bans it is large, and its rounding too.
+# An id with a logit this far below the best has probability 0 in float32. Bans are large numbers with large rounding.
 IMPOSSIBLE = -math.log(np.finfo(np.float32).smallest_subnormal)
 
 
 class Errors:
-    """The largest and the mean absolute difference of all arrays that were added, and whether all were finite."""
+    """Maximum and mean absolute difference of all added arrays, and whether all values were finite."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -22,7 +22,7 @@ class Errors:
         self._count = 0
 
     def add(self, ours: Logits, expected: Logits) -> Any:
-        """Compare two arrays of one shape; where `expected` is below `MIN_COMPARED_LOGIT` any finite number will do."""
+        """Compare arrays of equal shape. If `expected` is below `MIN_COMPARED_LOGIT`, any finite number is correct."""
         difference = np.abs(ours - expected)
         total = float(difference.sum(dtype=np.float64))
         if not math.isfinite(total):
@@ -42,12 +42,12 @@ class Errors:
 
 @dataclass(frozen=True)
 class ErrorSizes:
-    """Sizes of the errors of logits. An error that all logits of a position share changes no choice and is left out.
+    """Sizes of errors of logits. An error that is common to all logits of a position changes no choice, and is removed.
 
     Attributes:
         rms: root mean square over all positions and ids.
-        token: root mean square over all positions for one id, the largest.
-        lead: error of the difference between PyTorch's two best ids at a position, the largest.
+        token: root mean square over all positions for one id; maximum over ids.
+        lead: error of the difference between PyTorch's two best ids at a position; maximum over positions.
     """
 
     rms: float
@@ -56,7 +56,7 @@ class ErrorSizes:
 
 
 class LogitErrors(Errors):
-    """Errors of logits, position by position."""
+    """Errors of logits, by position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class LogitErrors(Errors):
         self._tokens: npt.NDArray[np.float64] | None = None  # sums of squares, [v]
 
     def add(self, ours: Logits, expected: Logits) -> npt.NDArray[np.float64]:
-        """Compare the logits `[n, v]` of n positions; return the size of each position's errors, `[n]`."""
+        """Compare logits `[n, v]` of n positions, and return the size of each position's error, `[n]`."""
         super().add(ours, expected)
         if not self.finite or not len(ours):
             return np.zeros(len(ours))
@@ -82,7 +82,7 @@ class LogitErrors(Errors):
 
     @property
     def sizes(self) -> ErrorSizes:
-        """Sizes of all finite errors that were added."""
+        """Sizes of all added errors that are finite."""
         if self._tokens is None:
             tokens = np.zeros(1)
         else:
@@ -93,9 +93,9 @@ class LogitErrors(Errors):
 
 
 def centred_errors(ours: Logits, expected: Logits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Errors `[n, v]` of logits less their mean at each position, and the number `[n]` of ids that this mean is of.
+    """Return errors `[n, v]` of logits less their mean at each position, and the number `[n]` of ids in this mean.
 
-    Impossible ids (`IMPOSSIBLE`) are not counted, and their errors are 0.
+    Impossible ids (`IMPOSSIBLE`) are not counted. Their errors are 0.
     """
     counted = expected > expected.max(axis=-1, keepdims=True) - IMPOSSIBLE
     errors = np.where(counted, ours - expected, 0.0).astype(np.float64)

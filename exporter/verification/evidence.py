@@ -1,4 +1,4 @@
-"""Accumulates one lowering's results batch by batch, so that memory never holds the logits of all sentences."""
+"""Accumulation of a lowering's results over batches, so that the logits of all sentences are never in memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,21 +13,21 @@ from txport.exporter.verification.report import LISTED, Divergence, LoweringRepo
 from txport.runtime.engine import DecoderState, Engine, Memory
 from txport.runtime.search.decoding import decode_all
 
-# Sentences that the runtime's loop decodes with each lowering after the first.
+# Number of sentences that the runtime's search loop decodes with each lowering after the first.
 LOOP_SAMPLE = 32
 _EXTRA_PADDING = 5
 
 
 class LoweringCheck:
-    """Collects the results of one engine.
+    """Check of one engine.
 
-    First `loop` and `sample`, then `add` for each batch of all sentences, then `finish`.
+    Call `loop` and `sample`, then `add` for each batch of all sentences, then `finish`.
 
     Args:
-        engine: runs one lowering of the bundle.
-        lowering: its name.
+        engine: engine of one lowering of the bundle.
+        lowering: name of the lowering.
         sample: the sentences.
-        encodes: it runs its own encoder, the outputs of which cannot be read.
+        encodes: whether the engine runs a separate encoder, whose outputs cannot be read.
     """
 
     def __init__(self, engine: Engine, lowering: str, sample: Sample, *, encodes: bool = False) -> None:
@@ -43,22 +43,22 @@ class LoweringCheck:
         self._runs: dict[RunKind, dict[int, list[int]]] = {"loop": {}, "alone": {}, "padded": {}}
 
     def loop(self, indices: Sequence[int]) -> None:
-        """Run the runtime's loop over these sentences, with half as many rows, so that rows are refilled."""
+        """Run the runtime's search loop on these sentences, with half as many rows, so that rows are refilled."""
         rows = min(self._engine.limits.batch, -(-len(indices) // 2))
         results = [result.ids for result in decode_all(self._engine, self._sample.requests(indices), rows=rows)]
         self._runs["loop"] = dict(zip(indices, results, strict=True))
 
     @property
     def loop_ids(self) -> list[list[int]]:
-        """Ids that the loop gave, in the order of its sentences."""
+        """Ids from the loop, in the order of its sentences."""
         return list(self._runs["loop"].values())
 
     def sample(self, indices: Sequence[int], advance: Callable[[], None]) -> None:
-        """Run these sentences, which the loop has run, alone and with padding as well.
+        """Run these sentences, which the loop has run, also alone and with padding.
 
         Args:
             indices: the sentences.
-            advance: called after each of them.
+            advance: called after each sentence.
         """
         for start in range(0, len(indices), BATCH):
             self._runs["padded"].update(self._plainly(indices[start : start + BATCH], _EXTRA_PADDING))
@@ -67,14 +67,14 @@ class LoweringCheck:
             advance()
 
     def add(self, answer: Answer, memory: Memory) -> None:
-        """Run one batch in lockstep and compare each step's logits and ids with PyTorch's, up to the first divergence.
+        """Run a batch step by step, and compare logits and ids with PyTorch's, up to the first divergence.
 
-        The ids of the other runs are compared with PyTorch's here too, where its logits are known. What they do as the
-        plain batch does counts once.
+        The ids of other runs are also compared here, where PyTorch's logits are available. A divergence that is the
+        same as in the plain batch is counted once.
 
         Args:
-            answer: the batch, and what PyTorch computed for it.
-            memory: of the bundle's encoder, which all lowerings share that do not encode by themselves.
+            answer: the batch, with PyTorch's results.
+            memory: output of the bundle's encoder, for all lowerings without a separate encoder.
         """
         batch = answer.batch
         logits = answer.logits
@@ -93,7 +93,7 @@ class LoweringCheck:
             ]
 
     def _lockstep(self, answer: Answer, memory: Memory) -> list[list[int]]:
-        """Return the ids of each row of a batch, up to its end or the first one that is not PyTorch's."""
+        """Return the ids of each row of a batch, up to its end or to the first id that is not PyTorch's."""
         targets = answer.batch.targets
         logits = answer.logits
         prefix = self._sample.prefix
@@ -119,19 +119,19 @@ class LoweringCheck:
     def finish(
         self, encoder: Errors, rounding: Rounding, expected: Mapping[int, Sequence[float]], examination: Examination
     ) -> LoweringReport:
-        """Judge all results.
+        """Return the report of all results, with failures.
 
         Args:
             encoder: errors of the encoder's outputs.
-            rounding: the errors that rounding makes in PyTorch.
+            rounding: rounding errors of PyTorch itself.
             expected: their sizes at each position of each sentence.
-            examination: of positions with larger errors.
+            examination: for positions with larger errors.
         """
         report = self._report
         loop = self._runs["loop"]
         report.sentences, report.loop_sentences = len(self._ids), len(loop)
         report.token_identical = sum(ids == self._expected[index] for index, ids in self._ids.items())
-        # The lockstep run stops at a divergence.
+        # The step by step run stops at a divergence.
         report.loop_identical = sum(ids[: len(self._ids[index])] == self._ids[index] for index, ids in loop.items())
         report.single_sentences = len(self._runs["alone"])
         report.batch_identical = self._count_as_loop("alone")
@@ -159,7 +159,7 @@ class LoweringCheck:
         return report
 
     def _quality(self) -> Quality:
-        """Measure the loop's translations, or, where it ran some only, the tokens alone."""
+        """Measure the quality of the loop's translations, or only of tokens if the loop did not run all sentences."""
         loop = self._runs["loop"]
         indices = sorted(loop)
         if len(loop) == len(self._sample.sources):
@@ -173,11 +173,11 @@ class LoweringCheck:
         return References(self._sample.tokenizer, references, pytorch).quality([loop[i] for i in indices], changed)
 
     def _count_as_loop(self, run: RunKind) -> int:
-        """Count the sentences of a run that have the loop's ids."""
+        """Return the number of sentences of a run with the same ids as in the loop."""
         return sum(ids == self._runs["loop"][index] for index, ids in self._runs[run].items())
 
     def _plainly(self, indices: Sequence[int], padding: int) -> dict[int, list[int]]:
-        """Return the ids of these sentences in one plain batch, each with at least `padding` padding."""
+        """Return the ids of these sentences in one plain batch, each with at least `padding` positions of padding."""
         engine = self._engine
         sample = self._sample
         ids, lengths = pad_sources([sample.sources[index] for index in indices], engine.tokens.pad)
@@ -185,7 +185,7 @@ class LoweringCheck:
         room = ((0, 0), (0, width - ids.shape[1]), (0, 0))[: ids.ndim]
         wide: Any = np.pad(ids, room, constant_values=engine.tokens.pad)
         limits = [sample.limits[index] for index in indices]
-        # The longest caches: slots beyond a row's positions must not matter.
+        # The longest caches, since unused slots must have no effect.
         state = engine.allocate(len(indices), width, engine.limits.target)
         state.place(range(len(limits)), engine.encode(wide, lengths), range(len(limits)), limits)
         return dict(zip(indices, _until_finished(state, sample.prefix), strict=True))
@@ -194,7 +194,7 @@ class LoweringCheck:
 def _divergence(
     run: RunKind, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits
 ) -> Divergence | None:
-    """Find where ids first differ from PyTorch's, whose logits `[t, v]` are given; None if they do not."""
+    """Return the first difference between ids and PyTorch's, whose logits are `[t, v]`; None if there is none."""
     for step, (wanted, chosen) in enumerate(zip(expected, ids, strict=False)):
         if wanted != chosen:
             return Divergence(run, sentence, step, wanted, chosen, float(logits[step, wanted] - logits[step, chosen]))
@@ -202,7 +202,7 @@ def _divergence(
 
 
 def _until_finished(state: DecoderState, prefix: Sequence[int]) -> list[list[int]]:
-    """Greedy ids of all rows of a state, by its steps alone."""
+    """Return greedy ids of all rows of a state, only from its steps."""
     rows = range(state.rows)
     made: list[list[int]] = [[] for _ in rows]
     open_rows = set(rows)

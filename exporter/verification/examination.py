@@ -1,10 +1,9 @@
-"""Bounds of rounding errors that are larger than expected: sentences computed again under many random roundings.
+"""Bounds of rounding errors for errors that are larger than expected, from many random roundings of the sentences.
 
-The largest error of a bundle and the largest error of the reference's rounding are maxima of two heavy-tailed samples:
-their ratio varies from model to model, and both grow with the number of sentences. So an error that is larger than
-expected is compared with the distribution of rounding errors at its own position. So is an average that is larger than
-expected, because a few ill-conditioned positions can make most of it. Nothing is computed again if all errors are of
-the expected size.
+The maximum errors of a bundle and of rounding in the reference are maxima of two heavy-tailed samples. Their ratio
+varies between models, and both grow with the number of sentences. So an error that is larger than expected is compared
+with the distribution of rounding errors at the same position. An average that is larger than expected is also examined,
+because it may come from a few ill-conditioned positions. If all errors are as expected, nothing is computed again.
 """
 
 import math
@@ -21,13 +20,13 @@ from txport.exporter.verification.arithmetic import RoundedReference
 from txport.exporter.verification.errors import ErrorSizes, LogitErrors, centred_errors
 from txport.models.transformer import Transformer
 
-# Random roundings of a sentence: passes, and rows of each.
+# Number of random roundings of a sentence: passes, and rows of each.
 PASSES = 8
 ROWS = 8
-# An error at one position may be this many times larger than those of these roundings, times the factor for averages.
-# Measured: at most 1.6 times as large, in 40 sentences of one good bundle in each format, by two engines.
+# Allowed ratio of an error at one position to the maximum of these roundings, times the factor for averages.
+# Measured: at most 1.6, for 40 sentences of a correct bundle in each format, with two engines.
 SPREAD = 2.0
-# Sentences with the largest errors that are examined for one lowering.
+# Maximum number of sentences that are examined for one lowering, those with the largest errors.
 SENTENCES = 16
 
 
@@ -36,11 +35,11 @@ class Suspect:
     """An error that is larger than expected.
 
     Attributes:
-        run: how the sentence was decoded, in words.
-        sentence, step: its position.
-        excess: how many times larger than expected.
+        run: description of how the sentence was decoded.
+        sentence, step: position of the error.
+        excess: ratio to the expected error.
         size: the error: root mean square over the ids of the position, or, with `pair`, a logit margin.
-        pair: PyTorch's id and the bundle's, where a sentence diverges; otherwise None.
+        pair: PyTorch's id and the bundle's, for a divergence; otherwise None.
     """
 
     run: str
@@ -52,13 +51,13 @@ class Suspect:
 
 
 class Examination:
-    """Computes sentences of a sample again, with results rounded at random.
+    """Repeated computation of sentences with random rounding.
 
     Args:
         model: the reference, float32.
-        reference: the same in the bundle's arithmetic.
+        reference: the model with the bundle's rounding.
         sample: the sentences.
-        factor: how many times larger the errors of the bundle may be than those of `reference`.
+        factor: allowed ratio of the bundle's errors to those of `reference`.
     """
 
     def __init__(self, model: Transformer, reference: RoundedReference, sample: Sample, factor: float) -> None:
@@ -68,7 +67,7 @@ class Examination:
         self._factor = factor
 
     def unexplained(self, suspects: Iterable[Suspect], targets: Mapping[int, Sequence[int]]) -> list[Suspect]:
-        """Return the suspects whose error is too large for rounding at their position.
+        """Return the suspects whose error is larger than rounding can explain at their position.
 
         Only the `SENTENCES` sentences with the largest excess are computed again.
 
@@ -87,7 +86,7 @@ class Examination:
         return result
 
     def bounds(self, sentence: int, target: Sequence[int], suspects: Sequence[Suspect]) -> list[float]:
-        """Return the largest error that rounding explains for each of a sentence's suspects."""
+        """Return the maximum error that rounding explains, for each suspect of a sentence."""
         steps = [each.step for each in suspects]
         expected, draws = self._draws(sentence, target)
         squares = [np.square(_sizes(draw[steps], expected[steps], suspects)) for draw in draws]
@@ -97,14 +96,14 @@ class Examination:
     def averages(
         self, expected: ErrorSizes, sizes: Mapping[int, Sequence[float]], targets: Mapping[int, Sequence[int]]
     ) -> ErrorSizes:
-        """Return the errors that rounding makes on average, with those of the worst sentences under random rounding.
+        """Return average rounding errors that include the worst sentences under random rounding.
 
         Mean squares of the `SENTENCES` sentences with the largest errors are added to those of all sentences. Nothing
-        is computed again if the errors of the other sentences are too large as well.
+        is computed again if the errors of the other sentences are also too large.
 
         Args:
-            expected: errors that rounding makes in PyTorch.
-            sizes: of the bundle's errors, as in `suspects`.
+            expected: rounding errors of PyTorch.
+            sizes: sizes of the bundle's errors, as for `suspects`.
             targets: PyTorch's greedy ids of these sentences.
         """
         worst = sorted(sizes, key=lambda each: -sum(size * size for size in sizes[each]))[:SENTENCES]
@@ -125,7 +124,7 @@ class Examination:
         )
 
     def _draws(self, sentence: int, target: Sequence[int]) -> tuple[Logits, Iterator[Logits]]:
-        """PyTorch's logits `[t, v]` of a sentence, and the same under each random rounding."""
+        """Return PyTorch's logits `[t, v]` of a sentence, and an iterator over those of each random rounding."""
         ids, lengths = pad_sources([self._sources[sentence]], self._model.config.pad_id)
         with torch.inference_mode():
             _, logits = teacher_forcing(self._model, Batch([sentence], ids, lengths, [list(target)]))
@@ -135,7 +134,7 @@ class Examination:
 
 
 def _sizes(ours: Logits, expected: Logits, suspects: Sequence[Suspect]) -> npt.NDArray[np.float64]:
-    """Return the error of each suspect, of the logits `[suspects, v]` at its step."""
+    """Return the error of each suspect, for the logits `[suspects, v]` at its step."""
     errors, ids = centred_errors(ours, expected)
     sizes: npt.NDArray[np.float64] = np.sqrt(np.square(errors).sum(axis=-1) / ids)
     for row, suspect in enumerate(suspects):

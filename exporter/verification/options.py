@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 from txport.runtime.console.flags import flags
 
-SENTENCES = 200  # how many are compared, on every machine: several thousand choices of a token
-SINGLES = 10  # how many of them also run alone, which takes as long as a few hundred in batches
-MINUTES = 60.0  # after which something is wrong, or the machine is too small for this number of sentences
+SENTENCES = 200  # number of compared sentences; they have several thousand tokens
+SINGLES = 10  # number of these that also run alone, which takes as long as hundreds in batches
+MINUTES = 60.0  # longer runs mean an error, or a machine that is too slow for the sentences
 
-# As `sentences`, `minutes`, `singles`, `text`, `references`, `ids`, `reference_ids` and `features` of a command.
+# Parameters of a command: `sentences`, `minutes`, `singles`, `text`, `references`, `ids`, `reference_ids`, `features`.
 verification_options = flags(
     click.option(
         "--sentences",

@@ -1,9 +1,9 @@
-"""Cost of rounding in translation quality, measured on the translations.
+"""Loss of translation quality by rounding, measured on translations.
 
-Each format chooses other tokens where PyTorch is nearly undecided: int8 in one sentence of six. Most of these
-translations are as good. With references, the loss in BLEU (Papineni et al. 2002, in sacreBLEU) decides, if it is
-significantly larger than the allowed loss. The test is paired bootstrap resampling (Koehn 2004). Without references,
-the share of changed tokens decides, since each of them would lower BLEU against PyTorch's own text.
+Each format chooses other tokens if PyTorch's choice is nearly a tie: int8 in one sentence of six. Most of these
+translations are equally good. With references, a bundle fails if its loss in BLEU (Papineni et al. 2002, computed by
+sacreBLEU) is significantly larger than allowed. The test is paired bootstrap resampling (Koehn 2004). Without
+references, the share of changed tokens is limited, since each of them would lower BLEU against PyTorch's output.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ import numpy.typing as npt
 from sacrebleu.metrics.bleu import BLEU
 from txport.runtime.text.tokenizer import Tokenizer
 
-# BLEU that a bundle may lose against PyTorch, on the same sentences and references.
+# Allowed loss of BLEU against PyTorch, on the same sentences and references.
 MAX_LOST = 0.1
-# Level of significance. It is small because each export makes several comparisons: at 0.05, int8 bundles of three out
-# of eleven good models were refused on 200 or on 1,000 sentences, and passed on the others.
+# Level of significance. It is small because each export makes several comparisons. At 0.05, int8 bundles of three of
+# eleven correct models failed on 200 or on 1,000 sentences, and passed on the other number.
 SIGNIFICANCE = 0.001
-# Number of bootstrap samples, and how many are drawn at once.
+# Number of bootstrap samples, and number of samples drawn at once.
 SAMPLES = 5000
 SAMPLES_AT_ONCE = 250
-# Share of tokens that may change without references.
+# Maximum share of changed tokens without references.
 MAX_CHANGED = 0.02
 
 Counts = npt.NDArray[np.int64]
@@ -31,14 +31,14 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Quality:
-    """The quality of a bundle and that of PyTorch in float32.
+    """Quality of a bundle and of PyTorch in float32.
 
     Attributes:
-        sentences: how many were translated.
+        sentences: number of translated sentences.
         changed: share of tokens for which the bundle chooses another one after the same beginning.
-        bleu: of the bundle's translations against the references; None without references.
-        bleu_pytorch: of PyTorch's.
-        p_value: of the hypothesis that the loss is allowed; None if it is.
+        bleu: of the bundle's translations; None without references.
+        bleu_pytorch: of PyTorch's translations; None without references.
+        p_value: for the hypothesis that the loss is allowed; None without a test.
     """
 
     sentences: int
@@ -49,14 +49,14 @@ class Quality:
 
     @property
     def lost(self) -> float | None:
-        """BLEU that the format costs; negative if it is better by chance."""
+        """Loss of BLEU by the format; negative if the bundle is better by chance."""
         if self.bleu_pytorch is None or self.bleu is None:
             return None
         return self.bleu_pytorch - self.bleu
 
     @property
     def summary(self) -> str:
-        """The figures, as a sentence."""
+        """Figures in one sentence."""
         changed = f"{self.changed:.2%} of the tokens are others than PyTorch's"
         if self.lost is None:
             return changed
@@ -64,7 +64,7 @@ class Quality:
 
     @property
     def failure(self) -> str | None:
-        """Fault as a sentence; None if there is none."""
+        """Failure as a sentence, or None."""
         if self.lost is not None:
             if self.p_value is None or self.p_value >= SIGNIFICANCE:
                 return None
@@ -78,8 +78,8 @@ class References:
     """Reference translations, and PyTorch's own translations of the same sentences.
 
     Args:
-        tokenizer: turns target ids into text.
-        references: one for each sentence; none, if there are no references.
+        tokenizer: decodes target ids to text.
+        references: one for each sentence, or empty.
         pytorch: PyTorch's target ids of each sentence.
     """
 
@@ -89,7 +89,7 @@ class References:
         self._ids = pytorch
 
     def quality(self, targets: Sequence[Sequence[int]], changed: float) -> Quality:
-        """Judge a bundle's target ids of the same sentences, of which it changes this share of the tokens."""
+        """Measure the quality of a bundle's target ids for the same sentences; `changed`: share of changed tokens."""
         if not self._references:
             return Quality(len(targets), changed)
         counts = self.counts(self._texts(targets))
@@ -102,9 +102,9 @@ class References:
         return Quality(len(targets), changed, ours, pytorch, p_value)
 
     def counts(self, texts: Sequence[str]) -> Counts:
-        """Counts that BLEU is computed from, int64 `[texts, 10]`.
+        """Return the counts for computing BLEU, int64 `[texts, 10]`.
 
-        Columns: length, the reference's length, n-grams in common of 1 to 4 words, n-grams of 1 to 4 words.
+        Columns: length, length of the reference, common n-grams of 1 to 4 words, n-grams of 1 to 4 words.
         """
         metric = BLEU(effective_order=True)
         pairs = zip(texts, self._references, strict=True)
@@ -120,7 +120,7 @@ class References:
 
 
 def bleu_of(counts: Counts) -> float:
-    """Corpus BLEU from 0 to 100, of the sum `[10]` of its sentences' counts."""
+    """Return corpus BLEU from 0 to 100, for the sum `[10]` of the counts of sentences."""
     length, reference, *ngrams = counts.tolist()
     half = len(ngrams) // 2
     return float(BLEU.compute_bleu(ngrams[:half], ngrams[half:], length, reference, smooth_method="exp").score)
@@ -129,9 +129,9 @@ def bleu_of(counts: Counts) -> float:
 def p_value_of(ours: Counts, pytorch: Counts) -> float:
     """Return the p-value of the hypothesis that the loss in BLEU is at most `MAX_LOST`.
 
-    Paired bootstrap resampling (Koehn, "Statistical Significance Tests for Machine Translation Evaluation", 2004): the
-    share of samples of the sentences, drawn with replacement, in which the loss is at most `MAX_LOST`. As for any
-    resampling, the p-value is never 0 (Phipson and Smyth 2010).
+    Paired bootstrap resampling (Koehn, "Statistical Significance Tests for Machine Translation Evaluation", 2004):
+    return the share of samples of the sentences, drawn with replacement, in which the loss is at most `MAX_LOST`. As
+    usual for resampling, the p-value is never 0 (Phipson and Smyth 2010).
 
     Args:
         ours, pytorch: counts `[n, 10]` of the same sentences, see `References.counts`.

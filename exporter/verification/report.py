@@ -1,38 +1,37 @@
-"""The report of a verification: that a bundle gives PyTorch's tokens, but where rounding explains another one.
+"""Report of a verification: a bundle must choose PyTorch's tokens, except where rounding explains another choice.
 
-Checked for every sentence, in each lowering:
+Checks for every sentence, in each lowering:
 
-* greedy ids against PyTorch's, in plain batches. Each token must be the one that PyTorch chooses in float32. At the
-  first divergence of a sentence PyTorch may prefer its own token by a margin that rounding explains;
-* every step's logits against PyTorch's (the whole decoder at once, no cache), up to the first divergence. On average
-  their errors must be of the size that the format's rounding has in PyTorch itself
-  (`txport.exporter.verification.arithmetic`);
-* the error at each position, and each margin, likewise. One that is larger than expected (`suspects`) is compared with
-  the errors of independent random roundings at that position (`txport.exporter.verification.examination`);
-* NaN and infinity anywhere in logits and encoder outputs;
-* the translations' quality (`txport.exporter.verification.quality`).
+* Greedy ids are compared with PyTorch's, in plain batches. Each token must be the one that PyTorch chooses in float32.
+  At the first divergence, PyTorch may prefer its own token only by a margin that rounding explains.
+* Logits of every step are compared with PyTorch's (teacher forcing, no cache), up to the first divergence. The average
+  error must have the size of the format's rounding error in PyTorch itself
+  (`txport.exporter.verification.arithmetic`).
+* The error at each position, and each margin, have the same limit. Larger errors than expected (`suspects`) are
+  compared with independent random roundings at that position (`txport.exporter.verification.examination`).
+* Logits and encoder outputs must not contain NaN or infinity.
+* Translation quality is measured (`txport.exporter.verification.quality`).
 
-Checked in the same way, with the same bound:
+Checks with the same limits:
 
-* the runtime's own loop, which refills and moves rows: every sentence in the first lowering and in the fused engine,
-  and a sample of `evidence.LOOP_SAMPLE` in the others, because the loop is the same code over all of them;
-* a sample of sentences, in each lowering, alone with the largest cache, and once more with padding added. Ids of int8,
-  whose bound is wide, must besides be the same in all of these.
+* The runtime's search loop, which refills and moves rows, runs every sentence in the first lowering and in the fused
+  engine. In other lowerings it runs `evidence.LOOP_SAMPLE` sentences, because its code is the same for all.
+* Some sentences run in each lowering alone with the largest cache, and again with padding. Ids of int8, whose limits
+  are wide, must also be equal in all of these runs.
 
-Checked number by number, where the bundle has the table of parameters: its weights against the checkpoint's
-(`txport.exporter.verification.weights`), because test sentences rarely contain every word.
+If the bundle has the table of parameters, all numbers of its weights are compared with the checkpoint's
+(`txport.exporter.verification.weights`), because test sentences rarely contain every word. Optional graphs are compared
+on some sentences (`txport.exporter.verification.attention`).
 
-Checked on a sample, where the bundle has them: its optional graphs (`txport.exporter.verification.attention`).
+Sentences are from the checkpoint or the user. Outputs are truncated only at the limit of
+`txport.runtime.calls.requests.length_limit`. If there are no sentences, random ones are used, with the limits of
+`sample.random_limits`, since outputs for random texts often do not end with eos.
 
-Sentences are the checkpoint's own or the user's, to the end of their answers, which are truncated only where they are
-longer than `txport.runtime.calls.requests.length_limit` allows. Where there are none, they are random, and their
-answers are truncated to the lengths of `sample.random_limits`: an answer to a random text need not end by itself.
-
-The fused engine for CPUs (`fused`) is verified as a lowering, with its own encoder, where its library is here.
+The fused engine for CPUs (`fused`) is verified as a lowering with a separate encoder, if its library is installed.
 
 A float16 bundle is verified with every value of its graphs rounded to float16 (by
-`txport.exporter.graphs.float16.rounded`): ONNX Runtime's CPU provider would otherwise compute it in float32 and
-prove nothing.
+`txport.exporter.graphs.float16.rounded`). Otherwise ONNX Runtime's CPU provider would compute in float32, and the
+comparison would show nothing about float16.
 """
 
 import math
@@ -52,12 +51,12 @@ from txport.exporter.verification.quality import Quality
 from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, ORT
 
-# Share of an int8 bundle's sentences whose ids must not depend on their batch.
+# Minimum share of an int8 bundle's sentences whose ids do not depend on their batch.
 STABLE = 0.995
 FORMAT_VERSION = 3
-# Errors of logits in float32 above this are noted.
+# Errors of float32 logits above this are mentioned in a note.
 LARGE = 0.1
-# An error at one position is examined if it is this many times larger than expected, times the factor for averages.
+# An error at one position is examined above this ratio to the expected error, times the factor for averages.
 SUSPICIOUS = 2.0
 LISTED = 20
 _NO_ERRORS = ErrorSizes(0.0, 0.0, 0.0)
@@ -69,14 +68,14 @@ _HOW: dict[RunKind, str] = {"batch": "in batches", "loop": "by the loop", "alone
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first token of a sentence that is not PyTorch's.
+    """First token of a sentence that differs from PyTorch's.
 
     Attributes:
-        run: how it was decoded.
-        sentence, step: where.
+        run: how the sentence was decoded.
+        sentence, step: position of the token.
         expected: PyTorch's id.
-        chosen: the bundle's.
-        margin: PyTorch's logit of `expected` less that of `chosen`.
+        chosen: the bundle's id.
+        margin: PyTorch's logit of `expected` minus that of `chosen`.
     """
 
     run: RunKind
@@ -92,18 +91,18 @@ class Divergence:
         return self.expected, self.chosen
 
     def is_like(self, other: "Divergence | None") -> bool:
-        """Compare with another run of the sentence: the same token at the same step."""
+        """Return whether another run of the sentence diverges with the same token at the same step."""
         return other is not None and (self.step, self.chosen) == (other.step, other.chosen)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """The errors that rounding makes in PyTorch on these sentences.
+    """Rounding errors of PyTorch itself on these sentences.
 
     Attributes:
-        weights: the format, as in a manifest's precision.
-        errors: of PyTorch's logits in that format.
-        allowance: how many times as large those of a bundle may be (`arithmetic.allowance`).
+        weights: the format, as in the manifest.
+        errors: errors of PyTorch's logits in this format.
+        allowance: allowed ratio of a bundle's errors to these (`arithmetic.allowance`).
     """
 
     weights: str
@@ -111,17 +110,17 @@ class Rounding:
     allowance: float
 
     def ratio(self, errors: ErrorSizes) -> float:
-        """Return the average error of a bundle as a multiple of these."""
+        """Return the average error of a bundle as a multiple of these errors."""
         return _ratio(errors.rms, self.errors.rms)
 
 
 @dataclass
 class LoweringReport:
-    """The results of one lowering; `*_identical` count sentences, the largest and mean errors are absolute.
+    """Results of one lowering. `*_identical` are numbers of sentences, errors are absolute.
 
-    Those of plain batches are compared with PyTorch, those of the loop with these, the others with the loop.
-    `other_ends` counts answers with PyTorch's ids that end earlier or later.
-    `divergences` have the largest margins, of all runs. `examined` counts positions and margins larger than expected.
+    Plain batches are compared with PyTorch, the search loop with plain batches, other runs with the loop. `other_ends`
+    is the number of outputs with PyTorch's ids that end earlier or later. `divergences` contains those with the largest
+    margins, from all runs. `examined` is the number of positions and margins that were larger than expected.
     """
 
     lowering: str
@@ -147,9 +146,9 @@ class LoweringReport:
 
 @dataclass(frozen=True)
 class AttentionReport:
-    """The results of the optional graphs; errors are absolute.
+    """Results of the optional graphs. Errors are absolute.
 
-    `own` are the differences of scores from the scores that the bundle's steps gave for the same answers.
+    `own` contains differences between scores and those of the bundle's steps for the same outputs.
     """
 
     sentences: int
@@ -164,13 +163,13 @@ class AttentionReport:
 
 @dataclass(frozen=True)
 class BeamsReport:
-    """The results of beam search by its own step, next to beam search by a plain one.
+    """Comparison of beam search by its own step with beam search by the plain step.
 
     Attributes:
-        sentences: that were searched.
-        identical: of them have the same best answer.
-        max_score_error, mean_score_error: of the best answers' scores, absolute.
-        failures: a sentence each.
+        sentences: number of sentences.
+        identical: number of sentences with the same best output.
+        max_score_error, mean_score_error: differences of scores of the best outputs, absolute.
+        failures: one sentence for each failure.
     """
 
     sentences: int
@@ -182,12 +181,12 @@ class BeamsReport:
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """Results of the comparison of a bundle's weights with the checkpoint's (`txport.exporter.verification.weights`).
+    """Comparison of a bundle's weights with the checkpoint's (`txport.exporter.verification.weights`).
 
     Attributes:
-        tensors: that were compared.
-        numbers: in all of them.
-        failures: a sentence each, of the tensors that are not the checkpoint's.
+        tensors: number of compared tensors.
+        numbers: number of values in these tensors.
+        failures: one sentence for each tensor that differs.
     """
 
     tensors: int
@@ -200,10 +199,10 @@ Section = AttentionReport | BeamsReport | WeightsReport
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """The whole of `verification.json`; the counts are those of the worst lowering.
+    """Contents of `verification.json`. Counts are those of the worst lowering.
 
-    `cut` of PyTorch's answers did not end. `attention` and `beams` are None for
-    a bundle without the graphs, `weights` for one without the table of parameters.
+    `cut` is the number of PyTorch's outputs that did not end with eos. `attention` and `beams` are None for bundles
+    without these graphs, `weights` for bundles without the table of parameters.
     """
 
     format_version: int
@@ -227,7 +226,7 @@ class VerificationReport:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Engines that were compared, for the manifest."""
+        """Compared engines, for the manifest."""
         return (ORT, *(each.lowering for each in self.lowerings if each.lowering == FUSED))
 
     @property
@@ -252,16 +251,16 @@ def suspects(
     expected: Mapping[int, Sequence[float]],
     rounding: Rounding,
 ) -> list[Suspect]:
-    """Return the positions and divergences of one lowering with an error larger than expected.
+    """Return positions and divergences of one lowering whose error is larger than expected.
 
-    Expected is the error that rounding makes in PyTorch at the same position, or on average if that is larger, times
-    `SUSPICIOUS`.
+    The limit is `SUSPICIOUS` times the rounding error of PyTorch at the same position, or its average if that is
+    larger.
 
     Args:
-        sizes: of the bundle's errors at the positions of each sentence, as `LogitErrors.add` returns them.
+        sizes: sizes of the bundle's errors at each position of each sentence, from `LogitErrors.add`.
         divergences: of all runs.
-        expected: as `sizes`, of PyTorch's rounding errors.
-        rounding: these errors on average.
+        expected: sizes of PyTorch's rounding errors, in the form of `sizes`.
+        rounding: their averages.
     """
 
     def limit(sentence: int, step: int) -> float:
@@ -300,11 +299,11 @@ def judge(
     averages: Callable[[], ErrorSizes],
     examine: Callable[[], list[Suspect]],
 ) -> Iterable[str]:
-    """Return the failures of one lowering, a sentence each; none if it passes.
+    """Yield the failures of one lowering, one sentence for each.
 
     Args:
         report: of the lowering.
-        rounding: the errors of rounding in PyTorch.
+        rounding: rounding errors of PyTorch.
         averages: returns these errors after an examination of the sentences with the largest errors.
         examine: returns the errors that rounding at their position does not explain.
     """
@@ -361,7 +360,7 @@ def _unstable(report: LoweringReport, stable: float) -> Iterable[str]:
 
 
 def large_errors(largest: float, weights: str) -> list[str]:
-    """Return a note if errors of float32 are as large as those of other formats, which hides small faults."""
+    """Return a note if errors of float32 are as large as those of other formats, since they hide small faults."""
     if weights != "float32" or largest <= LARGE:
         return []
     return [
@@ -379,16 +378,16 @@ def summarise(
     origin: str,
     coverage: Coverage,
 ) -> VerificationReport:
-    """Return the report of all lowerings, also of those whose engine refuses the bundle, and of the other checks.
+    """Return the report of all lowerings and of the other checks.
 
     Args:
-        lowerings: the comparisons of decoder steps with PyTorch.
-        refused: lowerings that could not be compared, each with the reason as its failure.
-        sections: `weights`, `beams` and `attention`; None for a part that the bundle does not have.
-        rounding: the errors of rounding in PyTorch.
-        arithmetic: in words.
-        origin: of the sentences.
-        coverage: of the sentences.
+        lowerings: comparisons of decoder steps with PyTorch.
+        refused: lowerings that could not be compared; their failure is the reason.
+        sections: `weights`, `beams` and `attention`; None for parts that the bundle does not have.
+        rounding: rounding errors of PyTorch.
+        arithmetic: description of the arithmetic.
+        origin: description of the sentences' source.
+        coverage: the compared sentences.
     """
     every = [*lowerings, *refused]
     divergences = sorted(

@@ -1,4 +1,4 @@
-"""A verification report for people."""
+"""Verification report as a table."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,7 +11,7 @@ _HEADS = ("lowering", "identical", "loop", "alone", "padded", "max error", "mean
 
 
 def print_report(report: VerificationReport, console: Console) -> None:
-    """A table with a row for each lowering, then what diverged and what failed."""
+    """Print a table with a row for each lowering, then divergences and failures."""
     console.print(
         f"Verification against PyTorch float32 on {plural(report.sentences, 'sentence')} ({escape(report.origin)})"
     )

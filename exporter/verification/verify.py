@@ -1,4 +1,4 @@
-"""Verify a bundle against a checkpoint, and store the report in the bundle."""
+"""Verification of a bundle against a checkpoint. The report is stored in the bundle."""
 
 import dataclasses
 import os
@@ -54,14 +54,14 @@ ARITHMETIC = {
 
 @dataclass(frozen=True)
 class Verifier:
-    """Compares bundles with a checkpoint's model in PyTorch, float32.
+    """Comparison of bundles with a checkpoint's model in PyTorch, float32.
 
     Attributes:
-        checkpoint: what the bundles were exported from.
+        checkpoint: the checkpoint that was exported.
         sample: the sentences.
-        singles: how many of them are also run alone and with padding.
+        singles: number of sentences that are also run alone and with padding.
         stages: shows progress.
-        minutes: how long the sentences may take; None for any time.
+        minutes: time limit; None for no limit.
     """
 
     checkpoint: Checkpoint
@@ -71,11 +71,11 @@ class Verifier:
     minutes: float | None = None
 
     def verify_bundle(self, directory: Path, manifest: Manifest) -> VerificationReport:
-        """Compare every lowering of a bundle and its other parts on the CPU, and the fused engine if it is available.
+        """Compare all lowerings and other parts of a bundle on the CPU, and the fused engine if it is available.
 
         Raises:
-            BundleError: the bundle is damaged, or its sizes are not the checkpoint's.
-            CheckFailed: it takes longer than `minutes`.
+            BundleError: the bundle is damaged, or its sizes differ from the checkpoint's.
+            CheckFailed: the time limit is exceeded.
         """
         self._match_model(directory, manifest)
         with scratch_directory() as scratch:
@@ -97,14 +97,14 @@ class Verifier:
             return summarise(lowerings, refused, sections, rounding, arithmetic, self.sample.origin, coverage)
 
     def verify_engine(self, directory: Path, manifest: Manifest, engine: Engine) -> VerificationReport:
-        """Compare the one engine that a device runs, in its own arithmetic.
+        """Compare the only engine that a device runs, in its precision.
 
-        The encoder's outputs stay on the device, so only what the decoder makes of them is compared.
+        The encoder's outputs stay on the device, so only the decoder's results are compared.
 
         Raises:
-            BundleError: the bundle's sizes are not the checkpoint's.
-            CheckFailed: it takes longer than `minutes`.
-            InputError: the engine takes smaller batches than are verified.
+            BundleError: the bundle's sizes differ from the checkpoint's.
+            CheckFailed: the time limit is exceeded.
+            InputError: the engine's maximum batch is too small for verification.
         """
         self._match_model(directory, manifest)
         if engine.limits.batch < BATCH:
@@ -119,12 +119,12 @@ class Verifier:
     def _compare(
         self, engines: Mapping[str, Engine], manifest: Manifest, *, on_device: bool = False
     ) -> tuple[list[LoweringReport], Rounding, Coverage]:
-        """Compare engines over the graphs of one bundle, whose encoders the first one's stands for.
+        """Compare engines for the graphs of one bundle. The first engine's encoder represents all encoders.
 
         Args:
             engines: by lowering.
             manifest: of the bundle.
-            on_device: it may sum in the bundle's precision, and its encoder's outputs cannot be read.
+            on_device: whether sums may be in the bundle's precision, and the encoder's outputs cannot be read.
         """
         precision = manifest.precision.weights
         checks = [LoweringCheck(engine, name, self.sample, encodes=name == FUSED) for name, engine in engines.items()]
@@ -149,7 +149,7 @@ class Verifier:
         return reports, rounding, comparison.coverage
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
-        """Check that the checkpoint's model has the bundle's sizes, and give it positions for the bundle's lengths."""
+        """Check that the checkpoint's model has the bundle's sizes, and extend its positions to the lengths."""
         for name, theirs in vars(self.checkpoint.config.sizes).items():
             ours = getattr(manifest.model, name)
             if ours != theirs:
@@ -162,13 +162,13 @@ class Verifier:
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle that is verified.
+    """Bundle that is being verified.
 
     Attributes:
         directory: of the bundle.
         manifest: of the bundle.
-        graphs: the directory of its graphs as the CPU can run them in their precision.
-        engine: that runs the graphs of the first lowering.
+        graphs: directory of its graphs in a form that the CPU runs in their precision.
+        engine: engine for the graphs of the first lowering.
     """
 
     directory: Path
@@ -178,7 +178,7 @@ class Opened:
 
 
 def _weights(bundle: Opened, context: Verifier) -> WeightsReport | None:
-    """Compare the weights, number by number."""
+    """Compare all numbers of the weights."""
     manifest = bundle.manifest
     if manifest.parameters is None:
         return None
@@ -188,7 +188,7 @@ def _weights(bundle: Opened, context: Verifier) -> WeightsReport | None:
 
 
 def _beams(bundle: Opened, context: Verifier) -> BeamsReport | None:
-    """Compare beam search by its own step with beam search by the plain one."""
+    """Compare beam search with its own step and with the plain step."""
     if bundle.manifest.optional_graph("decoder_beams") is None:
         return None
     context.stages.stage("verify: beam search")
@@ -196,8 +196,8 @@ def _beams(bundle: Opened, context: Verifier) -> BeamsReport | None:
 
 
 def _attention(bundle: Opened, context: Verifier) -> AttentionReport | None:
-    """Compare the graphs of attention, scores and encoder outputs."""
-    # A model that reads encoder states has no graph for the attention of an encoder.
+    """Compare the graphs for attention, scores and encoder outputs."""
+    # A model of encoder states has no graph for encoder attention.
     roles = get_args(AttentionRole) if bundle.manifest.model.encoder_layers else ("decoder",)
     if any(bundle.manifest.optional_graph(role) is None for role in roles):
         return None
@@ -205,7 +205,7 @@ def _attention(bundle: Opened, context: Verifier) -> AttentionReport | None:
     return check_attention(context.checkpoint.model, context.sample, bundle.graphs, bundle.manifest, bundle.engine)
 
 
-# Checks besides the comparison of tokens: each returns its section of the report.
+# Checks in addition to the comparison of tokens. Each returns its section of the report.
 CHECKS: dict[str, Callable[[Opened, Verifier], Section | None]] = {
     "weights": _weights,
     "beams": _beams,
@@ -214,10 +214,10 @@ CHECKS: dict[str, Callable[[Opened, Verifier], Section | None]] = {
 
 
 def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]) -> NativeEngine | None:
-    """Open the fused engine, or report why a bundle that has parameters for it is verified without it.
+    """Open the fused engine, or report why a bundle with parameters for it is verified without it.
 
     Raises:
-        BundleError: the engine refuses the bundle, which would then run on ONNX Runtime alone.
+        BundleError: the engine does not accept the bundle, which would then run only on ONNX Runtime.
         ResourceError: there is not enough memory.
     """
     if manifest.parameters is None:
@@ -232,9 +232,9 @@ def fused_engine(directory: Path, manifest: Manifest, say: Callable[[str], None]
 
 
 def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, copy: bool = False) -> Path:
-    """Return a directory where a bundle's graphs run in their precision: float16 ones are rewritten in `scratch`.
+    """Return a directory with graphs that the CPU runs in their precision. Float16 ones are rewritten in `scratch`.
 
-    There they round on the CPU as float16 hardware does. With `copy`, those of other precisions are also written.
+    The rewritten graphs round like float16 hardware. With `copy`, graphs of other precisions are also written.
     """
     half = manifest.precision.type == "float16"
     if not half and not copy:
@@ -256,13 +256,13 @@ def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, cop
 
 
 def write_report(directory: Path, name: str, manifest: Manifest, report: VerificationReport | None) -> None:
-    """Write `verification.json`, the card and, last, the manifest that lists them. No process reads `directory` yet.
+    """Write `verification.json`, the card and then the manifest that lists them. No process reads `directory` yet.
 
     Args:
         directory: of the bundle.
         name: of the bundle, for the card.
         manifest: its manifest, which lists all other files.
-        report: what to write; None if the bundle was not verified.
+        report: report to write; None if the bundle was not verified.
     """
     written = [CARD]
     if report is not None:
@@ -276,7 +276,7 @@ def write_report(directory: Path, name: str, manifest: Manifest, report: Verific
 
 
 def store_report(directory: Path, report: VerificationReport) -> None:
-    """Put a new report into an existing bundle, whole or not at all: a linked copy takes the bundle's place."""
+    """Add a new report to an existing bundle, atomically: a copy with linked files replaces the bundle."""
     manifest = Manifest.load(directory)
     with new_directory(directory, replace=True, marker=NAME) as copy:
         shutil.copytree(directory, copy, copy_function=os.link, dirs_exist_ok=True)

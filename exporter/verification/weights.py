@@ -1,6 +1,6 @@
-"""Weights of a bundle next to the checkpoint's, number by number, by the bundle's table of parameters.
+"""Comparison of all numbers of a bundle's weights with the checkpoint, by the bundle's table of parameters.
 
-Sentences show what a fault does to them. One in the row of a rare word does nothing to most, and is as wrong.
+Comparing output is not enough: an error in the row of a rare word changes no output for most sentences.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Parameter, Parameters
 from txport.runtime.errors import CheckFailed
 
-# Largest error of a number in int8, in steps: half of one, and what the division by the scale rounds.
+# Maximum error of a number in int8, in steps: half a step, and the rounding of the division by the scale.
 _HALF_STEP = 0.501
-# Numbers that are compared at once: a table of words may be larger than what else verification needs.
+# Number of values that are compared at once, since an embedding may be larger than all other memory of verification.
 _BLOCK = 1 << 20
-# Tensors that differ by a fault in the bundle; more are another state of the checkpoint.
+# Maximum number of different tensors that count as errors. More mean that the checkpoint was changed.
 MAX_NAMED = 3
 
 
@@ -28,10 +28,10 @@ def compare_weights(model: Transformer, parameters: Parameters, file: File, long
     """Compare every tensor of a bundle with the checkpoint's.
 
     Args:
-        model: the checkpoint's, float32.
-        parameters: the bundle's table.
-        file: the bundle's weights.
-        longest: the positions that were exported.
+        model: of the checkpoint, float32.
+        parameters: table of the bundle.
+        file: weights file of the bundle.
+        longest: number of exported positions.
     """
     data = np.memmap(file, np.uint8, "r") if isinstance(file, Path) else np.frombuffer(file.view(), np.uint8)
     expected = dict(model_parameters(model, longest))
@@ -43,13 +43,13 @@ def compare_weights(model: Transformer, parameters: Parameters, file: File, long
 
 
 def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, checkpoint: Path) -> None:
-    """Refuse a bundle of another state of the checkpoint, as before more training: all else would differ as well.
+    """Refuse a bundle of another state of the checkpoint, for example before more training: all results would differ.
 
     Args:
-        model: the checkpoint's, float32.
+        model: of the checkpoint, float32.
         bundle: the bundle.
-        manifest: its manifest; nothing is checked without a table of parameters, or with other sizes.
-        checkpoint: names it in messages.
+        manifest: of the bundle. Without a table of parameters, or with other sizes, nothing is checked.
+        checkpoint: path of the checkpoint, for messages.
 
     Raises:
         CheckFailed: more tensors than `MAX_NAMED` differ.
@@ -71,7 +71,7 @@ def check_same_state(model: Transformer, bundle: Files, manifest: Manifest, chec
 
 
 def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterator[str]:
-    """Yield a message if a tensor is not the checkpoint's; nothing if it is."""
+    """Yield a message if a tensor differs from the checkpoint's."""
     stored = _Stored(parameter, data)
     largest = float(np.abs(expected).max(initial=0))
     block = max(1, _BLOCK * len(expected) // max(1, expected.size))
@@ -91,7 +91,7 @@ def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterat
 
 
 class _Stored:
-    """A tensor in the file of weights."""
+    """Tensor in the weights file."""
 
     def __init__(self, parameter: Parameter, data: Array) -> None:
         dtype = np.dtype(parameter.dtype)
@@ -102,7 +102,7 @@ class _Stored:
             self._scales = np.ndarray((parameter.shape[0], 1), np.float32, data, parameter.scales)
 
     def rows(self, begin: int, end: int) -> Float32:
-        """Some of its rows, as float32."""
+        """Return some rows as float32."""
         values: Float32 = self._values[begin:end].astype(np.float32)
         if self._scales is None:
             return values
@@ -110,12 +110,12 @@ class _Stored:
 
 
 def _allowed(parameter: Parameter, expected: Float32, largest: float) -> Array:
-    """Largest error of each number, by rounding to the tensor's dtype and by another machine's sines.
+    """Return the maximum error of each number, by rounding to the tensor's dtype and by other implementations of sin.
 
     Args:
         parameter: the tensor.
-        expected: some rows of it.
-        largest: magnitude in the whole tensor.
+        expected: some of its rows.
+        largest: maximum magnitude in the whole tensor.
     """
     if parameter.dtype == "int8":
         _, steps = quantised(expected)

@@ -1,1 +1,1 @@
-"""Guided attention: what chosen heads of cross-attention are taught to point to, and the alignments of a corpus."""
+"""Guided attention: targets for chosen heads of cross-attention, and alignments of a corpus."""

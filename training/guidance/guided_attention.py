@@ -1,12 +1,12 @@
-"""Guided attention: chosen heads of cross-attention learn to point to the source, beside what all heads learn.
+"""Guided attention: chosen heads of cross-attention learn to point to the source, in addition to the normal loss.
 
-Heads learn to translate, and not to point at what they translate (a word's number may be read off its neighbour). Two
-losses teach it, on the average of the heads that `alignment_heads` of a config names. "diagonal" rewards a target token
-to look as far into the source as it is into the target, which is right where both run in parallel: Tachibana et al.
+Normal training does not make heads point to the word that is being translated; a neighbouring state may contain the
+same information. Two losses add this, for the average of the heads in `alignment_heads` of the config. "diagonal"
+rewards attention at the same relative position in source and target, for tasks with parallel order: Tachibana et al.
 (2017), "Efficiently Trainable Text-to-Speech System Based on Deep Convolutional Networks with Guided Attention",
-arXiv:1710.08969, section 4.1. "alignments" wants what an aligner has found: Chen et al. (2016), "Guided Alignment
-Training for Topic-Aware Neural Machine Translation", arXiv:1607.01628, section 4, in the form that fairseq (Garg et al.
-2019) and OpenNMT-py have for Transformers.
+arXiv:1710.08969, section 4.1. "alignments" rewards attention at the words that an aligner has found: Chen et al.
+(2016), "Guided Alignment Training for Topic-Aware Neural Machine Translation", arXiv:1607.01628, section 4, in the form
+of fairseq (Garg et al. 2019) and OpenNMT-py for Transformers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,24 +29,24 @@ class Guide(Protocol):
     """Targets of each pair's attention."""
 
     def points(self, pair: Pair, source: range, target: range) -> Sequence[int]:
-        """Numbers to keep of a pair, from which `fill` makes its matrix.
+        """Return the numbers to store for a pair. `fill` computes the matrix from them.
 
         Args:
             pair: the texts.
-            source: positions of the source's pieces in its ids, which may have a language before them and eos behind.
-            target: steps that make the target's pieces.
+            source: positions of source pieces among the source ids, which may also contain a language and eos.
+            target: steps that predict target pieces.
         """
 
     def fill(self, matrix: Matrix, points: npt.NDArray[np.int32]) -> None:
-        """Fill a matrix of zeros, `[t, s]`, for one pair: rows are steps, columns are source ids."""
+        """Fill a matrix `[t, s]` of zeros for one pair. Rows are steps, columns are source ids."""
 
 
 class Diagonal(Guide):
-    """The penalties of `diagonal_loss`.
+    """Penalties for `diagonal_loss`.
 
-    Of step t of T and source piece n of N, both counted from 0, 1 - exp(-(n / N - t / T)^2 / (2 g^2)). Special tokens
-    (eos, a language) counts in neither N nor T; to look there costs 1, or it would be a way out. Steps that make no
-    text are free.
+    For step t of T and source piece n of N, both counted from 0: 1 - exp(-(n / N - t / T)^2 / (2 g^2)). Special tokens
+    (eos, a language) do not count in N and T. Attention to them has penalty 1, since it would be a way to avoid others.
+    Steps that predict no text have no penalty.
 
     Args:
         width: g.
@@ -68,11 +68,11 @@ class Diagonal(Guide):
 
 
 class Aligned(Guide):
-    """The references of `alignment_loss`: each aligned step's source pieces share 1; other steps have zeros.
+    """References for `alignment_loss`: the weights of a step's aligned source pieces sum to 1, others are 0.
 
     Args:
-        alignments: of the words of pairs; others are not aligned.
-        tokenizer: parts words into pieces.
+        alignments: word alignments by pair; other pairs are not aligned.
+        tokenizer: splits words into pieces.
     """
 
     def __init__(self, alignments: Mapping[Pair, Links], tokenizer: TextTokenizer) -> None:
@@ -92,7 +92,7 @@ class Aligned(Guide):
 
 
 def choose_guide(options: TrainingOptions, alignments: Mapping[Pair, Links], tokenizer: TextTokenizer) -> Guide | None:
-    """Return the guide of a recipe's `[training]`; None where none has a weight."""
+    """Return the guide for a recipe's `[training]`, or None if guided attention is not used."""
     if options.guided_attention == "none" or not options.guided_weight:
         return None
     if options.guided_attention == "diagonal":
@@ -101,17 +101,17 @@ def choose_guide(options: TrainingOptions, alignments: Mapping[Pair, Links], tok
 
 
 def cross_attentions(model: Transformer) -> list[torch.nn.Module]:
-    """Return the attentions that have a head of the config's `alignment_heads`, by layer."""
+    """Return the cross-attention modules with heads in the config's `alignment_heads`, by layer."""
     layers = sorted({layer for layer, _ in model.config.alignment_heads})
     return [_cross_attention(model, layer) for layer in layers]
 
 
 def average_of_heads(model: Transformer, weights: Mapping[torch.nn.Module, Tensor]) -> Tensor:
-    """Mean weights of `alignment_heads`: float32 `[b, t, s]`; rows sum to 1.
+    """Return the mean weights of `alignment_heads`: float32 `[b, t, s]`; rows sum to 1.
 
     Args:
-        model: whose decoder has run.
-        weights: `[b, h, t, s]` of each of `cross_attentions`, see `txport.models.transformer.recorded_weights`.
+        model: model whose decoder has run.
+        weights: `[b, h, t, s]` for each of `cross_attentions`, see `txport.models.transformer.recorded_weights`.
     """
     chosen = [weights[_cross_attention(model, layer)][:, head] for layer, head in model.config.alignment_heads]
     return torch.stack(chosen).float().mean(dim=0)
@@ -122,27 +122,29 @@ def _cross_attention(model: Transformer, layer: int) -> torch.nn.Module:
 
 
 def guided_loss(kind: str, attention: Tensor, guide: Tensor, tokens: int | Tensor) -> Tensor:
-    """`diagonal_loss` or `alignment_loss`, by the name that a recipe has for it."""
+    """Return `diagonal_loss` or `alignment_loss`, by its name in recipes."""
     return {"diagonal": diagonal_loss, "alignments": alignment_loss}[kind](attention, guide, tokens)
 
 
 def diagonal_loss(attention: Tensor, penalties: Tensor, tokens: int | Tensor) -> Tensor:
-    """Return the mean over steps of the penalty that a step's attention meets: from 0 to 1, without a unit.
+    """Return the mean penalty of attention over steps, from 0 to 1, without unit.
 
-    The paper takes the mean over source positions too, which makes long sources cheaper.
+    The paper also averages over source positions, so that long sources have a smaller loss.
 
     Args:
-        attention: `[b, t, s]`, weights that sum to 1 over s.
+        attention: `[b, t, s]`, weights with sum 1 over s.
         penalties: `[b, t, s]`, see `Diagonal`.
-        tokens: target tokens of the batch that are not padding, eos included, as in cross-entropy.
+        tokens: number of target tokens in the batch without padding, including eos, as for cross-entropy.
     """
     return (attention * penalties).sum() / tokens
 
 
 def alignment_loss(attention: Tensor, references: Tensor, tokens: int | Tensor) -> Tensor:
-    """Cross-entropy of attention with a reference, in nats per target token; arguments as for `diagonal_loss`.
+    """Return the cross-entropy of attention with a reference, in nats per target token.
 
-    Steps without a reference cost nothing. A weight below 1e-18 counts as that, as in OpenNMT-py: float32 has no zero
-    that a logarithm could take.
+    Arguments are those of `diagonal_loss`.
+
+    Steps without a reference have no loss. Weights below 1e-18 count as 1e-18, as in OpenNMT-py, to avoid the logarithm
+    of 0.
     """
     return -(attention.clamp(min=1e-18).log() * references).sum() / tokens

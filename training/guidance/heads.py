@@ -1,12 +1,14 @@
-"""The attention heads that guidance teaches where a recipe names none."""
+"""Default heads for guided attention."""
 
 from txport.models.config import Heads
 
 
 def default_heads(decoder_layers: int) -> Heads:
-    """(layer, head) to guide where a recipe names none: the first head of the last layer but one, or of two the last.
+    """Return (layer, head) to guide if a recipe names none: the first head of the last layer but one.
 
-    That layer aligns best by itself already (Garg et al. 2019, "Jointly Learning to Align and Translate with
+    Of two layers it is the last one.
+
+    Without guidance that layer already aligns best (Garg et al. 2019, "Jointly Learning to Align and Translate with
     Transformer Models", section 4.1), and the last layer can use its result. The first of two layers has too little
     context: on the built-in corpus its heads align digits worst.
     """

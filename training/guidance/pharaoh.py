@@ -1,7 +1,7 @@
-"""Alignments of words as fast_align, Marian and Pharaoh write them: "0-0 1-2", source first, counted from 0.
+"""Word alignments in the format of fast_align, Marian and Pharaoh: "0-0 1-2", source first, counted from 0.
 
-A word is what white space separates. A tokenizer parts it into pieces, and two pieces are aligned where their words
-are: each piece of one word to each of the other, as in OpenNMT-py (`to_subword_align`).
+Words are separated by white space. A tokenizer splits them into pieces, and pieces are aligned if their words are: each
+piece of one word with each piece of the other, as in OpenNMT-py (`to_subword_align`).
 """
 
 import re
@@ -14,22 +14,22 @@ from txport.runtime.errors import InputError
 from txport.runtime.text.alignment import stripped, words_of
 from txport.runtime.text.tokenizer import TextTokenizer
 
-# Positions in the source and in the target: int32 `[n, 2]`.
+# Positions in source and target: int32 `[n, 2]`.
 Links: TypeAlias = npt.NDArray[np.int32]
 
 _LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
 def read_links(text: str, source: str, target: str, where: str) -> Links:
-    """Return the alignment of one pair, of words.
+    """Return the word alignment of one pair.
 
     Args:
-        text: in Pharaoh form; empty where nothing is known to be aligned.
+        text: alignment in Pharaoh format; may be empty.
         source, target: the pair.
         where: file and line, for messages.
 
     Raises:
-        InputError: it is not of that form, or names a word that the sentence does not have.
+        InputError: the format is wrong, or a word does not exist.
     """
     links = []
     for item in text.split():
@@ -52,7 +52,7 @@ def read_links(text: str, source: str, target: str, where: str) -> Links:
 
 
 def piece_links(links: Links, source: str, target: str, tokenizer: TextTokenizer) -> Links:
-    """Return the alignment of the pieces of a pair, counted from the first of each text, from that of its words."""
+    """Convert the word alignment of a pair to an alignment of pieces, counted from the first piece of each text."""
     sides = (source, tokenizer.locate_source(source)[1]), (target, tokenizer.prefix_spans(target))
     pieces_of_source, pieces_of_target = (_pieces(text, spans) for text, spans in sides)
     found = [
@@ -67,12 +67,12 @@ def piece_links(links: Links, source: str, target: str, tokenizer: TextTokenizer
 def by_pair(
     pairs: Iterable[tuple[str, str]], alignments: Sequence[str], lines: Iterable[str]
 ) -> dict[tuple[str, str], Links]:
-    """Return the alignment of each pair, as `read_links` reads it; of equal pairs, that of the first.
+    """Return the alignment of each pair (see `read_links`). For duplicate pairs it is that of the first.
 
     Args:
-        pairs: with a text on both sides, or they are left out.
-        alignments: of each, in Pharaoh form.
-        lines: where each stands, for messages.
+        pairs: pairs; those with an empty side are ignored.
+        alignments: alignment of each, in Pharaoh format.
+        lines: file and line of each, for messages.
     """
     found: dict[tuple[str, str], Links] = {}
     for pair, text, where in zip(pairs, alignments, lines, strict=True):
@@ -83,7 +83,7 @@ def by_pair(
 
 
 def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Return the pieces of each word; one without characters belongs to the word that follows, if there is one."""
+    """Return the pieces of each word. A piece without characters belongs to the next word, if there is one."""
     words = words_of(text)
     begins = [stripped(span, text)[0] for span in spans]
     pieces: list[list[int]] = [[] for _ in words]

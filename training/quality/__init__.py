@@ -1,1 +1,1 @@
-"""Quality of translations beyond one figure: sets to evaluate on, sentence scores, comparisons of models."""
+"""Evaluation of translations: test sets, scores of sets and sentences, comparisons of models."""

@@ -1,4 +1,4 @@
-"""Quality of translations: BLEU and chrF from sacreBLEU, and the share that is exactly right."""
+"""Quality of translations: BLEU and chrF from sacreBLEU, and the share of exact matches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,19 +23,19 @@ from txport.training.quality.evaluation_sets import NO_ENGINE
 from txport.training.spoken.recordings import Recording
 from txport.training.torch_engine import TorchEngine
 
-# Sentences between two reports, of similar lengths: enough to refill a batch some times.
+# Number of sentences of similar lengths between two progress reports: enough to refill a batch several times.
 PART = 256
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Figures of one set of translations.
+    """Scores of the translations of one set.
 
     Attributes:
-        sentences: how many.
-        exact: the share that equals its reference, 0 to 1.
+        sentences: number of sentences.
+        exact: share of translations equal to their reference, 0 to 1.
         bleu, chrf: of the whole set, 0 to 100 (Papineni et al. 2002; Popović 2015).
-        bleu_signature, chrf_signature: what makes the figures comparable with others' (Post 2018).
+        bleu_signature, chrf_signature: sacreBLEU's signatures, for comparison with other publications (Post 2018).
     """
 
     sentences: int
@@ -50,7 +50,7 @@ class Scores:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-    """Compare translations with one reference each."""
+    """Compare translations with one reference for each."""
     assert len(hypotheses) == len(references) and hypotheses
     bleu = BLEU()
     chrf = CHRF()
@@ -67,7 +67,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 @dataclass(frozen=True)
 class PlainTranslation:
-    """A translation: its text, whether it ended by itself, and whether all of its source was read."""
+    """Translation: its text, whether it ended with eos, and whether its source was not truncated."""
 
     text: str
     ended: bool = True
@@ -75,7 +75,7 @@ class PlainTranslation:
 
 
 def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str]) -> list[str]:
-    """Return the texts of `answers`."""
+    """Return the texts of translations; see `answers`."""
     return [answer.text for answer in answers(engine, tokenizer, sentences)]
 
 
@@ -89,21 +89,21 @@ def answers(
     rows: int | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> list[PlainTranslation]:
-    """Translations, in order; empty sentences stay empty, and longer ones than the engine takes are cut.
+    """Translate sentences, in order. Empty sentences stay empty, and too long ones are truncated.
 
-    Requests are those of the shipped `Translator`, and so is the limit of an answer's length.
+    Requests and maximum lengths are those of the runtime's `Translator`.
 
     Args:
         engine: runs the model.
-        tokenizer: its tokenizer.
+        tokenizer: of the model.
         sentences: any number.
-        max_length: maximum number of tokens to make, eos included; None for the default limit, by the source.
-        beam: hypotheses of a beam search; None for greedy search.
-        rows: maximum number of sentences that run together; None for as many as the engine takes.
-        watch: called with the number of further finished sentences.
+        max_length: maximum number of target tokens, including eos; None for the default, which depends on the source.
+        beam: number of hypotheses of a beam search; None for greedy search.
+        rows: maximum number of sentences in a batch; None for the engine's maximum.
+        watch: called with the number of newly finished sentences.
 
     Raises:
-        InputError: the engine does not support this length or beam.
+        InputError: the engine does not support this length or number of hypotheses.
     """
     model = ModelFacts(engine.tokens, engine.vocabulary)
     call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), ignore_warnings, model)
@@ -123,24 +123,24 @@ def answers(
 
 
 def _asked(call: Call, text: str, number: int) -> Sentence | None:
-    """Return the sentence of a text or of a recording."""
+    """Return the request for a text or a recording."""
     if isinstance(text, Recording):
         return call.of_ids(text.vectors[: call.limits.source], number + 1)
     return call.sentence(text, f"sentence {number + 1}")
 
 
 def open_model(model: Path, device: str = "auto", engine: str = "auto", threads: int = 0) -> tuple[Engine, Tokenizer]:
-    """Engine of a directory, and its tokenizer: a bundle in txport's runtime, a checkpoint in PyTorch.
+    """Open a bundle in txport's runtime, or a checkpoint in PyTorch. Return the engine and the tokenizer.
 
     Args:
         model: the directory.
         device: "auto", "cpu" or "cuda".
-        engine: what runs a bundle, as for `Translator`; "auto" for a checkpoint.
-        threads: of each operator; 0 for as many as there are cores.
+        engine: engine for a bundle, as for `Translator`; "auto" for a checkpoint.
+        threads: threads of each operator; 0 for the number of cores.
 
     Raises:
-        InputError: the directory is neither, or there is no such device.
-        BundleError, CheckpointError: it is damaged or has no tokenizer.
+        InputError: the directory is neither, or the device does not exist.
+        BundleError, CheckpointError: the directory is damaged or has no tokenizer.
         MissingLibrary: a library of the device is missing.
     """
     if is_bundle(model):

@@ -1,4 +1,4 @@
-"""Sets of sentences and references to evaluate on: files, test splits of recipes, or what a checkpoint carries."""
+"""Sets of sentences and references for evaluation: files, test splits of recipes, or sentences in a checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from txport.training.recipe import read
 _WAYS = "name a test set by --source and --reference, or by --recipe"
 
 
-# Of a checkpoint and an engine.
+# Message with a checkpoint and an engine.
 NO_ENGINE = "{} is a checkpoint, which PyTorch runs, not engine {}: leave out --engine"
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Pairs of a sentence and its reference, and the name that the report gives them."""
+    """Pairs of sentence and reference, and the name of the set in reports."""
 
     name: str
     pairs: Sequence[Pair]
@@ -27,17 +27,17 @@ class EvaluationSet:
 def evaluation_sets(
     model: Path, sources: Sequence[Path], references: Sequence[Path], recipes: Sequence[str], data: Path
 ) -> list[EvaluationSet]:
-    """Read the sets that were asked for; without any, the sentences that the checkpoint `model` carries.
+    """Read the given sets; by default, the sentences in the checkpoint `model`.
 
     Args:
         model: a bundle or a checkpoint.
-        sources, references: files, line n of one belonging to line n of the other.
+        sources, references: pairs of files, line by line.
         recipes: names or files of recipes.
-        data: directory of the files that recipes name.
+        data: base directory of files in recipes.
 
     Raises:
-        InputError: files are not in pairs, a set is named twice, a file cannot be read, or there is nothing to evaluate
-            on.
+        InputError: files are not in pairs, a set is given twice, a file cannot be read, or there is nothing to
+            evaluate.
     """
     if len(sources) != len(references):
         raise InputError("--source and --reference belong together: give both, as often as there are test sets")

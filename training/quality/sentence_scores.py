@@ -1,4 +1,4 @@
-"""Scores of single translations, to look at the worst of them."""
+"""Scores of single translations, for listing the worst."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from txport.training.corpora import Pair
 
 @dataclass(frozen=True)
 class Scored:
-    """One translation.
+    """Translation with scores.
 
     Attributes:
         source, reference, translation: the texts.
@@ -27,16 +27,16 @@ class Scored:
 
 
 def sentence_bleu(translation: str, reference: str, order: int = 2) -> float:
-    """BLEU of one sentence, 0 to 1, in words that spaces part (Zhang et al. 2023, section 10.7.6).
+    """Return the BLEU of one sentence, 0 to 1, in words between spaces (Zhang et al. 2023, section 10.7.6).
 
-    exp(min(0, 1 - r/t)) times the product of p_n ** (1/2)**n for n from 1 to `order`, where t and r are the words of
-    the translation and of the reference, and p_n is the share of the translation's n-grams that are in the reference.
-    Longer n-grams than the translation has do not count, and an empty translation has 0.
+    It is exp(min(0, 1 - r/t)) times the product of p_n ** (1/2)**n for n from 1 to `order`. t and r are the numbers of
+    words in translation and reference, p_n is the share of the translation's n-grams that are in the reference. n-grams
+    longer than the translation do not count. An empty translation has 0.
 
     Args:
         translation: the translation.
-        reference: what should have been made.
-        order: of the longest n-grams.
+        reference: reference translation.
+        order: maximum n.
     """
     made = translation.split()
     wanted = reference.split()
@@ -55,12 +55,12 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def worst(pairs: Sequence[Pair], translations: Sequence[str], count: int, order: int = 2) -> list[Scored]:
-    """Return the `count` worst translations by BLEU of `order`, then by chrF; the worst is first.
+    """Return the `count` worst translations by BLEU of `order`, then by chrF, starting with the worst.
 
     Args:
         pairs: sources and references.
         translations: of the sources, in order.
-        count: how many.
+        count: maximum number of translations.
         order: see `sentence_bleu`.
     """
     chrf = CHRF()

@@ -1,1 +1,1 @@
-"""One run: its directory, its clock, the training step, validation, what is saved when, and what people see of it."""
+"""Parts of one run: directory, clock, training step, validation, saving and progress."""

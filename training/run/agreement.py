@@ -1,4 +1,4 @@
-"""Checks that all processes of a distributed run read the same corpus."""
+"""Check that all processes of a distributed run read the same corpus."""
 
 import hashlib
 import re
@@ -9,15 +9,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.runtime.errors import EngineError, InputError, TxportError
 from txport.training.examples import Examples
 
-# Messages of gloo; NCCL's errors have a type.
+# Error messages of gloo. NCCL's errors have a type.
 _LOST = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
 
 
 class Agreement(Callback):
-    """Compares the inputs of all processes after they are connected.
+    """Comparison of the inputs of all processes after they are connected.
 
     Args:
-        examples: what each device has a share of: training pairs, validation pairs.
+        examples: data that is divided between devices: training pairs, validation pairs.
     """
 
     def __init__(self, *examples: Examples) -> None:
@@ -43,17 +43,17 @@ class Agreement(Callback):
 
 
 def said_once(trainer: Trainer, error: TxportError) -> BaseException:
-    """Exception for an error of all processes of a run: only the first reports it."""
+    """Return the exception for an error in all processes of a run. Only the first process reports it."""
     if trainer.is_global_zero:
         return error
     return SystemExit(error.exit_code)
 
 
 def lost(error: RuntimeError, saved: bool) -> TxportError | None:
-    """Return the error for a process that does not answer any more; None if that is not what happened.
+    """Return the error for a lost process, or None if the error has another cause.
 
     Args:
-        error: what a collective operation raised.
+        error: exception of a collective operation.
         saved: whether a state was saved.
     """
     if not isinstance(error, torch.distributed.DistError) and _LOST.search(str(error)) is None:

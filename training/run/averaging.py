@@ -1,4 +1,4 @@
-"""Averages of the weights at several points of a run (Vaswani et al. 2017, section 6.1)."""
+"""Average of the weights at several points of a run (Vaswani et al. 2017, section 6.1)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class LastValidations(ModelCheckpoint):
-    """Keeps the weights of the last `count` validations, in `directory`/validated-step=N.ckpt."""
+    """Callback that keeps the weights of the last `count` validations, in `directory`/validated-step=N.ckpt."""
 
     def __init__(self, directory: Path, count: int) -> None:
         super().__init__(
@@ -24,7 +24,7 @@ class LastValidations(ModelCheckpoint):
         )
 
     def states(self, last: Path) -> list[dict[str, Any]]:
-        """Load what is averaged, oldest first: states of the last validations, and the run's last one, `last`."""
+        """Load the states to average, oldest first: the last validations, then the last state of the run, `last`."""
         files = [Path(file) for file in self.best_k_models if Path(file).exists()]
         loaded = (torch.load(file, map_location="cpu", weights_only=True) for file in [*files, last])
         by_step = {state["global_step"]: state for state in loaded}
@@ -32,10 +32,10 @@ class LastValidations(ModelCheckpoint):
 
 
 def average_weights(weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of each tensor, summed in float64; of whole numbers the last.
+    """Return the mean of each tensor, added in float64. Of integer tensors the last is returned.
 
     Args:
-        weights: at least one, with the same names and shapes.
+        weights: at least one state, with the same names and shapes.
     """
     mean = dict(weights[-1])
     for name, last in mean.items():

@@ -1,26 +1,26 @@
-"""The time of a run: `max_minutes` is until the checkpoint is there."""
+"""Time of a run: `max_minutes` includes the writing of the checkpoint."""
 
 import time
 
-# The part of `max_minutes` that is kept for the last validation, the test and the checkpoint: until a validation was
-# timed, and the most.
+# Share of `max_minutes` that is reserved for the last validation, the test and the checkpoint: before the first
+# validation was timed, and at most.
 FIRST_RESERVE = 0.08
 MAX_RESERVE = 0.2
-# What loading the kept weights and writing the checkpoint take, in seconds.
+# Time for loading the kept weights and writing the checkpoint, in seconds.
 WRITING = 2.0
 
 
 class Clock:
-    """Wall-clock time since the start of the command, without what lay between an interruption and `--resume`.
+    """Wall-clock time since the start of the command, without the time between an interruption and `--resume`.
 
     Args:
         minutes: the recipe's `max_minutes`.
-        started: when the command began, by `time.monotonic()`; None for now.
+        started: start of the command by `time.monotonic()`; None for now.
 
     Attributes:
-        before: seconds that were used before an interruption.
-        reserve: seconds of the limit in which no more steps are made.
-        test: how many times as many sentences as a validation the test has.
+        before: seconds used before an interruption.
+        reserve: seconds at the end of the limit without steps.
+        test: ratio of sentences in the test to sentences in a validation.
     """
 
     def __init__(self, minutes: float | None, started: float | None = None) -> None:
@@ -38,24 +38,24 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Used so far."""
+        """Seconds used so far."""
         return self.before + time.monotonic() - self._started
 
     @property
     def left(self) -> float | None:
-        """Seconds until the limit; None if there is none."""
+        """Seconds until the limit; None without a limit."""
         if self.limit is None:
             return None
         return self.limit - self.seconds
 
     def reserve_for(self, validation: float, decoding: float) -> None:
-        """Learn what a validation takes and what decoding in it, in seconds, and so what comes after the last step."""
+        """Set the reserve from the measured seconds of a validation, and of the decoding in it."""
         if self.limit is not None:
             rest = 2 * validation + 1.3 * self.test * decoding + WRITING + 0.01 * self.limit
             self.reserve = min(rest, MAX_RESERVE * self.limit)
 
     def done(self) -> float:
-        """Return the used part of the time for steps, 0 to 1; 0 without a limit."""
+        """Return the used share of the time for steps, 0 to 1; 0 without a limit."""
         if self.limit is None:
             return 0.0
         return min(1.0, self.seconds / (self.limit - self.reserve))

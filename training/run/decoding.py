@@ -1,4 +1,4 @@
-"""Decoding during a run, in parts, so that it can be watched; and what a run is tested on."""
+"""Decoding during a run, with progress, and the selection of test sentences."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.quality.evaluation import Scores, answers, score
 
-# Test sentences for each minute of a run, and the fewest.
+# Number of test sentences for each minute of a run, and the minimum.
 PER_MINUTE = 50
 FEWEST = 100
 
@@ -17,7 +17,7 @@ Watch = Callable[[int, int], None]
 
 
 def decode(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], watch: Watch) -> list[str]:
-    """Translations of all sentences, in order."""
+    """Translate all sentences, in order."""
     done = 0
 
     def advance(more: int) -> None:
@@ -30,9 +30,9 @@ def decode(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], watch
 
 
 def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
-    """Draw what a run is tested on: `PER_MINUTE` pairs for each minute that it may take, FEWEST at least, else all.
+    """Select test pairs: `PER_MINUTE` for each minute of the limit, but at least FEWEST; all pairs without a limit.
 
-    The same ones for the same minutes, so that figures compare; a corpus may be sorted, so they are a random sample.
+    Equal limits give the same pairs, so results are comparable. They are a random sample, since a corpus may be sorted.
 
     Args:
         pairs: the test split.
@@ -46,6 +46,6 @@ def drawn(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
 
 
 def score_pairs(engine: Engine, tokenizer: Tokenizer, pairs: Sequence[Pair], watch: Watch) -> Scores:
-    """Return the scores of the translations of all pairs; `watch` is called with the progress."""
+    """Translate all pairs and return the scores. `watch` is called with the progress."""
     hypotheses = decode(engine, tokenizer, [source for source, _ in pairs], watch)
     return score(hypotheses, [target for _, target in pairs])

@@ -1,12 +1,12 @@
-"""Directory by which a run is resumed: `NAME.run` next to the checkpoint `NAME` that it will write.
+"""Directory of a run, from which it can be resumed: `NAME.run` beside the checkpoint `NAME`.
 
 NAME.run/
   recipe.json     the recipe, with all overrides
-  config.json     the model of a run that fine-tunes a checkpoint; other models follow from the recipe
-  tokenizer/      as it will be in the checkpoint
-  state/          last.ckpt, the best and the averaged checkpoints, written by Lightning
+  config.json     model of a fine-tuning run; other models follow from the recipe
+  tokenizer/      tokenizer in the form of the checkpoint
+  state/          last.ckpt, and checkpoints for "best" and averages, written by Lightning
   logs/           csv/version_N/metrics.csv and tensorboard/
-  end.json        of a run that is finished: what ended it, and how good it was
+  end.json        written at the end of a run: the option that ended it, steps and BLEU
 """
 
 import json
@@ -21,9 +21,9 @@ from txport.training.recipe import Recipe, as_before, from_table
 from txport.training.run.paths import RunPaths
 from txport.training.run.starting import Start
 
-# How long processes on other machines wait for the first one to write the tokenizer, in seconds.
+# Maximum time that processes on other machines wait for the tokenizer of the first process, in seconds.
 PATIENCE = 3_600.0
-# The values of [training] that may change when a run is resumed.
+# Values of [training] that may change when a run is resumed.
 FREE = frozenset(
     "max_steps max_epochs max_minutes validate_every validation_sentences patience stop_at monitor keep "
     "average_last accelerator devices nodes strategy accumulate".split()
@@ -31,27 +31,27 @@ FREE = frozenset(
 
 
 class RunDirectory(RunPaths):
-    """Files of a run, with what it writes and reads there."""
+    """Directory of a run, with methods that write and read its files."""
 
     def start(self, recipe: Recipe) -> None:
-        """Begin a new run and delete the run that `check` allows to replace."""
+        """Start a new run. Delete an earlier run that `check` allows to replace."""
         if self.path.exists():
             shutil.rmtree(self.path)
         self.path.mkdir(parents=True)
         self._write(recipe)
 
     def resume(self, recipe: Recipe, *, write: bool) -> Recipe:
-        """Continue a run, whose limits may change but not its task.
+        """Continue a run. Its limits may change, but not its task.
 
         Args:
-            recipe: of this start.
-            write: whether the run's recipe is replaced by what is returned, which one process does.
+            recipe: recipe of this command.
+            write: whether to store the returned recipe, in one process only.
 
         Returns:
-            the recipe, with what it leaves open as it was chosen when the run was started.
+            the recipe, with unset values as they were chosen at the start of the run.
 
         Raises:
-            InputError: there is no such run, or its recipe is another.
+            InputError: the run does not exist, or its recipe is different.
             Finished: see `check_unfinished`.
         """
         self.check_begun()
@@ -76,7 +76,7 @@ class RunDirectory(RunPaths):
         return recipe
 
     def stored(self) -> Recipe:
-        """Return the recipe of the run, which leaves nothing open."""
+        """Return the recipe of the run, without unset values."""
         return from_table(json.loads(self.recipe.read_bytes()), str(self.recipe))
 
     def start_of(self, recipe: Recipe) -> Start | None:
@@ -89,7 +89,7 @@ class RunDirectory(RunPaths):
         write_atomically(self.recipe, (json.dumps(recipe.to_json(), indent=1) + "\n").encode())
 
     def wait_for_tokenizer(self) -> None:
-        """Wait until the first process has written it. Raises InputError when that takes too long."""
+        """Wait until the first process has written the tokenizer. Raises InputError if this takes too long."""
         end = time.monotonic() + PATIENCE
         while not self.tokenizer.exists():
             if time.monotonic() > end:
@@ -100,5 +100,5 @@ class RunDirectory(RunPaths):
 
 
 def _task(recipe: Recipe) -> dict[str, Any]:
-    """Settings that must stay the same when a run is resumed."""
+    """Return the settings that must not change when a run is resumed."""
     return {key: value for key, value in asdict(recipe.training).items() if key not in FREE}

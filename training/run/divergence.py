@@ -1,4 +1,4 @@
-"""End a run whose loss is not a number, and keep its last saved state."""
+"""Checks for NaN and infinity, which end a run and keep its last saved state."""
 
 import math
 
@@ -15,7 +15,7 @@ class DivergenceError(TxportError):
 
 
 class DivergenceCheck(Callback):
-    """Checks each loss before its gradient is computed, and each validation loss before the checkpoint is saved."""
+    """Check of each loss before its gradient is computed, and of each validation loss before the state is saved."""
 
     def __init__(self, interruption: Interruption) -> None:
         self._interruption = interruption
@@ -23,7 +23,7 @@ class DivergenceCheck(Callback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         self._unread.append((trainer.global_step + 1, loss.detach()))
-        # Reading the loss of a GPU would wait for it, so the loss of the batch before is checked there.
+        # On a GPU, reading a loss would wait for it, so the loss of the previous batch is checked.
         if loss.device.type == "cpu" or len(self._unread) > 1:
             step, value = self._unread.pop(0)
             self._check(trainer, f"the loss of step {step}", float(value))
@@ -42,7 +42,7 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
     """Check that all weights are finite before they are saved.
 
     Raises:
-        DivergenceError: one of them, on any device, is NaN or infinite.
+        DivergenceError: a weight on any device is NaN or infinite.
     """
     finite = all(bool(torch.isfinite(each).all()) for each in trainer.lightning_module.parameters())
     if not _on_all(trainer, finite):
@@ -50,7 +50,7 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
 
 
 def _on_all(trainer: Trainer, good: bool) -> bool:
-    """Return whether the check passed on all devices, so that all processes end together instead of in a deadlock."""
+    """Return whether the check passed on all devices. So all processes end together, instead of in a deadlock."""
     if trainer.world_size > 1:
         return trainer.strategy.reduce_boolean_decision(good, all=True)
     return good

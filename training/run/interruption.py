@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: end a run so that it can be resumed."""
+"""Handling of Ctrl-C and SIGTERM: a run ends so that it can be resumed."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(TxportError):
-    """A signal ended the run. The exit code is that of a process which the signal ended: 130 or 143."""
+    """A signal ended the run. The exit code is that of a process ended by the signal: 130 or 143."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -20,16 +20,16 @@ class Interrupted(TxportError):
 
 
 class Interruption:
-    """Take the signals over as a context, in the main thread (elsewhere Python leaves them alone).
+    """Context that handles the signals, if this is the main thread (Python allows handlers only there).
 
-    Outside of the steps a signal raises `Interrupted` at once. While `deferred`, the first is only noted, until the
-    state can be saved; the second raises.
+    Outside of training steps, a signal raises `Interrupted` immediately. While `deferred`, the first signal is stored
+    until the state can be saved, and the second raises.
 
     Attributes:
-        deferred: whether the steps are being made.
-        received: the number of the signal that was noted.
+        deferred: whether training steps are running.
+        received: number of the stored signal.
         step: the last step of the run.
-        saved: the step whose state is on the disk, None for none.
+        saved: step of the state on disk; None if there is none.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Interruption:
             signal.signal(number, handler)
 
     def take(self) -> None:
-        """Be the only one who handles the signals: Lightning puts a handler of its own before ours."""
+        """Install the handlers again, since Lightning replaces them by its own."""
         for number in self._before:
             signal.signal(number, self._note)
 
     def error(self) -> Interrupted:
-        """Exception to raise."""
+        """Return the exception to raise."""
         number = self.received or signal.SIGINT
         if self.saved is None:
             return Interrupted("interrupted before the first step was saved: start again with the same command", number)
@@ -70,5 +70,5 @@ class Interruption:
         self.received = number
         if again or not self.deferred:
             raise self.error()
-        # Not by logging: a message may be what the signal interrupts, and Python writes to no buffer twice at once.
+        # Not by logging: the signal may interrupt a log message, and Python's buffers are not reentrant.
         os.write(2, b"tx-train: interrupted: saving after this step; press Ctrl-C again to stop now\n")

@@ -1,4 +1,4 @@
-"""The training step, for Lightning: teacher forcing, label smoothing, Adam, and validation by decoding."""
+"""Training step for Lightning: teacher forcing, label smoothing, Adam, and validation by decoding."""
 
 import time
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ from txport.training.torch_engine import TorchEngine
 
 
 class TranslationModule(LightningModule):
-    """A model in training.
+    """Model in training.
 
     Args:
-        model: what is trained.
+        model: the model.
         options: the recipe's `[training]`.
         tokenizer: for validation by decoding.
-        validation: pairs to decode at each validation.
+        validation: pairs to decode in each validation.
         clock: of the run.
-        watch: called with the number of decoded sentences of this device.
+        watch: called with the number of sentences that this device has decoded.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class TranslationModule(LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
-        self.scores: Scores | None = None  # of the last validation
-        self.example = ("", "")  # its first sentence and what became of it
+        self.scores: Scores | None = None  # results of the last validation
+        self.example = ("", "")  # the first validation sentence and its translation
         self.options = options
         self.tokenizer = tokenizer
         self.validation = validation
         self.clock = clock
         self._watch = watch
         self._validating = 0.0
-        # As other toolkits have it: what is read as padding takes no gradient. Marian's answers begin with it, a zero.
+        # As in other toolkits, padding gets no gradient. Marian's decoder starts with padding, whose embedding is 0.
         for embedding in (layer for layer in model.inputs if isinstance(layer, Embedding)):
             embedding.tokens.padding_idx = model.config.pad_id
         self._sampling = Schedule(
@@ -67,8 +67,8 @@ class TranslationModule(LightningModule):
         )
 
     def progress(self) -> float:
-        """The done part of the run, 0 to 1, by steps or by time, whichever ends it first; the same on all devices."""
-        # Clocks differ between devices, and learning rates must not.
+        """Completed share of the run, 0 to 1, by steps or time, whichever is larger. Equal on all devices."""
+        # Clocks differ between devices, but learning rates must be equal.
         return float(self.trainer.strategy.broadcast(self.own_progress()))
 
     def own_progress(self) -> float:
@@ -77,8 +77,8 @@ class TranslationModule(LightningModule):
         return min(1.0, max(done, self.clock.done()))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
-        # Lightning does not clip gradients of mixed precision that a fused optimizer could unscale.
+        """Return Adam with the betas and epsilon of Vaswani et al. (2017), section 5.3."""
+        # With mixed precision, Lightning refuses to clip gradients if a fused optimizer could unscale them.
         fused = self.options.precision == "32-true"
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return torch.optim.Adam(trained, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
@@ -89,14 +89,14 @@ class TranslationModule(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning does not clip by the norm over shards."""
+        """Clip gradients by their norm. Lightning does not support this for shards."""
         if isinstance(self.trainer.strategy, Sharded):
             self.trainer.strategy.clip(self.options.clip_norm)
         else:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
-        """Set the learning rate, and seed dropout by the step: a resumed run draws what it would have drawn."""
+        """Set the learning rate. Seed dropout by the step, so that a resumed run has the same random numbers."""
         options = self.options
         step = self.global_step
         progress = self.progress()
@@ -108,7 +108,7 @@ class TranslationModule(LightningModule):
         self.log("learning_rate", rate)
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
-        """Mean smoothed cross-entropy of one batch, in nats per token, and what guided attention adds."""
+        """Return the mean smoothed cross-entropy of a batch, in nats per token, plus the loss of guided attention."""
         true_token = self._sampling.true_token(self.global_step)
         if self._sampling.kind != "none":
             self.log("true_token", true_token)
@@ -117,9 +117,9 @@ class TranslationModule(LightningModule):
         return loss
 
     def validation_step(self, batch: TrainingBatch, batch_idx: int) -> None:
-        """Cross-entropy without smoothing, so that runs with other smoothing compare."""
+        """Log the cross-entropy without smoothing, which is comparable between runs."""
         tokens = int((batch.target_ids[:, 1:] != self.model.config.pad_id).sum())
-        # Times the devices: Lightning rounds the mean of their sums of weights down to a whole number.
+        # Multiplied by the devices, since Lightning rounds the mean of their sums of weights down to an integer.
         weight = tokens * self.trainer.world_size
         self.log("validation/loss", self.loss(batch, 0.0), batch_size=weight, sync_dist=True)
 
@@ -127,7 +127,7 @@ class TranslationModule(LightningModule):
         self._validating = time.monotonic()
 
     def on_validation_epoch_end(self) -> None:
-        """Decode with the loop that ships, each device its share, and score all of it."""
+        """Decode with the runtime's search loop, a share of the sentences on each device, and compute scores of all."""
         if self.trainer.sanity_checking:
             return
         started = time.monotonic()
@@ -147,11 +147,11 @@ class TranslationModule(LightningModule):
         self.clock.before = float(checkpoint["txport_seconds"])
 
     def _seed(self, batch_idx: int) -> int:
-        """Seed of all that is random in a step, the same when it is repeated after an interruption."""
+        """Return the seed of a step, which is the same when the step is repeated after an interruption."""
         return hash((self.options.seed, self.trainer.current_epoch, batch_idx, self.global_rank))
 
     def loss(self, batch: TrainingBatch, smoothing: float, true_token: float = 1.0, seed: int = 0) -> Tensor:
-        """Mean cross-entropy of a batch, in nats a token, smoothed so much, and what guided attention adds.
+        """Return the mean cross-entropy of a batch, in nats per token, plus the loss of guided attention.
 
         Args:
             batch: of any size.
@@ -159,7 +159,7 @@ class TranslationModule(LightningModule):
             true_token, seed: see `mixed_inputs`.
         """
         config = self.model.config
-        # Marian's answers begin with padding: the labels show their length.
+        # Lengths are computed from the labels, since inputs may contain padding ids: Marian's decoder starts with one.
         wanted = batch.target_ids[:, 1:] != config.pad_id
         target_lengths = wanted.sum(dim=1)
         with (
@@ -171,7 +171,7 @@ class TranslationModule(LightningModule):
                 self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
             )
             logits = self.model.decode(read, memory, batch.source_lengths, batch.source_ids, wanted)
-        # By the bias of the projection, so that it is the same for every token.
+        # Banned ids are found from the bias of the projection, so they are the same for every token.
         if config.projection_bias:
             banned = logits[0].detach() < BANNED / 2
         else:

@@ -1,4 +1,4 @@
-"""Pacing of a run: the end by time, and validations that take at most a tenth of the time."""
+"""Timing of a run: end by time, and validations that take at most a tenth of the time."""
 
 import time
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.training.run.lightning_module import TranslationModule
 
-# How often a run validates by itself, and how much longer than a validation the time between two of them is.
+# Default number of validations of a run, and minimum ratio of the time between validations to that of a validation.
 MOST = 10
 APART = 10.0
-# A number of batches that no run makes.
+# A number of batches that no run reaches.
 NEVER = 1 << 62
 
 
@@ -20,22 +20,22 @@ def due(trainer: Trainer) -> bool:
 
 
 def next_validation(done: float, took: float, used: float) -> float:
-    """Return the part of a run after which it validates again, 0 to 1.
+    """Return the share of a run, 0 to 1, after which it validates again.
 
     Args:
-        done: the part that is done after a validation.
-        took: seconds of that validation.
+        done: completed share after a validation.
+        took: seconds of this validation.
         used: seconds of the run so far.
     """
     following = done + max(1 / MOST, APART * took * done / max(used, took, 1e-9))
-    # The last one is after the last step, not just before.
+    # The last validation is after the last step, and none is shortly before it.
     if following < 1 - 0.5 / MOST:
         return following
     return 1.0
 
 
 class TimeLimit(Callback):
-    """Ends the run after the step, or the validation, in which its time is up."""
+    """Callback that ends the run after the step or validation in which the time limit is reached."""
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
         self._end(trainer, pl_module)
@@ -51,12 +51,12 @@ class TimeLimit(Callback):
 
 
 class TargetReached(Callback):
-    """Ends the run when two validations in a row reach a value.
+    """Callback that ends the run if two consecutive validations reach a value.
 
     Args:
         monitor: name of the metric.
-        target: the value to reach.
-        falling: the metric is better when it is lower.
+        target: value to reach.
+        falling: whether lower values are better.
     """
 
     def __init__(self, monitor: str, target: float, falling: bool) -> None:
@@ -90,20 +90,20 @@ class TargetReached(Callback):
 
 
 class Pace(Callback):
-    """Validations at equal parts of a run, by steps or by time, and after its last step; farther apart where they
-    are slow. Lightning's `val_check_batch` is the number of batches after which it validates.
+    """Callback for validations at equal parts of a run, by steps or time, and after its last step.
 
-    Must be asked before the state is saved, which waits for a validation that is due.
+    Slow validations are less frequent. Lightning validates after `val_check_batch` batches, which this callback sets.
+    It must run before the state is saved, which is delayed until after a validation that is due.
     """
 
     def __init__(self) -> None:
-        self._next: float | None = None  # the part of the run after which it validates
+        self._next: float | None = None  # share of the run after which it validates
         self._began = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TranslationModule)
         trainer.val_check_batch = NEVER
-        # Reading the corpus may have taken long, and a finished run may continue.
+        # Reading the corpus may have taken long, and a finished run may be continued.
         if self._next is None or self._next == 1:
             self._next = min(1.0, pl_module.progress() + 1 / MOST)
 

@@ -1,4 +1,4 @@
-"""Paths of the files of a run, and checks whether it can be resumed. Neither needs PyTorch."""
+"""Paths of a run's files, and checks whether it can be resumed. PyTorch is not needed."""
 
 import json
 from collections.abc import Collection
@@ -14,13 +14,13 @@ LIMITS = ("max_steps", "max_epochs", "max_minutes")
 
 
 class Finished(TxportError):
-    """A run that is to be resumed has made all its steps: nothing is wrong, and nothing is done."""
+    """The run to resume has completed all its steps. This is not an error, and nothing is changed."""
 
     exit_code = 0
 
 
 class RunPaths:
-    """The files of one run; `checkpoint` is what it will write."""
+    """Files of one run. `checkpoint` is the output of the run."""
 
     def __init__(self, checkpoint: Path) -> None:
         whole = checkpoint.absolute()  # "." has no name
@@ -32,10 +32,10 @@ class RunPaths:
         self.end = self.path / "end.json"
 
     def check(self, force: bool) -> None:
-        """True if a run may begin here. A run of which no step was saved may always be begun again.
+        """Check that a run may start here. A run without a saved step may always be replaced.
 
         Raises:
-            InputError: the checkpoint or its run exists and `force` is false, or it is a directory of something else.
+            InputError: the checkpoint or its run exists and `force` is false, or the directory contains something else.
         """
         for directory, marker in ((self.checkpoint, "config.json"), (self.path, "recipe.json")):
             if not directory.exists():
@@ -54,12 +54,12 @@ class RunPaths:
         """Check that a run can be resumed, by `check_begun` and `check_unfinished`.
 
         Args:
-            recipe: of this start.
-            stated: the values of `[training]` that the command line sets.
+            recipe: recipe of this command.
+            stated: values of `[training]` that are set on the command line.
 
         Returns:
-            the recipe with the limits of the run where they are higher and not stated: a limit of the first command
-            line is not in the recipe.
+            the recipe, with limits of the run if these are higher and not set on this command line: limits from the
+            first command line are not in the recipe.
         """
         self.check_begun()
         before = from_table(json.loads(self.recipe.read_bytes()), str(self.recipe)).training
@@ -73,10 +73,10 @@ class RunPaths:
         return recipe
 
     def check_begun(self) -> None:
-        """Check that there is a run.
+        """Check that a run exists.
 
         Raises:
-            InputError: there is none, or no step of it was saved.
+            InputError: it does not exist, or has no saved step.
         """
         if not self.last.exists():
             raise InputError(f"{self.path} holds no run to resume (no state/last.ckpt): start without --resume")
@@ -88,7 +88,7 @@ class RunPaths:
             options: the `TrainingOptions` of the resumed run.
 
         Raises:
-            Finished: it has made all the steps that these options allow.
+            Finished: it has completed all steps that these options allow.
         """
         if not (self.end.exists() and self.checkpoint.exists()):
             return
@@ -100,12 +100,12 @@ class RunPaths:
             raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to continue")
 
     def write_end(self, options: Any, by: str, steps: int, bleu: float) -> None:
-        """Note that the run is finished.
+        """Record that the run is finished.
 
         Args:
-            options: its `TrainingOptions`.
-            by: the name of the one that ended it.
-            steps, bleu: how far it came, and how good it was in the test.
+            options: `TrainingOptions` of the run.
+            by: name of the option that ended it.
+            steps, bleu: completed steps, and BLEU of the test.
         """
         end = {"by": by, "limit": getattr(options, by), "steps": steps, "bleu": bleu}
         write_atomically(self.end, (json.dumps(end) + "\n").encode())

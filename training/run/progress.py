@@ -1,4 +1,4 @@
-"""Progress of a run for people: one bar for all of it on a terminal, a line every half minute in a pipe."""
+"""Progress of a run: one bar for the whole run on a terminal, otherwise a line every half minute."""
 
 import logging
 import time
@@ -11,17 +11,17 @@ from txport.training.examples import TrainingBatch
 from txport.training.run.lightning_module import TranslationModule
 
 _log = logging.getLogger("txport")
-# Characters of an example.
+# Maximum number of characters of an example.
 MAX_SHOWN = 100
 # Weight of the newest step in the averages of speed.
 NEWEST = 0.05
 
 
 class RunProgress(Callback):
-    """Show progress as a context, on standard error. Lines that are logged meanwhile stand above the bar.
+    """Context that shows progress on standard error. Log messages appear above the bar.
 
     Args:
-        shown: whether this process is the one that people see.
+        shown: whether this process shows progress.
     """
 
     def __init__(self, shown: bool) -> None:
@@ -32,7 +32,7 @@ class RunProgress(Callback):
         self._lined = time.monotonic()
         self._module: TranslationModule | None = None
         self._step, self._loss = 0, float("nan")
-        # of a step, averaged
+        # moving averages for a step
         self._tokens = 0.0
         self._seconds = 0.0
         self._last: float | None = None
@@ -48,7 +48,7 @@ class RunProgress(Callback):
         self._bar.__exit__(*error)
 
     def phase(self, name: str, done: int = 0, total: int = 0) -> None:
-        """Phase of the run, and how far it is where that is known."""
+        """Set the phase of the run, and its progress if known."""
         if total:
             self._phase = f"{name} {done}/{total}"
         else:
@@ -58,11 +58,11 @@ class RunProgress(Callback):
         self._print_line()
 
     def watch(self, name: str) -> Any:
-        """Return a function that is called with the number of finished sentences and of all sentences."""
+        """Return a function to call with the number of finished sentences and of all sentences."""
         return lambda done, total: self.phase(name, done, total)
 
     def figures(self) -> str:
-        """Step, loss, speed and time left, once there are some."""
+        """Return step, loss, speed and remaining time, after the first step."""
         if self._module is None or not self._step:
             return ""
         if self._seconds:
@@ -90,7 +90,7 @@ class RunProgress(Callback):
         return f"{self._phase} {bar(self._share)} {self.figures()}"
 
     def _print_line(self) -> None:
-        """Print a line, if the last is long ago, where there is no terminal."""
+        """Print a line if there is no terminal, and the last line was long ago."""
         now = time.monotonic()
         if self._shown and not self._bar.shown and now - self._lined >= LINE_SECONDS:
             self._lined = now
@@ -118,7 +118,7 @@ class RunProgress(Callback):
             self._seconds += share * (now - self._last - self._seconds)
         self._last = now
         self._step = trainer.global_step
-        if self._step % 10 == 1:  # on a GPU, reading the loss waits for it
+        if self._step % 10 == 1:  # not every step: on a GPU, reading the loss waits for it
             if isinstance(outputs, dict):
                 loss = outputs["loss"]
             else:
@@ -128,7 +128,7 @@ class RunProgress(Callback):
         self.phase("training")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The figures, and what the model makes of the first sentence by now."""
+        """Log the results, and the translation of the first validation sentence."""
         assert isinstance(pl_module, TranslationModule)
         scores = pl_module.scores
         self._last = None
@@ -143,7 +143,7 @@ class RunProgress(Callback):
 
 
 def _beginning(text: str) -> str:
-    """Truncate a text to one line, since an untrained model may not end."""
+    """Truncate a text to one line, since output of an untrained model may be very long."""
     if len(text) <= MAX_SHOWN:
         return text
     return f"{text[:MAX_SHOWN]} ..."

@@ -1,4 +1,4 @@
-"""The state of a run on disk: at each validation, every few minutes, at the last step, and when a signal comes."""
+"""State of a run on disk, saved at each validation, every few minutes, at the last step, and after a signal."""
 
 import time
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from txport.training.run.divergence import check_weights
 from txport.training.run.interruption import Interruption
 from txport.training.run.pacing import due
 
-# Seconds between two states; more where saving takes more than a fiftieth of them.
+# Minimum seconds between two states. More if saving takes more than a fiftieth of this time.
 SAVE_EVERY = 180.0
 
 
 class StateSaver(Checkpoint):
-    """Writes `state/last.ckpt`, from which a run resumes exactly. Lightning calls it after the other callbacks.
+    """Callback that writes `state/last.ckpt`, from which a run resumes exactly. Lightning calls it after all others.
 
-    Between batches only: the gradients of a step that accumulates are no part of the state.
+    It saves only between steps, because the state does not include accumulated gradients.
     """
 
     def __init__(self, run: RunDirectory, interruption: Interruption) -> None:
@@ -36,10 +36,10 @@ class StateSaver(Checkpoint):
         self._interruption.take()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
-        if trainer.global_step == self._step:  # gradients accumulate
+        if trainer.global_step == self._step:  # the step is not complete, gradients accumulate
             return
         self._step = self._interruption.step = trainer.global_step
-        if due(trainer):  # a state saved before a validation would resume without it
+        if due(trainer):  # a run resumed from this state would skip the validation
             return
         stop = self._agreed(trainer, self._interruption.received is not None)
         if stop or self._agreed(trainer, time.monotonic() >= self._next) or _last(trainer):
@@ -64,27 +64,27 @@ class StateSaver(Checkpoint):
 
     @staticmethod
     def _agreed(trainer: Trainer, wanted: bool) -> bool:
-        """Return whether any device wants it: saving is done by all of them together."""
+        """Return whether any device wants to save, since all devices must save together."""
         if trainer.world_size > 1:
             return trainer.strategy.reduce_boolean_decision(wanted, all=False)
         return wanted
 
 
 def _last(trainer: Trainer) -> bool:
-    """Return whether no step follows."""
+    """Return whether this was the last step."""
     loop = trainer.fit_loop
     whole = loop.epoch_loop.batch_progress.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
     return trainer.should_stop or trainer.global_step == trainer.max_steps or whole
 
 
 class StatePaths(Callback):
-    """Refuses a state whose checkpoints are outside of the folder that it names for them."""
+    """Callback that refuses a state with checkpoint paths outside of its directory."""
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Check all callbacks' states, which are not loaded yet.
+        """Check the states of all callbacks before they are loaded.
 
         Raises:
-            InputError: a path is outside.
+            InputError: a path is outside of the directory.
         """
         for state in checkpoint.get("callbacks", {}).values():
             if not isinstance(state, dict) or not isinstance(state.get("dirpath"), str):

@@ -1,32 +1,32 @@
-"""The learning rate over a run."""
+"""Learning rate schedules."""
 
 import math
 
 
 def noam(step: int, peak: float, warmup: int) -> float:
-    """Linear warm-up, then decay by the inverse square root (Vaswani et al. 2017, section 5.3), given by its peak.
+    """Return a rate with linear warm-up, then inverse square root decay (Vaswani et al. 2017, section 5.3).
 
     The paper's `factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)` is this with
     `peak = factor * (d_model * warmup) ** -0.5`.
 
     Args:
-        step: the number of the step, counted from 1.
-        peak: the rate at step `warmup`.
-        warmup: steps.
+        step: number of the step, counted from 1.
+        peak: rate at step `warmup`.
+        warmup: number of warm-up steps.
     """
     return peak * min(step / warmup, math.sqrt(warmup / step))
 
 
 def constant(step: int, peak: float, warmup: int) -> float:
-    """Linear warm-up, then no decay; arguments as for `noam`."""
+    """Return a rate with linear warm-up, then no decay. Arguments are those of `noam`."""
     return peak * min(1.0, step / warmup)
 
 
 def cooldown(progress: float, share: float) -> float:
-    """A factor that falls in a line from 1 to 0 over the last `share` of the run (Hägele et al. 2024, section 3).
+    """Return a factor that decreases linearly from 1 to 0 over the last `share` of the run (Hägele et al. 2024, 3).
 
     Args:
-        progress: done part of the run, 0 to 1.
+        progress: completed share of the run, 0 to 1.
         share: 0 for no cool-down.
     """
     if share:

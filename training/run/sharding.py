@@ -1,7 +1,7 @@
-"""Weights, gradients and the optimizer's state in shards over the devices: FSDP (Zhao et al. 2023, arXiv:2304.11277).
+"""Weights, gradients and optimizer state in shards over devices: FSDP (Zhao et al. 2023, arXiv:2304.11277).
 
-Lightning runs it on GPUs only (its issues 21778, 21804 and 21812). On CPUs it names no device, which PyTorch refuses,
-and copies gathered weights "to the CPU", where they are already: what it saves is memory that was given back.
+Lightning supports it only on GPUs (its issues 21778, 21804 and 21812). On CPUs it passes no device, which PyTorch does
+not accept. It also copies gathered weights "to the CPU", where they already are, and so saves memory that is freed.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 
 class Sharded(FSDPStrategy):
-    """Lightning's strategy, on CPUs too."""
+    """Lightning's FSDP strategy with support for CPUs."""
 
     @property
     def _on_cpu(self) -> bool:
@@ -50,12 +50,12 @@ class Sharded(FSDPStrategy):
             return FullyShardedDataParallel.rekey_optim_state_dict(state, OptimStateKeyType.PARAM_ID, self.wrapped)
 
     def clip(self, norm: float) -> None:
-        """Scale gradients down to a norm, which is that over all shards."""
+        """Clip gradients by their norm over all shards."""
         self.wrapped.clip_grad_norm_(norm)
 
     @property
     def wrapped(self) -> FullyShardedDataParallel:
-        """The module in training, which has a shard of each parameter."""
+        """FSDP module in training, which has a shard of each parameter."""
         assert isinstance(self.model, FullyShardedDataParallel)
         return self.model
 
@@ -70,7 +70,7 @@ class Sharded(FSDPStrategy):
 
 @contextmanager
 def whole_weights(trainer: Trainer) -> Iterator[None]:
-    """Inside, each device has all weights, to read."""
+    """Gather all weights on each device, for reading, while the context is active."""
     if not isinstance(trainer.strategy, Sharded):
         yield
         return

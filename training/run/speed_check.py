@@ -1,4 +1,4 @@
-"""Speed check of a run after its first tenth: whether the machine is busy, and the run slower than estimated."""
+"""Check of a run's speed after its first tenth: warns if the machine is busy, or the run slower than estimated."""
 
 import logging
 
@@ -10,15 +10,15 @@ from txport.training.run.lightning_module import TranslationModule
 from txport.training.speed_estimate import Share, SpeedEstimate
 
 _log = logging.getLogger("txport")
-# Share of a run after which its speed is checked, and share of the estimated steps below which a warning is logged.
+# Share of a run before its speed is checked, and share of the estimated steps below which a warning is logged.
 LOOK = 0.1
 MINIMUM_SHARE = 0.5
 
 
 class SpeedCheck(Callback):
-    """Warns after a tenth of the time of a run if the machine is busy or the run will make half of the estimated steps.
+    """Warning after a tenth of a run if the machine is busy, or less than half of the estimated steps are possible.
 
-    At the end it warns if a run made too few steps to learn anything.
+    At the end it also warns if a run had too few steps to learn anything.
     """
 
     def __init__(self, estimate: SpeedEstimate) -> None:
@@ -44,7 +44,7 @@ class SpeedCheck(Callback):
         assert isinstance(pl_module, TranslationModule)
         if self._share is None or pl_module.own_progress() < self._look:
             return
-        if trainer.strategy.root_device == torch.device("cpu"):  # a GPU keeps the thread waiting
+        if trainer.strategy.root_device == torch.device("cpu"):  # with a GPU the thread waits
             self._estimate.look_at(self._share.measured())
         self._share = None
         seconds, steps = self._began

@@ -1,4 +1,4 @@
-"""Fine-tuning: model, tokenizer and languages of a checkpoint for another corpus, and its frozen parameters."""
+"""Fine-tuning: model, tokenizer and languages of a checkpoint for another corpus, and frozen parameters."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from txport.training.recipe import Recipe
 if TYPE_CHECKING:
     from txport.models.transformer import Transformer
 
-# The largest share of unknown pieces on one side of a corpus that a tokenizer fits, and the pairs that are looked at.
+# Maximum share of unknown pieces on one side of a corpus, and approximate number of pairs that are checked.
 MAX_UNKNOWN = 0.05
 LOOKED_AT = 5_000
 
@@ -35,10 +35,10 @@ class Start:
     """The checkpoint that a run fine-tunes.
 
     Attributes:
-        directory: the checkpoint, or the run that keeps its config and tokenizer.
+        directory: the checkpoint, or the run with copies of its config and tokenizer.
         config: the model, with the recipe's dropout.
-        description: the tokenizer, whose default languages are those of the corpus where these have the same names.
-        generation: settings of the search that it was imported with.
+        description: the tokenizer. Its default languages are those of the corpus, if it has languages of these names.
+        generation: search settings of an imported checkpoint.
     """
 
     directory: Path
@@ -48,7 +48,7 @@ class Start:
 
     @classmethod
     def read(cls, recipe: Recipe, directory: Path) -> "Start":
-        """Return a checkpoint that a recipe can fine-tune.
+        """Read a checkpoint for fine-tuning with a recipe.
 
         Raises:
             CheckpointError: it is damaged.
@@ -72,13 +72,13 @@ class Start:
         return replace(recipe, model=model, tokenizer=tokenizer)
 
     def tokenizer(self) -> TextTokenizer:
-        """Ready to encode."""
+        """Return the tokenizer, ready for encoding."""
         opened = open_tokenizer(self.directory, self.description, self.config.vocabularies)
         assert not isinstance(opened, IdsOnly)
         return opened
 
     def keep(self, run: Path) -> None:
-        """Copy what `read` needs into the directory of a run: a resumed run does not look at the checkpoint again."""
+        """Copy the files for `read` to the directory of a run: a resumed run does not read the checkpoint again."""
         config = json.dumps(encode(ConfigFile(FORMAT_VERSION, self.config, self.generation)), indent=1)
         write_atomically(run / "config.json", f"{config}\n".encode())
         with new_directory(run / "tokenizer") as temporary:
@@ -88,16 +88,16 @@ class Start:
 
 
 def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], checkpoint: Path) -> None:
-    """Check that a tokenizer has the pieces of a corpus.
+    """Check that a tokenizer fits a corpus.
 
     Args:
-        tokenizer: that of the checkpoint.
-        unk: the id of unknown pieces.
-        pairs: the corpus; some are looked at.
-        checkpoint: for messages.
+        tokenizer: of the checkpoint.
+        unk: id of unknown pieces.
+        pairs: the corpus; only some pairs are checked.
+        checkpoint: path for messages.
 
     Raises:
-        InputError: on one side too many pieces are unknown, or the checkpoint needs a language that it does not have.
+        InputError: too many pieces on one side are unknown, or the checkpoint does not have a necessary language.
     """
     every = list(islice(pairs, 0, None, max(1, len(pairs) // LOOKED_AT)))
     for side in (0, 1):
@@ -118,15 +118,15 @@ def _example(pairs: Sequence[Pair], side: int, unk: int, encode_side: Any) -> st
 
 
 def freeze(model: "Transformer", patterns: Sequence[str]) -> None:
-    """Freeze the parameters of these names.
+    """Freeze parameters by name.
 
     Args:
-        model: what is trained.
-        patterns: names of parameters or of modules around them, with * ? [ ] as in file names. A tensor that two
-            modules share is frozen with either.
+        model: model to train.
+        patterns: names of parameters or of modules that contain them, with * ? [ ] as in file names. A tensor that two
+            modules share is frozen if either matches.
 
     Raises:
-        InputError: a pattern fits no name, or nothing is left to train.
+        InputError: a pattern matches no name, or no parameter is left to train.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
@@ -141,7 +141,7 @@ def freeze(model: "Transformer", patterns: Sequence[str]) -> None:
 
 
 def check_positions(recipe: Recipe, config: Config) -> None:
-    """Refuse pairs that are longer than the model has positions."""
+    """Refuse a maximum length of pairs that is larger than the model's number of positions."""
     if recipe.training.max_length > config.max_positions:
         raise InputError(
             f"training.max_length ({recipe.training.max_length}) is above model.max_positions ({config.max_positions})"
@@ -161,7 +161,7 @@ def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None
 
 
 def _chosen(recipe: Recipe, config: Config) -> Config:
-    """Config with what a recipe may change of a model: dropout, and the heads that align."""
+    """Return the config with the values that a recipe may change: dropout, and alignment heads."""
     chosen = {name: value for name, value in recipe.model.items() if name.endswith("dropout")}
     heads = tuple((layer, head) for layer, head in recipe.model.get("alignment_heads", ())) or config.alignment_heads
     if recipe.training.guided_attention != "none" and not heads:
@@ -170,7 +170,7 @@ def _chosen(recipe: Recipe, config: Config) -> Config:
 
 
 def _in_languages(description: TokenizerDescription, corpus: Any) -> TokenizerDescription:
-    """Tokenizer with the corpus' languages as defaults, if it has languages of these names."""
+    """Return the tokenizer with the corpus' languages as defaults, if it has languages of these names."""
     languages = description.languages
     if languages is None:
         return description

@@ -1,1 +1,1 @@
-"""Shortlists: the target words that each source word may become, counted in a corpus."""
+"""Shortlists: possible target words for each source word, counted in a corpus."""

@@ -1,4 +1,4 @@
-"""tx-shortlist: a bundle gets the list of words that each source word may become, checked by BLEU."""
+"""Command tx-shortlist: add a list of target words for each source word to a bundle, and check BLEU."""
 
 import logging
 from pathlib import Path
@@ -19,7 +19,7 @@ from txport.training.corpora import Pair, read_parallel
 from txport.training.shortlists.links import Links, by_aligner, by_attention, by_table
 
 _log = logging.getLogger("txport")
-# What a shortlist may cost, in BLEU.
+# Default maximum loss of BLEU.
 MAX_LOSS = 0.1
 
 

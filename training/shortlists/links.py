@@ -1,4 +1,4 @@
-"""Links between source ids and target ids: of a bundle's attention, of an aligner, or of a lexical table."""
+"""Links between source and target ids, from a bundle's attention, an aligner, or a lexical table."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.training.guidance.pharaoh import piece_links, read_links
 
-# Sentences whose attention is computed at a time.
+# Number of sentences whose attention is computed at once.
 PART = 512
 
 Pair = tuple[str, str]
@@ -24,10 +24,10 @@ Weights = npt.NDArray[np.float64]
 
 
 class Links:
-    """Weights of pairs of a source id and a target id: counts, or probabilities.
+    """Weights of pairs (source id, target id): counts or probabilities.
 
     Args:
-        target_vocabulary: ids of the target.
+        target_vocabulary: size of the target vocabulary.
     """
 
     def __init__(self, target_vocabulary: int) -> None:
@@ -42,7 +42,7 @@ class Links:
         self._weights.append(np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64))
 
     def best(self, count: int) -> tuple[Int64, Int64]:
-        """Return the source id and the target id of each pair that is among the `count` heaviest of its source id."""
+        """Return source ids and target ids of all pairs that are among the `count` largest of their source id."""
         if not self._keys:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         keys, places = np.unique(np.concatenate(self._keys), return_inverse=True)
@@ -57,10 +57,10 @@ class Links:
 
 
 def by_aligner(links: Links, pairs: Sequence[Pair], file: Path, tokenizer: TextTokenizer) -> None:
-    """Add the pieces of words that a file aligns, a line for each pair, in the form of Pharaoh.
+    """Add the pieces of words that are aligned in a file, with a line in Pharaoh format for each pair.
 
     Raises:
-        InputError: it has another number of lines, or a line cannot be read.
+        InputError: its number of lines differs, or a line cannot be read.
     """
     lines = read_lines(file)
     if len(lines) != len(pairs):
@@ -77,10 +77,10 @@ def by_aligner(links: Links, pairs: Sequence[Pair], file: Path, tokenizer: TextT
 def by_attention(
     links: Links, pairs: Sequence[Pair], call: Call, bundle: Path, manifest: Manifest, engine: Engine, threads: int
 ) -> None:
-    """Add each target id with the source id to which its reading of the translation attends most.
+    """Add each target id with the source id of maximum attention, when the decoder reads the given translation.
 
     Raises:
-        BundleError: the bundle has no graph that gives attention.
+        BundleError: the bundle has no graph for attention.
     """
     with needs("ort"):
         from txport.runtime.engines.teacher_forcing import TeacherForcing
@@ -101,7 +101,7 @@ def by_attention(
 
 
 def _read(call: Call, pairs: Sequence[Pair], manifest: Manifest) -> Iterator[tuple[Sentence, list[int]]]:
-    """Sentences, and the whole target ids of each: prefix, translation and eos."""
+    """Yield sentences and their complete target ids: prefix, translation and eos."""
     for source, target in pairs:
         sentence = call.sentence(source, "a sentence")
         if sentence is not None and (ids := call.tokenizer.encode_prefix(target)):
@@ -110,15 +110,15 @@ def _read(call: Call, pairs: Sequence[Pair], manifest: Manifest) -> Iterator[tup
 
 
 def by_table(links: Links, file: Path, source: dict[str, int], target: dict[str, int]) -> None:
-    """Add a lexical table as Marian reads it (`lex.s2t`): lines of a target piece, a source piece and a probability.
+    """Add a lexical table in Marian's format (`lex.s2t`): lines with target piece, source piece and probability.
 
     Args:
-        links: to add to.
-        file: the table.
-        source, target: the id of each piece.
+        links: table to extend.
+        file: the lexical table.
+        source, target: ids of pieces.
 
     Raises:
-        InputError: a line is not of that form, or has a piece that the model does not have.
+        InputError: a line has another format, or an unknown piece.
     """
     rows: list[tuple[int, int, float]] = []
     for number, line in enumerate(read_lines(file), 1):

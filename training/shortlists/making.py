@@ -1,4 +1,4 @@
-"""Shortlists made of a corpus, and their quality."""
+"""Construction of shortlists from a corpus, and their quality."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from txport.runtime.search.decoding import decode_all
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.shortlists.links import Links
 
-# Sentences that are translated at a time.
+# Number of sentences that are translated at once.
 PART = 512
 
 
 def pieces_of(labels: Sequence[str]) -> dict[str, int]:
-    """Return the id of each piece; of equal ones the first."""
+    """Return the id of each piece; for duplicates the first."""
     return {piece: number for number, piece in reversed(list(enumerate(labels)))}
 
 
@@ -32,14 +32,14 @@ def frequent(counts: Int64, count: int) -> Int64:
 
 
 def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candidates: int, same: Links) -> Shortlist:
-    """Return a shortlist.
+    """Create a shortlist.
 
     Args:
-        links: of source ids and target ids.
-        always: target ids of every list; eos is added.
+        links: links between source and target ids.
+        always: target ids in every list; eos is added.
         manifest: of the model.
-        candidates: the most target ids that a source id brings by its links.
-        same: pairs that are added to these, such as equal pieces: names and numbers are often copied.
+        candidates: maximum number of target ids for each source id from `links`.
+        same: additional pairs, such as equal pieces, since names and numbers are often copied.
 
     Raises:
         InputError: there are no links.
@@ -59,13 +59,13 @@ def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candid
 
 @dataclass(frozen=True)
 class Quality:
-    """Quality with a shortlist, and without it.
+    """Quality with and without a shortlist.
 
     Attributes:
-        sentences: how many were translated.
-        bleu, full_bleu: of sacreBLEU, with the shortlist and with all words.
-        equal: sentences whose ids are the same.
-        words: mean words of a sentence's list.
+        sentences: number of translated sentences.
+        bleu, full_bleu: BLEU with the shortlist and with all words.
+        equal: number of sentences with equal ids.
+        words: mean number of words in a sentence's list.
     """
 
     sentences: int
@@ -83,7 +83,7 @@ def quality(
     texts: Sequence[str],
     references: Sequence[str],
 ) -> Quality:
-    """Translate sentences greedily, with and without a shortlist, and compare both with the references."""
+    """Translate sentences greedily with and without a shortlist, and compare both with references."""
     model = ModelFacts(manifest.tokens, manifest.model.target_vocabulary, shortlist=shortlist)
     made: list[list[list[int]]] = []
     words: list[int] = []

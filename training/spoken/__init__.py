@@ -1,1 +1,1 @@
-"""The built-in corpora, made from templates: written English to spoken English, and sentences with names to copy."""
+"""Built-in corpora, generated from templates: written to spoken English, and sentences with names to copy."""

@@ -1,4 +1,4 @@
-"""Slots that are names made of digits: phones, codes, addresses, versions, Roman numerals."""
+"""Slots for names made of digits: phone numbers, codes, addresses, versions, Roman numerals."""
 
 import random
 
@@ -11,7 +11,7 @@ ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI".split()
 def phone(rng: random.Random) -> Pair:
     """ "555-0147", "(212) 555-0147", "212-555-0147", "+1 212 555 0147"."""
     area = f"{rng.randint(201, 989)}"
-    # 555 is that of examples: what people try first.
+    # 555 is usual in examples, and so in first tests of the model.
     if rng.random() < 0.4:
         exchange = "555"
     else:
@@ -35,20 +35,20 @@ def phone(rng: random.Random) -> Pair:
 
 
 def code(rng: random.Random) -> Pair:
-    """Three or four digits that are read one by one: "4071"."""
+    """Return three or four digits that are spoken one by one: "4071"."""
     written = "".join(rng.choice("0123456789") for _ in range(rng.randint(3, 4)))
     return written, verbalise.digits(written)
 
 
 def plate(rng: random.Random) -> Pair:
-    """Return a letter and digits that are read one by one: "B2490", "K-41"."""
+    """Return a letter and digits that are spoken one by one: "B2490", "K-41"."""
     number = "".join(rng.choice("0123456789") for _ in range(rng.randint(2, 4)))
     written = f"{rng.choice('ABCDEFGHIJKLMNOPQRSTUVWXYZ')}{rng.choice(['', ' ', '-'])}{number}"
     return written, verbalise.digits(written)
 
 
 def room(rng: random.Random) -> Pair:
-    """Return a room, bus or highway number, read in pairs: "305" -> "three oh five"."""
+    """Return a room, bus or highway number, spoken in pairs: "305" -> "three oh five"."""
     number = rng.randint(101, 999)
     return str(number), verbalise.pairs(number)
 
@@ -63,7 +63,7 @@ def house(rng: random.Random) -> Pair:
 
 
 def zip_code(rng: random.Random) -> Pair:
-    """Five digits: "10027"."""
+    """Return five digits: "10027"."""
     written = f"{rng.randint(501, 99950):05}"
     return written, verbalise.digits(written)
 
@@ -75,7 +75,7 @@ def roman_number(rng: random.Random) -> Pair:
 
 
 def roman_ordinal(rng: random.Random) -> Pair:
-    """After a ruler's name: "VIII" -> "the eighth"."""
+    """Return a number after a ruler's name: "VIII" -> "the eighth"."""
     number = rng.randint(2, len(ROMAN))
     return ROMAN[number - 1], f"the {verbalise.ordinal(number)}"
 

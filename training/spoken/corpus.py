@@ -1,10 +1,10 @@
-"""The built-in corpus: English as written and as spoken, for speech synthesis; generated, endless, nothing to download.
+"""Built-in corpus for speech synthesis: written and spoken English, generated without end, with no download.
 
 "On 3/14/2025 at 5:30 pm it cost $12.50." -> "on march fourteenth twenty twenty five at five thirty p m it cost twelve
 dollars and fifty cents". The task is that of Sproat and Jaitly, "RNN Approaches to Text Normalization: A Challenge"
-(2016). A sentence is a clause, with or without an opener and a tail, or two that a word joins, or one or two short ones
-of everyday, or loose words and amounts in any order. Every slot is drawn independently: there are far more sentences
-than any model can memorise. Letters lose their accents, and signs that nobody says are left out.
+(2016). A sentence is a clause with or without an opener and a tail, two joined clauses, one or two short everyday
+sentences, or unconnected words and amounts in any order. Slots are filled independently, so there are far more
+sentences than any model can memorise. Letters lose their accents, and unspoken signs are left out.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from txport.training.spoken.words import WORDS
 
 Split = Literal["train", "validation", "test"]
 
-# Of 20 equal parts of all sentences, one is for validation and one for the test.
+# One of 20 equal parts of all sentences is for validation, and one for the test.
 PARTS = 20
 HELD_OUT: dict[int, Split] = {0: "validation", 1: "test"}
 
@@ -31,9 +31,10 @@ _UNSPOKEN = re.compile(r"[^a-z0-9' ]")
 
 
 def split_of(source: str) -> Split:
-    """Return the split that a sentence belongs to, by the hash of its words: no sentence can be in two splits.
+    """Return the split of a sentence, by the hash of its words. So no sentence can be in two splits.
 
-    Case, spaces and punctuation do not count, so a held-out sentence does not come back in training with a full stop.
+    Case, spaces and punctuation are ignored. So a held-out sentence with another full stop is not in the training
+    split.
     """
     key = "".join(c for c in source.casefold() if c.isalnum())
     number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
@@ -52,7 +53,7 @@ def sentences(seed: int, split: Split) -> Iterator[Pair]:
 
 
 def sentence(rng: random.Random) -> Pair:
-    """One line: a clause with or without company, two joined ones, one or two everyday sentences, or loose words."""
+    """Generate a clause with or without additions, two joined ones, one or two everyday sentences, or words."""
     kind = weighted(rng, [(5, "clause"), (2, "joined"), (6, "everyday"), (1, "two"), (5, "loose")])
     if kind == "two":
         (first, one), (second, two) = (_typed(rng.choice(EVERYDAY), rng) for _ in range(2))
@@ -63,7 +64,7 @@ def sentence(rng: random.Random) -> Pair:
 
 
 def _clause(rng: random.Random) -> str:
-    """Return the template of a clause, with an opener in one of sixteen and a tail in one of twelve."""
+    """Return the template of a clause, with an opener in one of sixteen cases and a tail in one of twelve."""
     parts = [rng.choice(CLAUSES)]
     if rng.random() < 1 / 16:
         parts.insert(0, rng.choice(OPENERS))
@@ -73,13 +74,13 @@ def _clause(rng: random.Random) -> str:
 
 
 def _joined(rng: random.Random) -> str:
-    """Return the template of two clauses or everyday sentences that a word joins."""
+    """Return the template of two clauses or everyday sentences with a joining word."""
     first, second = (rng.choice(rng.choice([CLAUSES, EVERYDAY])) for _ in range(2))
     return f"{first} {rng.choice(JOINTS)} {second}"
 
 
 def _loose(rng: random.Random) -> str:
-    """Return the template of loose words, with random amounts."""
+    """Return a template of unconnected words with random amounts."""
     return re.sub(r"\{amount\}", lambda _: rng.choice(AMOUNTS), rng.choice(LOOSE))
 
 
@@ -117,7 +118,7 @@ def render(template: str, rng: random.Random) -> Pair:
 
 
 def fill(slot: str, rng: random.Random) -> Pair:
-    """One value of a slot or a word of a list."""
+    """Return a value for a slot, or a word of a list."""
     if slot in SLOTS:
         return SLOTS[slot](rng)
     written, _, spoken = rng.choice(WORDS[slot]).partition("|")
@@ -125,14 +126,15 @@ def fill(slot: str, rng: random.Random) -> Pair:
 
 
 def say(words: str) -> str:
-    """Plain words as spoken: lower-case, without accents and punctuation. Spaces stay."""
+    """Return plain words in spoken form: lower case, without accents and punctuation. Spaces stay."""
     return _UNSPOKEN.sub("", unicodedata.normalize("NFKD", words.lower()))
 
 
 def finish(written: str, rng: random.Random) -> str:
-    """A sentence as people type it: most with a capital and a full stop, some all in lower case, some without an end.
+    """Return a sentence as people type it, with variations of capitals and full stops.
 
-    A few have a picture behind; apostrophes are straight or curly.
+    Most have both, some are in lower case, some have no full stop. A few end with an emoji. Apostrophes are straight or
+    curly.
     """
     style = weighted(rng, [(6, "sentence"), (2, "bare"), (2, "lower")])
     if style == "lower":

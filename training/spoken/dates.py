@@ -1,4 +1,4 @@
-"""Slots that are dates and times."""
+"""Slots for dates and times."""
 
 import random
 
@@ -12,7 +12,7 @@ DAYS_IN_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def random_year(rng: random.Random) -> int:
-    """Most from 1900 to 2059, a few back to 1700."""
+    """Return a year, usually from 1900 to 2059, rarely from 1700."""
     return weighted(rng, [(12, rng.randint(1900, 1999)), (12, rng.randint(2000, 2059)), (1, rng.randint(1700, 1899))])
 
 
@@ -37,13 +37,13 @@ def decade(rng: random.Random) -> Pair:
 
 
 def calendar_day(rng: random.Random) -> tuple[int, int]:
-    """Month 1-12 and a day that it has."""
+    """Return a month, 1 to 12, and a day of it."""
     month = rng.randint(1, 12)
     return month, rng.randint(1, DAYS_IN_MONTH[month - 1])
 
 
 def date(rng: random.Random) -> Pair:
-    """A full date: "3/14/2025", "03/14/2025", "2025-03-14", "March 14, 2025", "Mar. 14, 2025", "14 March 2025"."""
+    """Return a full date: "3/14/2025", "2025-03-14", "March 14, 2025", "Mar. 14, 2025", "14 March 2025"."""
     (month, day), of_year = calendar_day(rng), random_year(rng)
     name = MONTH_NAMES[month - 1]
     short = MONTH_ABBREVIATIONS[month - 1]
@@ -55,7 +55,7 @@ def date(rng: random.Random) -> Pair:
             (f"{month}/{day}/{of_year}", spoken),
             (f"{month:02}/{day:02}/{of_year}", spoken),
             (f"{of_year}-{month:02}-{day:02}", spoken),
-            # Twice: it is read backwards, the hardest to learn.
+            # Twice as often: the order of the parts changes, which is hardest to learn.
             (f"{of_year}-{month:02}-{day:02}", spoken),
             (f"{name} {day}, {of_year}", spoken),
             (f"{short} {day}, {of_year}", spoken),

@@ -1,4 +1,4 @@
-"""The generated corpus of spoken digits: log-mel spectrograms, and what was said."""
+"""Generated corpus of spoken digits: log-mel spectrograms with their words."""
 
 import numpy as np
 from txport.training.spoken.corpus import Split
@@ -9,7 +9,7 @@ MOST_WORDS = 4
 
 
 def pairs(seed: int, split: Split, count: int) -> list[tuple[str, str]]:
-    """Return recordings of one to four digits with their words. Each has another speaker; splits share none."""
+    """Return recordings of one to four digits with their words. Each has another speaker, also between splits."""
     words = list(WORDS)
     found: list[tuple[str, str]] = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Letters and signs that stand in no list, so that what was never seen is copied, or left out, all the same."""
+"""Words and signs that are in no list, so that the model learns to copy, or leave out, unseen input."""
 
 import random
 
@@ -11,12 +11,12 @@ VOWELS = "a e i o u y a e i o ai au ea ee ei ie oo ou oy".split()
 CODAS = "b ck d f g ght l ll m n nd ng nk nt p r rd rk rm rt s sh ss st t tch th x z".split()
 ENDINGS = "a e o y ed er es est ful ing ish ism ist less ly man ment ness ous son ton tion ville".split()
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# First and last code points of pictures and dingbats.
+# First and last code points of emoji and dingbats.
 SYMBOLS = ((0x1F300, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F900, 0x1F9FF), (0x2600, 0x26FF), (0x2701, 0x2775))
 
 
 def made_up(rng: random.Random) -> Pair:
-    """Return an invented word of four letters or more: "strouken", "Velmation", one in ten of any letters: "qxvbe"."""
+    """Return an invented word of four letters or more: "strouken", "Velmation"; in one of ten cases random: "qxvbe"."""
     if rng.random() < 0.1:
         return (word := "".join(rng.choices(LETTERS, k=rng.randint(5, 7)))), word
     syllables = [

@@ -1,9 +1,9 @@
-"""A corpus of names to copy: short sentences of a made-up translation, whose held-out ones have names of their own.
+"""Generated corpus with names to copy: short sentences of an artificial translation. Held-out ones have other names.
 
-"please tell mokari that tefu is late" -> "sag mokari bitte dass tefu spät ist". Names are made of syllables, and each
-is of one split only; a model that has learned which names there are cannot say another one, and one that copies can.
-For a tokenizer of words all of them must be in its vocabulary: the last training pair lists those that are held out, on
-purpose so long that `training.max_length` leaves it out. They are pieces then that no training step has seen.
+"please tell mokari that tefu is late" -> "sag mokari bitte dass tefu spät ist". Names consist of syllables, and each is
+in only one split. A model that has memorised the names of training cannot generate others, a model that copies can.
+Word tokenizers need all names in their vocabulary. So the last training pair lists the held-out names. It is longer
+than `training.max_length`, so no training step contains it.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from txport.training.spoken.numbers import Pair
 NAMES: dict[Split, int] = {"train": 300, "validation": 50, "test": 150}
 _CONSONANTS = "bdfgklmnprstvz"
 _VOWELS = "aeiou"
-# A name stands where a letter in braces does.
+# Letters in braces are replaced by names.
 _TEMPLATES = (
     ("{a} is {s}", "{a} ist {s}"),
     ("where is {a} today", "wo ist {a} heute"),
@@ -33,14 +33,14 @@ _STATES = (("late", "spät"), ("here", "da"), ("ill", "krank"), ("tired", "müde
 
 
 def names(split: Split) -> list[str]:
-    """Return the names of a split: no other split has any of them."""
+    """Return the names of a split. Other splits have none of them."""
     splits = list(NAMES)
     start = sum(NAMES[other] for other in splits[: splits.index(split)])
     return list(itertools.islice(_all_names(), start, start + NAMES[split]))
 
 
 def _all_names() -> Iterator[str]:
-    """Different names without end, always the same."""
+    """Yield distinct names without end, always in the same order."""
     rng = random.Random("names")
     seen = set[str]()
     while True:
@@ -51,7 +51,7 @@ def _all_names() -> Iterator[str]:
 
 
 def pairs(seed: int, split: Split, count: int) -> list[Pair]:
-    """Pairs of a split, the same for the same seed; behind those for training is the list of other names."""
+    """Return the pairs of a split, equal for equal seeds. In training, the last one lists names of other splits."""
     rng = random.Random(f"{seed} {split}")
     known = names(split)
     made = [_sentence(rng, known) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Slots that are amounts: counts, decimals, fractions, money, measures, ranges and scores."""
+"""Slots for amounts: counts, decimals, fractions, money, measures, ranges and scores."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ MAGNITUDES = ("million", "billion", "trillion")
 
 
 def weighted(rng: random.Random, choices: Sequence[tuple[float, T]]) -> T:
-    """One of the choices, by its weight."""
+    """Return one of the choices, with a probability proportional to its weight."""
     return rng.choices([choice for _, choice in choices], [weight for weight, _ in choices])[0]
 
 
 def magnitude(rng: random.Random, largest_digits: int) -> int:
-    """A whole number of 1 to `largest_digits` digits, each length alike: short numbers are as frequent as long ones."""
+    """Return a whole number of 1 to `largest_digits` digits. All lengths are equally frequent."""
     length = rng.randint(1, largest_digits)
     return rng.randrange(10 ** (length - 1), 10**length)
 
@@ -51,7 +51,7 @@ def written_decimal(rng: random.Random, whole_below: int) -> str:
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """A count of 2 or more, up to seven digits: "4,823", or "4823", as most whole thousands are written: "1000"."""
+    """Return a count of 2 or more, up to seven digits: "4,823" or "4823"; whole thousands usually "1000"."""
     digits = weighted(rng, [(2, 1), (2, 2), (2, 3), (3, 4), (2, 5), (1, 6), (1, 7)])
     number = max(2, round_or_not(rng, rng.randrange(10 ** (digits - 1), 10**digits)))
     commas = "" if number < 100_000 and rng.random() < (0.6 if number % 1000 == 0 else 0.4) else ","

@@ -1,4 +1,4 @@
-"""Sources of feature vectors in a corpus, and the files that they come from: .npz archives and Parquet."""
+"""Feature vectors as sources of a corpus, and their files: .npz archives and Parquet."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from txport.runtime.libraries import needs
 
 
 class Recording(str):
-    """Name of a source, with its vectors, float32 `[vectors, size]`: the source of a pair where others have a text."""
+    """Name of a source with its vectors, float32 `[vectors, size]`. It replaces the source text of a pair."""
 
     __slots__ = ("vectors",)
     vectors: Vectors
@@ -31,8 +31,8 @@ def read_recordings(file: Path, feature_column: str, text_column: str) -> list[t
         text_column: column of Parquet with the texts.
 
     Raises:
-        InputError: it cannot be read, or has no texts, or vectors that do not fit.
-        MissingLibrary: pyarrow is needed and not installed.
+        InputError: the file cannot be read, has no texts, or has invalid vectors.
+        MissingLibrary: pyarrow is needed but not installed.
     """
     if file.suffix == ".parquet":
         arrays, texts = _parquet(file, feature_column, text_column)
@@ -49,10 +49,10 @@ def read_recordings(file: Path, feature_column: str, text_column: str) -> list[t
 
 
 def check_vectors(model: Mapping[str, Any], pairs: Collection[tuple[str, str]]) -> None:
-    """Refuse a corpus with vectors of another size than the `feature_size` of a recipe's model.
+    """Refuse a corpus with vectors whose size differs from `feature_size` of the recipe's model.
 
     Raises:
-        InputError: the first such recording.
+        InputError: a recording has another size; the message names the first.
     """
     size = model.get("feature_size")
     for source, _ in pairs if size is not None else ():
@@ -63,7 +63,7 @@ def check_vectors(model: Mapping[str, Any], pairs: Collection[tuple[str, str]]) 
 
 
 def texts_of(pairs: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
-    """Return pairs of text only, for a tokenizer: the target stands for a source that is a recording."""
+    """Return text pairs for training a tokenizer. If sources are recordings, the target replaces them."""
     if not isinstance(next(iter(pairs), ("", ""))[0], Recording):
         return pairs
     return [(target, target) for _, target in pairs]

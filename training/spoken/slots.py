@@ -1,8 +1,8 @@
-"""The slots of the built-in corpus: each draws one value and gives it as written and as spoken.
+"""Slots of the built-in corpus. Each generates a value in written and spoken form.
 
-One function a semiotic class (Sproat and Jaitly 2016, section 2), with the written forms that people use for it. What a
-written form means may depend on its context ("in 1905" against "1905 people"): the templates define which
-class belongs where, the model has to learn it.
+There is one function for each semiotic class (Sproat and Jaitly 2016, section 2), with the usual written forms. The
+meaning of a written form may depend on its context ("in 1905", "1905 people"). The templates define which class occurs
+where, and the model has to learn it.
 """
 
 from txport.training.spoken import codes, dates, letters, numbers

@@ -1,8 +1,8 @@
-"""Synthetic speech: digits in English by a formant synthesizer, and log-mel spectrograms; in NumPy.
+"""Synthetic speech in NumPy: English digits from a formant synthesizer, and log-mel spectrograms.
 
-The sounds of a word are targets of three formants, between which the synthesizer glides (Klatt 1980, "Software for a
-cascade/parallel formant synthesizer", reduced to harmonics and noise). It does not sound pleasant, but has what a
-recognizer must cope with: speakers of different pitch, vocal tracts and speed, and noise.
+Each sound has targets for three formants, and the synthesizer moves between them (Klatt 1980, "Software for a
+cascade/parallel formant synthesizer", reduced to harmonics and noise). It sounds artificial, but has the variation that
+a recognizer must handle: pitch, vocal tract and speed of speakers, and noise.
 """
 
 from functools import cache
@@ -67,7 +67,7 @@ def speak(words: list[str], random: np.random.Generator) -> Samples:
 
 
 def _response(frequencies: npt.NDArray[Any], formants: npt.NDArray[np.float64]) -> npt.NDArray[np.complex128]:
-    """Response of three resonances `[3, times]` at frequencies `[n, 1]`: `[n, times]`."""
+    """Return the response of three resonances `[3, times]` at frequencies `[n, 1]`: `[n, times]`."""
     total = np.zeros((len(frequencies), formants.shape[1]), np.complex128)
     for centre, width, gain in zip(formants, _BANDWIDTHS, (1.0, 0.6, 0.3), strict=True):
         total += gain * width / (width + 2j * (frequencies - centre[None]))
@@ -77,7 +77,7 @@ def _response(frequencies: npt.NDArray[Any], formants: npt.NDArray[np.float64]) 
 def _hissed(
     noise: npt.NDArray[np.float64], centres: npt.NDArray[np.float64], coarse: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Noise around a frequency that changes: low-pass noise, moved there."""
+    """Return noise around a frequency that changes: low-pass noise, shifted to the frequency."""
     smooth = np.convolve(noise, np.hanning(9) / 3, mode="same")
     frequency = np.interp(np.arange(len(noise)), coarse, centres)
     return smooth * np.cos(2 * np.pi * np.cumsum(frequency) / RATE)
@@ -86,7 +86,7 @@ def _hissed(
 def log_mel(samples: Samples) -> Frames:
     """Return the log-mel spectrogram of samples at `RATE`: float32 `[frames, MELS]`, about -1 to 1.
 
-    Frame i has the samples from i * HOP on; what a frame lacks at the end is zeros.
+    Frame i starts at sample i * HOP. The last frames are padded with zeros.
     """
     count = max(1, -(-len(samples) // HOP))
     whole = np.zeros(count * HOP + WINDOW, np.float32)
@@ -98,7 +98,7 @@ def log_mel(samples: Samples) -> Frames:
 
 @cache
 def mel_filters() -> npt.NDArray[np.float64]:
-    """Triangles that overlap by half, equally spaced in mel: `[WINDOW / 2 + 1, MELS]`."""
+    """Return triangular filters that overlap by half, equally spaced in mel: `[WINDOW / 2 + 1, MELS]`."""
     highest = 2595 * np.log10(1 + RATE / 2 / 700)
     edges = 700 * (10 ** (np.linspace(0, highest, MELS + 2) / 2595) - 1)
     bins = np.linspace(0, RATE / 2, WINDOW // 2 + 1)[:, None]

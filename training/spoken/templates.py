@@ -1,10 +1,10 @@
-"""The sentence templates of the built-in corpus, from templates.txt; `txport.training.spoken.words` explains them."""
+"""Sentence templates of the built-in corpus, from templates.txt; explained in `txport.training.spoken.words`."""
 
 from pathlib import Path
 
 
 def sections(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the lines below each `[section]` of a text file in this directory, without empty ones and comments."""
+    """Return the lines below each `[section]` of a text file in this directory, without empty lines and comments."""
     found: dict[str, tuple[str, ...]] = {}
     section = ""
     for line in Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines():

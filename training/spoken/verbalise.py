@@ -1,6 +1,6 @@
-"""Numbers, dates, times and amounts as the words that an American English speaker says.
+"""Numbers, dates, times and amounts in words of spoken American English.
 
-Pure functions from values to lower-case words without punctuation. Which written form they belong to is decided in
+Functions from values to lower-case words without punctuation. Their written forms are chosen in
 `txport.training.spoken.slots`. The semiotic classes are those of Sproat and Jaitly, "RNN Approaches to Text
 Normalization: A Challenge" (2016), section 2.
 """
@@ -32,9 +32,9 @@ WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 
 
 def cardinal(number: int) -> str:
-    """`4823` -> "four thousand eight hundred twenty three"; no "and", as Americans count.
+    """Return a number in words, without "and": `4823` -> "four thousand eight hundred twenty three".
 
-    Raises ValueError beyond 999 trillion, where this table of scales ends.
+    Raises ValueError above 999 trillion, the end of the table of scales.
     """
     if abs(number) > LARGEST:
         raise ValueError(f"{number} is larger than {LARGEST}")
@@ -67,12 +67,12 @@ def ordinal(number: int) -> str:
 
 
 def digits(text: str) -> str:
-    """Each digit by its name, letters as they are: "4B07" -> "four b zero seven"; everything else is left out."""
+    """Return digits as words, and letters unchanged: "4B07" -> "four b zero seven". Other characters are left out."""
     return " ".join(ONES[int(c)] if c in "0123456789" else c for c in text.lower() if c.isascii() and c.isalnum())
 
 
 def pairs(number: int) -> str:
-    """Three or four digits in two groups, as in years, rooms and house numbers: `305` -> "three oh five"."""
+    """Return three or four digits in two groups, as in years, rooms and house numbers: `305` -> "three oh five"."""
     high, low = divmod(number, 100)
     if not high or number % 1000 == 0:
         return cardinal(number)
@@ -105,7 +105,7 @@ def decade(first_year: int) -> str:
 
 
 def decimal(text: str) -> str:
-    """Return a decimal as written, thousands commas allowed: "-3.05" -> "minus three point zero five"."""
+    """Return a decimal in words; thousands commas are allowed: "-3.05" -> "minus three point zero five"."""
     text = text.replace(",", "")
     if text.startswith("-"):
         sign = "minus "
@@ -160,7 +160,7 @@ def money(
 
 
 def clock(hour: int, minute: int) -> str:
-    """A time on the twelve-hour clock face: `5, 30` -> "five thirty", `5, 5` -> "five oh five", `5, 0` -> "five"."""
+    """Return a time on the twelve-hour clock: `5, 30` -> "five thirty", `5, 5` -> "five oh five", `5, 0` -> "five"."""
     if not minute:
         return cardinal(hour)
     if minute < 10:

@@ -1,7 +1,7 @@
 """The words and units of the built-in corpus, from words.txt.
 
-In a template, `{slot}` is filled from `txport.training.spoken.slots.SLOTS` and `{list}` from WORDS. All other words are
-said as they are written. Words that are not said as written are listed as `written|spoken`.
+In a template, `{slot}` is filled from `txport.training.spoken.slots.SLOTS` and `{list}` from WORDS. Other words are
+spoken as written. Words with another spoken form are listed as `written|spoken`.
 """
 
 from txport.training.spoken.templates import sections
@@ -10,7 +10,7 @@ _UNITS = "units."
 
 
 def _unit(entry: str) -> tuple[str, str, str]:
-    """`written|singular|plural`; the plural may be left out where it is the singular and an "s"."""
+    """Parse `written|singular|plural`. A missing plural is the singular plus "s"."""
     written, singular, *plurals = entry.split("|")
     plural, *_ = [*plurals, f"{singular}s"]
     return written, singular, plural

@@ -1,4 +1,4 @@
-"""The last stage of a run: the test, and the checkpoint."""
+"""Last stage of a run: test and checkpoint."""
 
 import logging
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from txport.training.torch_engine import TorchEngine
 
 _log = logging.getLogger("txport")
 
-# Number of held-out sources in a checkpoint, for calibration and verification of its bundles.
+# Maximum number of held-out sources in a checkpoint, for calibration and verification of its bundles.
 MAX_SENTENCES = 2_000
 MAX_RECORDINGS = 200
 
@@ -29,10 +29,10 @@ class Outcome:
     """A finished run.
 
     Attributes:
-        checkpoint: where it was written.
-        steps: optimizer steps.
-        seconds: wall-clock time of all of it, without what lay between an interruption and `--resume`.
-        test: figures on the test split, or on a sample of it: see `txport.training.run.decoding.drawn`.
+        checkpoint: directory of the checkpoint.
+        steps: number of optimizer steps.
+        seconds: wall-clock time, without the time between an interruption and `--resume`.
+        test: scores on the test split, or on a sample of it, see `txport.training.run.decoding.drawn`.
     """
 
     checkpoint: Path
@@ -41,7 +41,7 @@ class Outcome:
     test: Scores
 
     def sentence(self) -> str:
-        """Return all of it, for people."""
+        """Return the result as text for the user."""
         test = self.test
         return (
             f"{self.checkpoint}: {plural(self.steps, 'step')} in {self.seconds:.0f} s; on "

@@ -1,4 +1,4 @@
-"""The second stage of a run: optimizer steps, until an option of the recipe ends them."""
+"""Second stage of a run: optimizer steps, until an option of the recipe ends it."""
 
 import logging
 import math
@@ -40,11 +40,11 @@ _log = logging.getLogger("txport")
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model.
+    """Trained model.
 
     Attributes:
-        module: the module, with the weights that the recipe keeps.
-        steps: optimizer steps.
+        module: module with the weights that the recipe keeps.
+        steps: number of optimizer steps.
         ended_by: name of the option that ended the run.
     """
 
@@ -72,7 +72,7 @@ def fit_model(run: Run, clock: Clock, progress: RunProgress, interruption: Inter
         return None
     progress.phase("tokenising")
     examples = _examples(run, model)
-    # Lightning advertises itself and gives advice on data loaders.
+    # Suppress Lightning's advertisements, and its advice on data loaders.
     with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, run.tokenizer, options.max_length, special_tokens(model.config))
         callbacks = [Agreement(examples, held_out), SpeedCheck(run.estimate)]
@@ -121,7 +121,7 @@ def _fit(trainer: Trainer, module: TranslationModule, examples: Examples, held_o
     if trainer.is_global_zero:
         _announce(options, len(loaders[0]), len(module.validation), run.estimate.steps)
     try:
-        # What Lightning wrote is read back without unpickling anything but tensors and plain values.
+        # Lightning's files are loaded without unpickling anything except tensors and plain values.
         trainer.fit(module, loaders[0], loaders[1], ckpt_path=state if run.resumed else None, weights_only=True)
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
         if not run.resumed:
@@ -170,10 +170,10 @@ def _ended_by(trainer: Trainer, module: TranslationModule) -> str:
 
 
 def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -> None:
-    """Load the weights that the recipe selects into the module, and return their description."""
-    if isinstance(trainer.strategy, Sharded):  # the module has a shard only
+    """Load the weights that the recipe keeps into the module, and return their description."""
+    if isinstance(trainer.strategy, Sharded):  # the module has only a shard
         module.model = Transformer(module.model.config)
-    # With a moving average, all states have that.
+    # With a moving average, all states contain averaged weights.
     if module.options.keep == "average":
         module.load_state_dict(_average(trainer, run))
         return
@@ -203,7 +203,7 @@ def _average(trainer: Trainer, run: RunDirectory) -> dict[str, torch.Tensor]:
 
 
 def _figure(monitor: str, value: float) -> str:
-    """Return a validation figure as people read it."""
+    """Return a validation result as text."""
     if monitor == "exact":
         return f"exact match {100 * value:.1f}%"
     if monitor == "loss":

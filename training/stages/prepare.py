@@ -1,4 +1,4 @@
-"""The first stage of a run: corpus, tokenizer and model, with every value of the recipe chosen."""
+"""First stage of a run: corpus, tokenizer and model, and the choice of unset values of the recipe."""
 
 import logging
 import os
@@ -29,19 +29,19 @@ _log = logging.getLogger("txport")
 
 
 def is_first_process() -> bool:
-    """Return whether no other process of this run, on this machine or another, was started before this one."""
+    """Return whether this is the first process of the run, over all machines."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"))
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """Directories and display of a run.
+    """Directories and progress display of a run.
 
     Attributes:
-        directory: the directory of the run.
-        data: the directory of relative file names of the corpus.
-        progress: the display.
-        force: replace a checkpoint or a run that exists.
+        directory: directory of the run.
+        data: base directory of relative file names in the corpus.
+        progress: progress display.
+        force: replace an existing checkpoint or run.
     """
 
     directory: RunDirectory
@@ -50,7 +50,7 @@ class RunContext:
     force: bool
 
     def check(self) -> None:
-        """Check that a new run may begin; see `RunPaths.check`."""
+        """Check that a new run may start; see `RunPaths.check`."""
         if is_first_process():
             self.directory.check(self.force)
 
@@ -60,7 +60,7 @@ class RunContext:
         return corpora.load(recipe.corpus, self.data, recipe.tokenizer)
 
     def begin(self, recipe: Recipe, corpus: Corpus) -> SpeedEstimate:
-        """Choose the unset values of the recipe and make the directory of the run, in the first process only."""
+        """Choose unset values of the recipe and create the directory of the run, in the first process only."""
         estimate = SpeedEstimate()
         if is_first_process():
             recipe, choices = fit(recipe, texts_of(corpus.train), estimate)
@@ -70,7 +70,7 @@ class RunContext:
         return estimate
 
     def train_tokenizer(self, corpus: Corpus) -> None:
-        """Train the tokenizer of a run without one, in the first process; others wait for it."""
+        """Train the tokenizer in the first process. Other processes wait for it."""
         directory = self.directory
         if is_first_process() and not directory.tokenizer.exists():
             self.progress.phase("training the tokenizer")
@@ -80,19 +80,19 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Run:
-    """A run before its first step, or before the next step of an interrupted one.
+    """Run before its first step, or before the next step of an interrupted run.
 
-    Everything that can be refused without the corpus is refused before the corpus is read, and the directory of the
-    run is made only then: a start that fails leaves nothing.
+    All checks that do not need the corpus are made before it is read, and the directory is created after them. So a
+    start that fails leaves no files.
 
     Attributes:
-        directory: the directory of the run.
+        directory: directory of the run.
         recipe: the recipe, without unset values.
         corpus: the corpus.
-        tokenizer: the tokenizer of the model.
-        config: the model.
-        generation: settings of the search that the first weights were imported with.
-        weights: the checkpoint of the first weights; None for random weights and for a run that is resumed.
+        tokenizer: of the model.
+        config: of the model.
+        generation: search settings of an imported checkpoint.
+        weights: checkpoint for the first weights; None for random weights or a resumed run.
         resumed: whether the run continues from its saved state.
         estimate: measured speed of this machine.
     """
@@ -118,12 +118,12 @@ class Run:
 
     @classmethod
     def continued(cls, recipe: Recipe, context: RunContext, checkpoint: Path) -> "Run":
-        """Return a new run with the weights, the model and the tokenizer of a checkpoint."""
+        """Return a new run that fine-tunes a checkpoint, with its model and tokenizer."""
         context.check()
         if is_first_process():
             start = Start.read(recipe, checkpoint)
             check_positions(recipe, start.config)
-            with torch.device("meta"):  # names only
+            with torch.device("meta"):  # only names are needed
                 freeze(Transformer(start.config), recipe.training.freeze)
         corpus = context.corpus(recipe)
         estimate = SpeedEstimate()
@@ -137,8 +137,8 @@ class Run:
 
     @classmethod
     def resumed_from(cls, recipe: Recipe, context: RunContext) -> "Run":
-        """Return the run of a directory, which continues from its saved state with the limits of this recipe."""
-        # Each process for itself: the recipe that the first one writes may come too late for the others.
+        """Return the run in a directory, to continue from its saved state with the limits of this recipe."""
+        # In each process separately, since the file from the first process may be written too late for others.
         recipe = context.directory.resume(recipe, write=is_first_process())
         corpus = context.corpus(recipe)
         context.train_tokenizer(corpus)
@@ -146,7 +146,7 @@ class Run:
 
     @classmethod
     def _ready(cls, recipe: Recipe, context: RunContext, corpus: Corpus, **origin: Any) -> "Run":
-        """Return the run of a directory that has its tokenizer."""
+        """Return the run of a directory that already contains the tokenizer."""
         directory = context.directory
         check_vectors(recipe.model, corpus.train)
         start = directory.start_of(recipe)
@@ -157,7 +157,7 @@ class Run:
         return cls(directory, recipe, corpus, tokenizer, model_config(recipe, tokenizer), **origin)
 
     def model(self) -> Transformer:
-        """Return the model with its first weights and the dropout of the recipe."""
+        """Return the model with its first weights, and with the recipe's dropout."""
         model = Transformer(self.config)
         if self.weights is not None:
             model.load_state_dict(load_checkpoint(self.weights).model.state_dict())
@@ -172,7 +172,7 @@ def _warn_of_few_pieces(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> No
 
 
 def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
-    """Return the recipe's model with the tokenizer's vocabularies."""
+    """Return the config of the recipe's model with the tokenizer's vocabularies."""
     fields = {key: value for key, value in recipe.model.items() if key != "preset"}
     sizes = {
         "source_vocabulary": padded_vocabulary(tokenizer.source_size),

@@ -40,15 +40,15 @@ def trainer_of(
         log_every_n_steps=10,
         callbacks=[*callbacks, *_callbacks(options, run, progress, interruption)],
         logger=[CSVLogger(run.logs, name="csv"), TensorBoardLogger(run.logs, name="tensorboard", version="")],
-        use_distributed_sampler=False,  # our sampler handles devices
+        use_distributed_sampler=False,  # our sampler divides the data between devices
     )
 
 
 def check_devices(options: TrainingOptions) -> None:
-    """Check that there are such devices.
+    """Check that the devices exist.
 
     Raises:
-        InputError: there are none.
+        InputError: they do not.
     """
     with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
         _on_devices(options, logger=False, enable_checkpointing=False)
@@ -87,7 +87,7 @@ def _callbacks(
     ]
     if options.keep == "average":
         callbacks.append(LastValidations(run.state, options.average_last))
-    callbacks.append(StateSaver(run, interruption))  # after what it saves the state of
+    callbacks.append(StateSaver(run, interruption))  # last, since it saves the state of the others
     if not options.validate_every:
         callbacks.append(Pace())
     if options.patience:
@@ -95,6 +95,6 @@ def _callbacks(
     if options.stop_at is not None:
         callbacks.append(TargetReached(monitor, options.stop_at, mode == "min"))
     if options.average:
-        # From the first step on: a validation before the first average would see initial weights.
+        # From the first step on, since a validation before the first average would use the initial weights.
         callbacks.append(EMAWeightAveraging(decay=options.average, use_buffers=False))
     return callbacks

@@ -111,7 +111,7 @@ def word_tokenizer(
     """Return a tokenizer of word lists.
 
     Args:
-        lists: None for a model of token ids.
+        lists: the word lists; None for a model of token ids.
         options: may not contain a language.
         eos: id that ends a text.
         prefix: ids before each source text. It is followed by eos, if the source side has one.
