@@ -1,11 +1,11 @@
-"""A TensorRT of one model, in the memory of a device: engines, profiles and contexts by the library's own rules.
+"""A fake of TensorRT for one model on a fake device, with engines, profiles and contexts by the rules of TensorRT.
 
-What it has of TensorRT's interface has the names of the real one, which `test_trt.py` compares. A profile belongs to
-one context at a time unless its engine was built to share it, as with 8.6; shapes must lie within the profile; all that
-an engine lists needs a shape and an address before it is enqueued, on the device's stream. A run overwrites the memory
-for temporaries that its context was given, and may compute everything twice, the second time from what it has written.
-A context has memory of its own, too, which the first run after a change of shapes sets up: that run cannot be captured,
-and what was captured before the change cannot be replayed after it. Its profile stays while a run of it is under way.
+Its methods have the names of the real ones; `test_trt.py` compares them. A profile belongs to one context at a time
+unless its engine was built to share it, as with 8.6. Shapes must be within the profile. All tensors of an engine need a
+shape and an address before a run. A run overwrites its memory for temporaries. It may compute everything twice, the
+second time from its own results. A context also has internal memory, which the first run after a change of shapes sets
+up: this run cannot be captured, and earlier captures cannot be replayed after it. A context with a running call keeps
+its profile.
 """
 
 import gc
