@@ -1,1 +1,1 @@
-"""Measure, compare and report."""
+"""Measurements, comparisons with other libraries, and reports."""

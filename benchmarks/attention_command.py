@@ -1,4 +1,4 @@
-"""tx-attention: pictures of what a model attends to. PyTorch is imported for a checkpoint only."""
+"""tx-attention: pictures of a model's attention. PyTorch is imported only for a checkpoint."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,7 +71,7 @@ def main(
 
 
 def _writer(output: Path) -> Callable[[Canvas, str], bytes]:
-    """Choose what turns a picture and its title into the bytes of the file."""
+    """Return the function that converts a picture and its title to the bytes of the file."""
     kind = output.suffix.lower()
     if kind == ".png":
         with needs("bench"):
@@ -85,7 +85,7 @@ def _writer(output: Path) -> Callable[[Canvas, str], bytes]:
 
 
 def _caption(canvas: Canvas, lines: Sequence[str]) -> None:
-    """Name the model, the text and its translation below the picture."""
+    """Write the model, the text and its translation below the picture."""
     for line in lines:
         canvas.add(Text(MARGIN, canvas.height + 4, line, 10))
 
@@ -97,7 +97,8 @@ def _draw(
     chosen = [each for each in maps if each.kind in (kinds or KINDS)]
     if word is not None:
         having = [each for each in chosen if each.find(word)]
-        # Without --kind, a word of the source is not looked for in the translation, nor the other way round.
+        # Without --kind, maps whose text does not contain the word are left out: a word of the source is usually not in
+        # the translation.
         if not having or (kinds and len(having) < len(chosen)):
             texts = " nor in ".join(dict.fromkeys(repr(each.text) for each in chosen))
             raise InputError(f"the word {word!r} is not in {texts}: give one that is there, or a token")

@@ -1,8 +1,8 @@
-"""The whole of txport in a few minutes: train, export, verify, evaluate, translate, with the commands that users type.
+"""A demo of txport in a few minutes: train, export, verify, evaluate and translate, with the commands for users.
 
     python -m txport.benchmarks.demo -o build/demo
 
-Each command runs as a process of its own, with its progress bars; their JSON reports are gathered into one table.
+Each command runs in a separate process, with its progress bars. Their JSON reports are collected in one table.
 """
 
 import json
@@ -52,11 +52,11 @@ class Demo:
     """One run of all stages, in order.
 
     Args:
-        output: receives `checkpoint`, `bundle` and `bundle-fp16`; those of an earlier run are replaced, and training
-            that was interrupted continues.
-        recipe: for tx-train.
-        sentences: to verify on.
-        console: for headings; the commands write to the same standard output and error.
+        output: directory for `checkpoint`, `bundle` and `bundle-fp16`. Those of an earlier run are replaced;
+            interrupted training continues.
+        recipe: recipe of tx-train.
+        sentences: number of sentences for verification.
+        console: receives headings. The commands write to the same standard output and error.
     """
 
     def __init__(self, output: Path, recipe: str, sentences: int, console: Console) -> None:
@@ -70,11 +70,12 @@ class Demo:
         """Run everything.
 
         Raises:
-            CheckFailed, InputError: a command failed and has reported why.
+            CheckFailed, InputError: a command failed and has reported the reason.
         """
         with self._stage("train"):
             self._train()
-        # Side by side: parts of an export use one core only. One terminal has room for the bars of one.
+        # Both exports run at the same time, since parts of an export use only one core. The second one is quiet,
+        # because a terminal has room for the bars of one.
         with ThreadPoolExecutor(1) as beside:
             other = beside.submit(self._export, self.half, "--fp16", quiet=True)
             with self._stage("export and verify, float32"):
@@ -126,7 +127,7 @@ class Demo:
         return lowerings
 
     def _other(self, export: "Future[list[dict[str, Any]]]") -> tuple[list[dict[str, Any]], str]:
-        """Wait for the second export: its lowerings, or none and the reason why it failed."""
+        """Wait for the second export; return its lowerings, or none and the reason of its failure."""
         try:
             return export.result(), ""
         except CheckFailed as error:
@@ -147,9 +148,9 @@ class Demo:
             return translator.engine.name
 
     def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False, quiet: bool = False) -> str:
-        """Run one of our commands and return its standard output, or let the user see it if `shown`.
+        """Run a command of txport and return its standard output, or print it if `shown`.
 
-        Its standard error is shown as well, with `quiet` only if it fails.
+        Its standard error is printed; with `quiet` only if the command fails.
         """
         self.console.print(f"[dim]$ {escape(' '.join([command, *arguments]))}", highlight=False, soft_wrap=True)
         script = Path(sys.executable).with_name(command)

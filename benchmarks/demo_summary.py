@@ -1,4 +1,4 @@
-"""The end of the demo: its figures as a table, and whether they are what txport promises."""
+"""The end of the demo: a table of its figures, and a check against the usual figures."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 
 MIN_EXACT = 0.97
-# Number of typical first sentences that are shown and must be right, and the required share of all.
+# Number of typical first sentences that are printed and must be right, and the required share of all of them.
 SHOWN = 8
 MIN_RIGHT = 0.95
 
 
 @dataclass(frozen=True)
 class Translated:
-    """A sentence that people type first: what it must become, and what it became."""
+    """A typical first sentence, its expected translation and its translation."""
 
     source: str
     expected: str
@@ -31,16 +31,16 @@ class DemoFigures:
 
     Attributes:
         sentences: held-out sentences that were translated.
-        exact: the share of them that equals the reference, 0 to 1.
-        bleu: of the whole set, 0 to 100.
-        verified: of the bundles "float32" and "FP16", the `lowerings` of tx-export's report.
-        failures: the reason of each bundle that failed its verification, by the same names.
-        bundle_bytes: of every file of the float32 bundle.
-        weight_bytes: of its weights alone.
-        seconds: for each stage, in order.
-        engine: what runs the bundle on the CPU.
-        bundle: its directory.
-        translations: of the sentences that people type first.
+        exact: share of them that equals the reference, 0 to 1.
+        bleu: BLEU of the whole set, 0 to 100.
+        verified: the `lowerings` of tx-export's reports, for the bundles "float32" and "FP16".
+        failures: reason of each failed verification, by the same names.
+        bundle_bytes: size of all files of the float32 bundle.
+        weight_bytes: size of its weights.
+        seconds: time of each stage, in order.
+        engine: engine that runs the bundle on the CPU.
+        bundle: directory of the float32 bundle.
+        translations: translations of typical first sentences.
     """
 
     sentences: int
@@ -57,7 +57,7 @@ class DemoFigures:
 
     @property
     def right(self) -> int:
-        """Number of translations that are what they must be."""
+        """Number of translations that equal the expected ones."""
         return sum(each.target == each.expected for each in self.translations)
 
 
@@ -75,12 +75,12 @@ def missed(figures: DemoFigures) -> list[str]:
 
 
 def minutes(seconds: float) -> str:
-    """Minutes and seconds, as "4:10 min"."""
+    """Return a time in minutes and seconds, such as "4:10 min"."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
 def print_summary(figures: DemoFigures, console: Console) -> None:
-    """A table of all figures, the times, the translations and the path of the bundle."""
+    """Print a table of all figures, the times, the translations and the path of the bundle."""
     table = Table(title="txport demo", title_justify="left", show_header=False)
     table.add_column(style="bold", overflow="fold")
     table.add_column(overflow="fold")
@@ -114,7 +114,7 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     for sentence in misses:
         console.print(f"[yellow]{escape(sentence)}", highlight=False, soft_wrap=True)
     script = Path(sys.executable).parent / "tx-translate"
-    if script.is_relative_to(Path.cwd()):  # as a user in this directory can type it
+    if script.is_relative_to(Path.cwd()):  # a path that a user in this directory can type
         script = script.relative_to(Path.cwd())
     command = f"{script} {figures.bundle}"
     console.print(f"Try it: echo 'See you at 5 pm.' | {escape(command)}", highlight=False, soft_wrap=True)

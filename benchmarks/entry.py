@@ -1,4 +1,4 @@
-"""The console scripts of the benchmarks; it imports only the standard library."""
+"""The console scripts of the benchmarks. This module imports only the standard library."""
 
 import sys
 from typing import NoReturn
@@ -7,7 +7,7 @@ from txport.runtime.entry import run_command
 
 
 def bench() -> NoReturn:
-    """Run tx-bench BUNDLE, tx-bench compare."""
+    """Run tx-bench BUNDLE or tx-bench compare."""
     module = "bench_command"
     if sys.argv[1:2] == ["compare"]:
         sys.argv[0] = f"{sys.argv[0]} {sys.argv.pop(1)}"

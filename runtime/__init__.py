@@ -1,4 +1,4 @@
-"""Run exported bundles. Its base needs at most numpy; nothing here imports torch or txport.exporter.
+"""Run exported bundles. The base needs at most numpy; no module of this package imports torch or txport.exporter.
 
 from txport.runtime import Translator
 
@@ -22,8 +22,8 @@ from txport.runtime.errors import (
     TxportError,
 )
 
-# From 1.29 on ONNX Runtime sends telemetry, and keeps a database in the user's cache, unless this is set before it is
-# imported. A library for translation should not send any; set the variable to 0 to enable it.
+# From 1.29 on, ONNX Runtime sends telemetry and keeps a database in the user's cache, unless this variable is set
+# before its import. A library for translation should not send data. Set the variable to 0 to enable telemetry.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ __all__ = [
     "TxportError",
 ]
 
-# Imported on first use: they need numpy, and the translator needs the libraries that run a bundle.
+# Names that are imported on first use: they need numpy, and `Translator` needs the libraries that run a bundle.
 _LAZY = {
     "Alignment": "txport.runtime.text.alignment",
     "AttentionMaps": "txport.runtime.results",

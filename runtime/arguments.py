@@ -66,7 +66,7 @@ def check_reads(features: bool, feature_size: int | None) -> None:
 
     Args:
         features: whether the input is vectors.
-        feature_size: of the model; None if it reads text or ids.
+        feature_size: vector size of the model; None if it reads text or ids.
     """
     if features and feature_size is None:
         raise InputError("this bundle reads text or ids, not feature vectors: use translate or translate_ids")
@@ -75,7 +75,7 @@ def check_reads(features: bool, feature_size: int | None) -> None:
 
 
 def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[np.float32]:
-    """Return vectors as float32 `[n, size]`; there must be 1 to `most`, of finite numbers."""
+    """Return vectors as float32 `[n, size]`, with n from 1 to `most`. All numbers must be finite."""
     array = np.asarray(vectors)
     if array.dtype.kind not in "fiu":
         raise InputError(f"{what} is an array of {array.dtype}: give real numbers, [vectors, {size}]")
@@ -92,7 +92,7 @@ def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[
 
 
 def check_lengths(max_length: int | None, min_length: int, begun: int, most: int) -> None:
-    """Refuse lengths beyond `most`, in tokens, and a prefix of `begun` tokens that leaves no room for more."""
+    """Refuse lengths of more than `most` tokens, and a prefix of `begun` tokens that leaves no room for others."""
     if max_length is not None and not 1 <= max_length <= most:
         raise InputError(f"the maximum length {max_length} is not between 1 and {most}, the maximum of this model")
     most = max_length or most

@@ -109,7 +109,7 @@ class DecoderState(Protocol):
         """
 
     def read(self) -> StepOutput:
-        """Wait for the first group of steps that was not read yet, and return its output."""
+        """Wait for the first unread group of steps, and return its output."""
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token of these rows (for a forced prefix or a suppressed eos) and their `finished` flag.
@@ -190,7 +190,7 @@ def best_ids(logits: Float32 | Float64, k: int) -> Int64:
 def log_probabilities(logits: Float32, token_ids: Sequence[int]) -> Float64:
     """Return the log-probability of one token of each row: float32 logits `[rows, vocabulary]` -> float64 `[rows]`."""
 
-    def of_row(row: Float32, token: int) -> float:  # row by row, whose float64 values stay in the processor's cache
+    def of_row(row: Float32, token: int) -> float:  # row by row, so that float64 values stay in the cache
         largest, log_sum = log_sum_exp(row)
         return float(row[token]) - largest - log_sum
 
@@ -225,7 +225,8 @@ class Engine(Protocol):
     def first_target(self, source: int) -> int:
         """Return the initial cache length of a batch whose sources have up to `source` tokens.
 
-        Caches are doubled when a row has filled them. `FIRST_TARGET` is for engines whose steps take longer with them.
+        Caches are doubled when a row has filled them. Engines whose steps take longer with long caches return
+        `FIRST_TARGET`.
         """
 
     def allocate(
@@ -239,6 +240,6 @@ class Engine(Protocol):
             target: initial cache length.
             logits: whether `logits` will be read in most steps.
             top: maximum `k` of `top`; at most the vocabulary.
-            beams: number of adjacent rows that belong to one sentence. They are placed by the first of them, step
-                together, are reordered among themselves and moved together. An engine may rely on that.
+            beams: number of adjacent rows of each sentence. A sentence is placed in the first of them. They advance
+                together, are reordered among themselves and are moved together. An engine may rely on this.
         """

@@ -1,4 +1,4 @@
-"""The console scripts of the runtime, and what every console script of txport shares.
+"""The console scripts of the runtime, and the common part of all console scripts of txport.
 
 Only the standard library is imported at the top, so that a missing library can be reported in one sentence.
 """
@@ -12,7 +12,7 @@ from txport.runtime.console.words import printable, program
 from txport.runtime.errors import ResourceError, TxportError
 from txport.runtime.libraries import needs
 
-# As shells report a program that Ctrl-C or a closed pipe ended.
+# Exit codes of shells for a program that was ended by Ctrl-C or by a closed pipe.
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 
@@ -50,17 +50,17 @@ def triton() -> NoReturn:
 def run_command(module: str, extra: str) -> NoReturn:
     """Import a module, run its click command `main` on the arguments of this process, and exit.
 
-    Errors that a user can cause end in one sentence on standard error and the error's exit code: 2 for bad use, 1 for a
-    failed check. So does what the system reports of files, as a full disk. Ctrl-C ends in one word, a closed pipe, as
-    by `| head`, silently.
+    Errors that a user can cause, and errors of the file system such as a full disk, print one sentence on standard
+    error. The exit code is 2 for bad use and 1 for a failed check. Ctrl-C prints one word. A closed pipe, as with
+    `| head`, prints nothing.
 
     Args:
         module: the module of the command.
-        extra: the extra of the package that installs the libraries which the module imports; "" for its own ones.
+        extra: the extra of txport that installs the libraries of the module; "" if the base is enough.
     """
     try:
         code = _run(module, extra)
-        if sys.stdout is not None:  # as it is if standard output is closed
+        if sys.stdout is not None:  # it is None if standard output is closed
             sys.stdout.flush()
     except TxportError as error:
         print(f"{program()}: {printable(error)}", file=sys.stderr)
@@ -82,12 +82,12 @@ def run_command(module: str, extra: str) -> NoReturn:
     except SystemExit as leaving:
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
-        code = CLOSED_PIPE  # met by rich, which has done the same
+        code = CLOSED_PIPE  # rich has met the closed pipe and discarded the output
     sys.exit(code)
 
 
 def _discard_output() -> None:
-    """Leave buffered output nowhere to go, which the interpreter would report at exit."""
+    """Discard buffered output. Otherwise the interpreter would try to write it at exit and report the error again."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -99,7 +99,7 @@ def _run(module: str, extra: str) -> int:
         command = importlib.import_module(module).main
     if not any(option.name == "version" for option in command.params):
         click.version_option(package_name="txport", prog_name=program(), message="%(prog)s %(version)s")(command)
-    # Not through click's own main, which handles a closed pipe and Ctrl-C differently.
+    # click's own `main` is not used because it handles a closed pipe and Ctrl-C differently.
     try:
         with command.make_context(program(), sys.argv[1:]) as context:
             command.invoke(context)

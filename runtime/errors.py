@@ -1,7 +1,7 @@
-"""The one family of errors that txport raises for what can go wrong outside of it.
+"""The errors that txport raises for faults outside of its code.
 
-Each message is one sentence that names the file, the value and the way out. Command lines print it and exit with
-`exit_code`: 2 for bad use, bad input or a failure, 1 for a check that was made and failed.
+Each message is one sentence that names the file, the value and the way out. Commands print it and exit with
+`exit_code`: 1 for a failed check, 2 for bad use, bad input and all other failures.
 """
 
 import re
@@ -17,7 +17,7 @@ class TxportError(Exception):
 
 
 class InputError(TxportError):
-    """The caller's fault only: an argument, an option or a line of text that cannot be used."""
+    """A fault of the caller: an argument, an option or a line of text that cannot be used."""
 
 
 class CheckpointError(TxportError):
@@ -25,7 +25,7 @@ class CheckpointError(TxportError):
 
 
 class BundleError(TxportError):
-    """A bundle that is incomplete, changed, of a newer format, or not fit for the engine that is to run it."""
+    """A bundle that is incomplete, changed, of a newer format, or unsuitable for the requested engine."""
 
 
 class MissingLibrary(TxportError):
@@ -33,27 +33,27 @@ class MissingLibrary(TxportError):
 
 
 class ResourceError(TxportError):
-    """Not enough disk space, host memory or GPU memory: retry later, or with a smaller batch."""
+    """A lack of disk space, host memory or GPU memory: retry later, or with a smaller batch."""
 
 
 class EngineError(TxportError):
-    """A library or a GPU failed; results since the last poll are invalid."""
+    """A failure of a library or a GPU. Results since the last read are invalid."""
 
 
 class CheckFailed(TxportError):
-    """A verification or self-check that ran to its end and found a difference."""
+    """A verification or self-check that was completed and found a difference."""
 
     exit_code = 1
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an error is a library's: an `Exception`, or the panic of one in Rust, whose class is not one."""
+    """Return whether an error comes from a library: an `Exception`, or a panic in Rust, which is not an `Exception`."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> str:
-    """The way out for a name that does not exist: the one that was probably meant, or `otherwise` and all of them."""
-    from difflib import get_close_matches  # 1 MB, for mistakes only
+    """Return advice for a name that does not exist: the most similar name, or `otherwise` and a list of all names."""
+    from difflib import get_close_matches  # takes 1 MB, and is needed for mistakes only
 
     known = list(names)
     near = get_close_matches(name, known, 1)
@@ -63,7 +63,7 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> st
 
 
 def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:
-    """Return the error for what a library reported: `ResourceError` if by its words memory was exhausted."""
+    """Return the error for a message of a library: `ResourceError` if it reports exhausted memory, else `otherwise`."""
     if is_out_of_memory(message):
         return ResourceError(message)
     return otherwise(message)

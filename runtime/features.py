@@ -16,21 +16,21 @@ LAYOUT = "'features' [vectors, size], 'lengths' [sources] and perhaps 'texts' [s
 
 @dataclass(frozen=True)
 class FeatureFile:
-    """Sources of vectors, float32 `[vectors, size]` each, and their texts; no texts if the file has none."""
+    """Sources of a file, float32 `[vectors, size]` each, and their texts; empty if the file has no texts."""
 
     arrays: list[Vectors]
     texts: list[str]
 
 
 def read_features(file: Path, size: int | None = None) -> FeatureFile:
-    """Read an .npz archive of vectors. Nothing is unpickled.
+    """Read an .npz archive of vectors. Pickled objects are refused, because they could run code.
 
     Args:
-        file: with the arrays of `LAYOUT`; numbers of any real type, texts as an array of strings.
-        size: numbers of a vector; None for any.
+        file: archive with the arrays of `LAYOUT`: numbers of any real type, texts as an array of strings.
+        size: required size of a vector; None for any.
 
     Raises:
-        InputError: it cannot be read, lacks an array, or has arrays that do not fit.
+        InputError: the file cannot be read, lacks an array, or has arrays of inconsistent shapes or types.
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
@@ -39,7 +39,7 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
             }
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # of zipfile, of zlib, of Python's tokenizer and parser, of NumPy: each has its own
+    except Exception as error:  # zipfile, zlib, NumPy and Python's parser raise errors of many classes
         raise InputError(f"{file} is not an .npz archive of {LAYOUT} ({error})") from None
     if fault := _fault(found, size):
         raise InputError(f"{file} {fault}: give {LAYOUT}")
@@ -50,7 +50,7 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
 
 
 def write_features(file: Path, arrays: Sequence[Vectors], texts: Sequence[str] = ()) -> None:
-    """Write an archive that `read_features` reads; the file appears when it is complete."""
+    """Write an archive for `read_features`. The file appears when it is complete."""
     members = {"features": np.concatenate(list(arrays)), "lengths": np.array([len(each) for each in arrays])}
     if texts:
         members["texts"] = np.array(list(texts))
@@ -59,7 +59,7 @@ def write_features(file: Path, arrays: Sequence[Vectors], texts: Sequence[str] =
 
 
 def _fault(found: dict[str, npt.NDArray[np.generic]], size: int | None) -> str:
-    """Return what is wrong with the arrays of a file; empty if nothing is."""
+    """Return the fault of the arrays of a file, or an empty string."""
     for name in ("features", "lengths"):
         if name not in found:
             return f"has no array {name!r}"

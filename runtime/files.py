@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: hashes, atomic writes, and directories that appear by one rename."""
+"""Files that are either complete or absent: hashes, atomic writes, and directories that appear by one rename."""
 
 import errno
 import glob
@@ -16,12 +16,12 @@ from txport.runtime.errors import InputError, ResourceError, TxportError
 from txport.runtime.system import Lock, copy_mode, exchange, synchronise, user
 
 _CHUNK = 1 << 20
-_TEMPORARY = ".txport-"  # in the names of files and directories that are not finished
+_TEMPORARY = ".txport-"  # part of the names of unfinished files and directories
 _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO)
 
 
 def sha256(path: Path) -> str:
-    """Return the 64 lower-case hexadecimal digits of a file's SHA-256; the file is streamed, never held in memory."""
+    """Return the SHA-256 of a file in lower-case hexadecimal digits. The file is read in blocks."""
     digest = hashlib.sha256()
     buffer = bytearray(_CHUNK)
     view = memoryview(buffer)
@@ -32,10 +32,10 @@ def sha256(path: Path) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old content or the new one, never a part, even after a crash.
+    """Write a file atomically: readers see the old or the new content, never a part, even after a crash.
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the file cannot be written.
         ResourceError: the disk is full or fails.
     """
     with new_file(path) as file:
@@ -44,7 +44,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file to write; it is renamed to `path` when the block ends, and removed if the block raises.
+    """Yield a temporary file to write. It is renamed to `path` when the block ends, and removed if the block raises.
 
     A process that is killed leaves a hidden sibling of `path`, which the next call removes.
 
@@ -72,9 +72,9 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Yield an empty directory, for this user only, where the system keeps temporary files; it is removed at the end.
+    """Yield an empty private directory in the system's folder of temporary files. It is removed at the end.
 
-    The next call removes what killed processes have left there.
+    The next call removes directories that killed processes have left.
     """
     target = Path(tempfile.gettempdir(), f"txport-{user()}")
     remove_leftovers(target.parent, target.name)
@@ -84,21 +84,20 @@ def scratch_directory() -> Iterator[Path]:
 
 @contextmanager
 def new_directory(target: Path, replace: bool = False, *, marker: str | None = None) -> Iterator[Path]:
-    """Yield a temporary directory to fill; it is renamed to `target` when the block ends, and not before.
+    """Yield a temporary directory to fill. It is renamed to `target` when the block ends.
 
-    If the block raises, nothing is left behind. A process that is killed leaves a hidden sibling of `target`, which the
-    next call removes (its lock is free then).
+    If the block raises, nothing is left behind. A process that is killed leaves a hidden sibling of `target`. The next
+    call removes it, because its lock is free.
 
     Args:
-        target: the directory to make; missing parents are made too.
-        replace: exchange an existing directory for the new one, in one step where the kernel can, and delete the old
-            one only then.
-        marker: a file that an existing, non-empty directory must contain to be replaced, so that a mistyped `--force`
-            does not delete a home directory.
+        target: the directory to make, with its missing parents.
+        replace: exchange an existing directory for the new one, in one step if the kernel supports it, and then delete
+            the old one.
+        marker: name of a file that an existing, non-empty directory must contain to be replaced, so that `--force` with
+            a mistyped path does not delete a home directory.
 
     Raises:
-        InputError: `target` exists and `replace` is false, or it is not a directory that may be replaced, or the place
-            cannot be written.
+        InputError: `target` exists and `replace` is false, or `target` must not be replaced or cannot be written.
         ResourceError: the disk is full or fails.
     """
     target = Path(os.path.abspath(target)).resolve()
@@ -121,7 +120,7 @@ def make_directory(path: Path) -> None:
     """Make a directory and its parents, if they do not exist, for files that are written one by one.
 
     Raises:
-        InputError: it is a file, cannot be made, or is not writable.
+        InputError: the path is a file, or the directory cannot be made or is not writable.
         ResourceError: the disk is full or fails.
     """
     if os.path.lexists(path) and not path.is_dir():
@@ -145,10 +144,10 @@ def check_target(target: Path, replace: bool, marker: str | None) -> None:
 
 
 def check_writable(target: Path) -> None:
-    """Check that a file or directory can be made, by an empty directory in the nearest directory above it.
+    """Check that a file or directory can be made, by making an empty directory in its nearest existing parent.
 
     Raises:
-        InputError: it cannot.
+        InputError: it cannot be made.
         ResourceError: the disk is full or fails.
     """
     above = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
@@ -160,11 +159,11 @@ def check_writable(target: Path) -> None:
 def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
     """Turn an error of the file system into a `TxportError` of one sentence.
 
-    Native writers wrap ENOSPC in their own exceptions, so its message is also looked for.
+    Native writers wrap ENOSPC in other exceptions, so the message of ENOSPC is recognised as well.
 
     Args:
         target: the file or directory that could not be written.
-        ours: whether only this module works inside the block, so that every error concerns `target`.
+        ours: whether the block contains only code of this module, so that every error concerns `target`.
     """
     try:
         yield
@@ -186,7 +185,7 @@ def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
 
 
 def io_failure(error: OSError, message: str) -> InputError | ResourceError:
-    """Return the error for a failed read or write: `ResourceError` if the disk is full or fails, or the like."""
+    """Return the error for a failed read or write: `ResourceError` for faults such as a full disk."""
     if error.errno in _EXHAUSTED:
         return ResourceError(message)
     return InputError(message)
@@ -196,7 +195,7 @@ def io_failure(error: OSError, message: str) -> InputError | ResourceError:
 def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a file or directory that `make` creates beside `target`, locked as long as this process lives.
 
-    At the end, whatever has its name is removed: an unfinished file or directory after a failure, or the old directory
+    At the end, the file or directory of this name is removed: an unfinished one after a failure, or the old directory
     after an exchange. The block may be interrupted at any time.
     """
     while True:
@@ -205,7 +204,7 @@ def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path
         try:
             with file_errors(target, ours=True):
                 make(sibling)
-                # Before it is locked, another process may remove it as a leftover: then try another name.
+                # Before the sibling is locked, another process may remove it as a leftover: then try another name.
                 with suppress(FileNotFoundError):
                     lock = Lock(sibling)
             if lock is not None and not lock.elsewhere and sibling.exists():
@@ -225,9 +224,9 @@ def _remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files and directories in `folder` that no process has locked any more.
+    """Remove temporary files and directories in `folder` that no process has locked.
 
-    Systems without such locks keep them.
+    Nothing is removed on systems without such locks.
 
     Args:
         folder: the directory to clean.

@@ -1,4 +1,4 @@
-"""golden.json: sentences and their expected ids, by which a device checks itself without PyTorch."""
+"""golden.json: sentences and their expected ids, for self-checks of a device without PyTorch."""
 
 import base64
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from txport.runtime.engine import Engine, Source
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
-if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines are only built
+if TYPE_CHECKING:  # it needs SentencePiece, which tx-build does not require
     from txport.runtime.translator import Translator
 
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # it needs SentencePiece, which is not there where engines ar
 class Case:
     """A source text, its ids (with eos), and the expected ids (without bos).
 
-    The expected ids are complete if they end with eos or reach the bundle's limit, else the beginning of an answer.
-    In a bundle without a tokenizer the text means nothing and may be empty. A model that reads vectors has `vectors`
-    instead of source ids: each as little-endian float32 in base64.
+    The expected ids are complete if they end with eos or reach the bundle's limit. Otherwise they are the beginning of
+    an answer. In a bundle without a tokenizer, the text is not used and may be empty. For a model that reads vectors,
+    `vectors` replaces the source ids: each is little-endian float32 in base64.
     """
 
     source: str
@@ -41,7 +41,7 @@ class Case:
 
     @property
     def read(self) -> Source:
-        """The source that the model reads."""
+        """Input of the model: ids or vectors."""
         if not self.vectors:
             return self.source_ids
         rows = [np.frombuffer(base64.b64decode(vector), "<f4") for vector in self.vectors]
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Golden:
-    """The file."""
+    """Contents of the file."""
 
     format_version: int
     cases: tuple[Case, ...]
@@ -58,7 +58,7 @@ class Golden:
 
 @dataclass(frozen=True)
 class Difference:
-    """A case that differs: its number (from 0), what was compared, and both lists of ids."""
+    """A case that differs: its number (from 0), the name of the comparison, and both lists of ids."""
 
     case: int
     what: str
@@ -70,7 +70,7 @@ def load_golden(bundle: Files) -> Golden:
     """Read golden.json of a bundle.
 
     Raises:
-        BundleError: it is missing, damaged, or of a newer format.
+        BundleError: the file is missing, damaged or of a newer format.
     """
     return load(Golden, files_of(bundle) / GOLDEN, 1)
 
@@ -84,18 +84,18 @@ def check(
     order: Sequence[int] | None = None,
     least: int = 0,
 ) -> list[Difference]:
-    """Answer the cases, in batches whose rows are refilled, and compare.
+    """Decode the cases in batches whose rows are refilled, and compare the answers.
 
     Args:
-        engine: what answers. Answers longer than it makes are compared as far as it goes.
+        engine: the engine to check. Expected answers beyond its maximum length are compared up to this length.
         golden: the cases.
-        prefix: what every answer is forced to begin with.
-        rows: maximum number of rows of a batch; None for as many as the engine takes.
-        order: the numbers of the cases, some perhaps more than once; None for each once.
-        least: tokens to make of answers that do not end before, though no more than the engine makes.
+        prefix: forced beginning of every answer.
+        rows: maximum number of rows of a batch; None for the maximum of the engine.
+        order: numbers of the cases, which may repeat; None for each once.
+        least: minimum number of tokens to decode of an unfinished answer, up to the maximum of the engine.
 
     Returns:
-        what differs.
+        the differences.
     """
     numbers = range(len(golden.cases)) if order is None else order
     cases = [golden.cases[number] for number in numbers]
@@ -116,7 +116,7 @@ def check_translator(translator: "Translator", golden: Golden) -> list[Differenc
     """Tokenize and translate every case, in batches and then each alone.
 
     Returns:
-        what differs; nothing if the bundle gives the same ids here as where it was exported.
+        the differences; empty if the bundle gives the same ids on this machine as at its export.
     """
     engine = translator.engine
     prefix = translator.tokenizer.affixes().target_prefix

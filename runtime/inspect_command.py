@@ -1,4 +1,4 @@
-"""tx-inspect: what a bundle is, which engine would run it, and whether it is intact."""
+"""tx-inspect: print the contents of a bundle and the engine that would run it, and check that it is intact."""
 
 import json
 from collections.abc import Iterator
@@ -78,10 +78,10 @@ def main(
 def _check(
     bundle: Path, manifest: Manifest, device: str, engine: str, lowering: str | None, trust_engines: bool
 ) -> list[str]:
-    """Run all checks; one line for each that passed.
+    """Run all checks and return one line for each.
 
     Raises:
-        BundleError, EngineError, CheckFailed: the first that failed.
+        BundleError, EngineError, CheckFailed: the first check that failed.
     """
     manifest.check_files(bundle, hashes=lambda name: True)
     total = sum(entry.bytes for entry in manifest.files.values())
@@ -97,8 +97,8 @@ def _check(
         try:
             translator = Translator(bundle, device, name, step, trust_engines=trust_engines)
         except (BundleError, MissingLibrary) as error:
-            # The files are as they were exported, so this is a lowering that the installed version is too old for, or a
-            # library that is not here.
+            # The hashes of the files are correct. So the installed version is too old for this lowering, or a library
+            # is not installed.
             passed_over.append(error)
             way = f"engine {name}"
             if step:
@@ -164,7 +164,7 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _engine_rows(bundle: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The TensorRT engines for the bundle, whether they fit this machine or not: this user's, then the bundle's own."""
+    """Yield a row for each folder of TensorRT engines, fitting or not: those of this user, then those of the bundle."""
     if directories(bundle / ENGINES):
         yield "engines", untrusted(bundle)
     for directory in [*directories(own_engines(manifest)), *directories(bundle / ENGINES)]:

@@ -1,4 +1,4 @@
-"""Optional dependencies: a missing one is reported in one sentence with the install command; log noise is dropped."""
+"""Optional dependencies: one sentence with the install command for a missing one, less log noise, and settings."""
 
 import gc
 import logging
@@ -15,18 +15,18 @@ from txport.runtime.system import c_function
 
 @contextmanager
 def needs(extra: str, why: str = "", otherwise: str = "") -> Iterator[None]:
-    """Wrap imports of modules that need the libraries of `pip install 'txport[extra]'`, or without an extra of txport.
+    """Wrap imports that need the libraries of `pip install 'txport[extra]'`, or of plain txport for extra "".
 
-    `why` they are needed begins the sentence, and `otherwise` ends it.
+    The error message begins with the reason `why` and ends with the alternative `otherwise`.
 
     Raises:
-        MissingLibrary: one of them is not installed or cannot be loaded.
+        MissingLibrary: a library is not installed or cannot be loaded.
     """
     try:
         yield
     except ImportError as error:
         library = (error.name or "").partition(".")[0]
-        if library in ("", "txport"):  # our own mistake, not the user's
+        if library in ("", "txport"):  # a bug of txport, not a missing library
             raise
         missing = isinstance(error, ModuleNotFoundError)
         if missing:
@@ -42,9 +42,9 @@ def needs(extra: str, why: str = "", otherwise: str = "") -> Iterator[None]:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Let garbage in cycles lie meanwhile: for work that makes many objects which stay, as imports of PyTorch do.
+    """Disable the garbage collector during work that creates many permanent objects, such as the import of PyTorch.
 
-    The collector would walk through all of them again and again, for a tenth to a sixth of the time.
+    The collector would visit all of these objects many times, which takes 10% to 17% of the time.
     """
     before = gc.isenabled()
     gc.disable()
@@ -71,7 +71,7 @@ def silence(*loggers: str, module: str = "") -> Iterator[None]:
 
 
 def cuda_provider() -> Path | None:
-    """The file of ONNX Runtime's CUDA provider, whatever the package is called that has it; nothing is loaded."""
+    """Return the file of ONNX Runtime's CUDA provider from any of its pip packages, without loading it, or None."""
     found = find_spec("onnxruntime")
     if found is None or found.origin is None:
         return None
@@ -82,24 +82,25 @@ def cuda_provider() -> Path | None:
 
 
 def share_cores() -> None:
-    """Let PyTorch's threads wait actively for a moment only: longer takes cores that other processes need.
+    """Shorten the active waiting of PyTorch's threads, which takes processor time from other processes.
 
-    A training step of 70 ms takes 77 ms then, and 180 ms beside another one, instead of 360 ms (two cores, GNU OpenMP);
-    threads that sleep at once take 95 ms and 130 ms. Call it before PyTorch is imported, which reads the variable only
-    once. Settings of the environment are kept.
+    A training step then takes 77 ms instead of 70 ms, but beside another training 180 ms instead of 360 ms (two cores,
+    GNU OpenMP). Threads without active waiting take 95 ms and 130 ms. Call this before the import of PyTorch, which
+    reads the variable only once. Settings of the environment have priority.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def keep_memory() -> None:
-    """Let glibc's allocator keep what is freed, instead of giving it back: for work that soon asks for as much again.
+    """Let glibc's allocator keep freed memory for later allocations instead of returning it to the system.
 
-    A training step of the demo had 5,000 page faults, and none since: a twelfth of its time. Elsewhere nothing happens.
+    This removed 5,000 page faults from a training step of the demo, a twelfth of its time. Other C libraries are not
+    changed.
     """
     # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     trim_threshold = -1
     mmap_threshold = -3
     if mallopt := c_function("mallopt"):
         mallopt(trim_threshold, 1 << 30)
-        mallopt(mmap_threshold, 1 << 25)  # the most that glibc takes
+        mallopt(mmap_threshold, 1 << 25)  # the maximum of glibc

@@ -32,12 +32,12 @@ with needs(""):
 T = TypeVar("T")
 # A bundle by path, name or bytes.
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
-# More workers exceed caches and memory bandwidth.
+# Maximum number of workers that `workers=0` selects. More of them exceed caches and memory bandwidth.
 MAX_WORKERS = 4
 
 
 class _Memory(NamedTuple):
-    """Owners of the memory of the model."""
+    """The objects that own the memory of the model."""
 
     scorer: Scorer
     queue: Queue
@@ -88,7 +88,7 @@ class OpenBundle:
 
     @property
     def load(self) -> Load:
-        """Load of the queue of `submit`."""
+        """Present load of the queue of `submit`."""
         if self._memory is None:
             return Load()
         return self._memory.queue.load
@@ -163,7 +163,7 @@ class OpenBundle:
 
     @property
     def scorer(self) -> Scorer:
-        """Scores, alignments and embeddings. Raises InputError after `close`."""
+        """The scorer for scores, alignments and embeddings. Raises InputError after `close`."""
         return self._owners.scorer
 
     @property
@@ -186,7 +186,7 @@ def _files(bundle: Source) -> Files:
         return files_of(find_bundle(bundle))
     try:
         data = memoryview(bundle).cast("B")
-    except TypeError:  # it is not a buffer, or not contiguous
+    except TypeError:  # not a buffer, or not contiguous
         kind = type(bundle).__name__
         raise InputError(f"the bundle is of type {kind}: give its path, or the bytes of its file") from None
     return Archive(data, "the bundle in memory")

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from txport.runtime.engines.teacher_forcing import TeacherForcing
     from txport.runtime.text.tokenizer import Tokenizer
 
-# A given translation: text, which is tokenized and ended with eos, or ids as of `Translation`.
+# A given translation: text, which is tokenized and gets eos, or ids in the form of `Translation.ids`.
 GivenTarget = str | Sequence[int]
 
 
 class Scorer:
-    """The graphs of tx-export --with-attention, asked about whole sentences. Threads may share one.
+    """Results for whole sentences by the graphs of tx-export --with-attention. Threads may share one.
 
     Args:
         bundle: the bundle.
         manifest: its manifest, already checked.
         tokenizer: its tokenizer.
-        engine: what runs it.
+        engine: the engine that runs it.
         device: "cpu" or "cuda", as for `txport.runtime.engines.teacher_forcing.TeacherForcing`.
-        threads: threads of each operator on the CPU; 0 for as many as there are cores.
+        threads: number of threads of each operator on the CPU; 0 for the number of cores.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Scorer:
         self._lock = threading.Lock()
 
     def check(self, options: Options) -> None:
-        """Refuse options that the bundle has no graph for, before any work is done.
+        """Refuse options for which the bundle has no graph, before any translation starts.
 
         Raises:
-            BundleError: it has none.
-            InputError: unknown tokens cannot be replaced, because the tokenizer has none.
+            BundleError: the bundle has no graph for an option.
+            InputError: unknown tokens cannot be replaced, because the tokenizer has no unknown token.
         """
         kind = self._manifest.tokenizer.kind
         if options.replace_unknowns and kind != "sentencepiece":
@@ -68,26 +68,27 @@ class Scorer:
             self._teacher("decoder")
 
     def source(self, ids: Iterable[int], what: str) -> list[int]:
-        """Whole source ids, checked; `what` names them in messages.
+        """Check complete source ids and return them as a list; `what` is their name in messages.
 
         Raises:
-            InputError: there is none, there are too many, or one is outside the vocabulary.
+            InputError: there are no ids or too many, or an id is outside the vocabulary.
         """
         model = self._manifest.model
         most = self._manifest.limits.source
         return check_sentence(ids, model.source_vocabulary, most, self._manifest.tokens.pad, what)
 
     def score(self, call: Call, sources: Iterable[str], targets: Iterable[GivenTarget]) -> list[Score]:
-        """Score given translations: to rank some, or to filter a corpus.
+        """Score given translations, to rank them or to filter a corpus.
 
         Args:
-            call: whose languages and `strict` have a meaning here.
+            call: its languages and `strict` are used; other options have no effect.
             sources: sentences.
-            targets: a translation of each.
+            targets: one translation of each sentence.
 
         Raises:
-            InputError: the two are not of one number, one is empty or too long, or an id is outside the vocabulary.
-            BundleError: the bundle was exported without the graph that scores need.
+            InputError: the numbers of sources and targets differ, a text is empty or too long, or an id is outside the
+                vocabulary.
+            BundleError: the bundle was exported without the graph for scores.
         """
         texts = listed(sources)
         answers = listed(targets)
@@ -98,7 +99,7 @@ class Scorer:
         return self._scores([sentence.request.source_ids for sentence in sentences], ids)
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
-        """Score from whole source ids and target ids, as `Translator.translate_ids` takes and gives them."""
+        """Score complete source ids and target ids, in the form that `Translator.translate_ids` reads and returns."""
         sentences = listed(sources)
         answers = listed(targets)
         check_pairs(sentences, answers)
@@ -108,19 +109,19 @@ class Scorer:
         )
 
     def embed(self, call: Call, sentences: Iterable[str], pooled: bool) -> Float32 | list[Float32]:
-        """Encoder's output of sentences.
+        """Return the encoder's output for sentences.
 
         Args:
-            call: whose languages and `strict` have a meaning here.
-            sentences: none of them empty.
-            pooled: the mean over all ids of a sentence, eos and language included, instead of each.
+            call: its languages and `strict` are used; other options have no effect.
+            sentences: the sentences, not empty.
+            pooled: return the mean over all ids of a sentence, eos and language tokens included.
 
         Returns:
             float32 `[sentences, d_model]`; if not `pooled`, for each sentence `[source ids, d_model]`.
 
         Raises:
             InputError: a sentence is empty, or too long and `strict` is set.
-            BundleError: the bundle was exported without the graph that embeddings need.
+            BundleError: the bundle was exported without the graph for embeddings.
         """
         texts = enumerate(listed(sentences), 1)
         sources = [call.needed(text, f"sentence {number}").request.source_ids for number, text in texts]
@@ -134,16 +135,16 @@ class Scorer:
         return empty
 
     def attention_maps(self, call: Call, sentence: str | Sequence[int], target: GivenTarget | None) -> AttentionMaps:
-        """Return every layer's and head's attention for one sentence and its translation.
+        """Return the attention of all layers and heads for one sentence and its translation.
 
         Args:
-            call: what decides the model's own translation.
-            sentence: text or, for a bundle without a tokenizer, whole source ids.
-            target: its translation, text or ids; None for the model's own.
+            call: options of the translation by the model.
+            sentence: text or, for a bundle without a tokenizer, complete source ids.
+            target: its translation, text or ids; None to translate the sentence by the model.
 
         Raises:
-            InputError: as `score`.
-            BundleError: the bundle was exported without the graphs that attention needs.
+            InputError: as for `score`.
+            BundleError: the bundle was exported without the graphs for attention.
         """
         what = "the sentence"
         if isinstance(sentence, str):
@@ -173,7 +174,7 @@ class Scorer:
     def align(
         self, options: Options, sentences: Sequence[Sentence], translations: Sequence[Translation]
     ) -> list[Translation]:
-        """Return the translations with alignment, attention and replaced tokens, as far as the options ask for them."""
+        """Return the translations with the alignments, attention and replaced tokens that the options request."""
         aligned = list(translations)
         chosen = [i for i, each in enumerate(translations) if self._needs_attention(options, each)]
         sources = [sentences[i].request.source_ids for i in chosen]
@@ -196,7 +197,7 @@ class Scorer:
         aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
         source = sentence.request.source_ids
         if isinstance(source, np.ndarray):
-            own = list(range(len(source)))  # vectors, of which none is special
+            own = list(range(len(source)))  # vectors contain no special tokens
         else:
             own = [i for i, token in enumerate(source) if token not in special]
         if sentence.text:
@@ -216,10 +217,10 @@ class Scorer:
     def _copies(
         self, options: Options, sentence: Sentence, ids: Sequence[int], pairs: Sequence[int | None]
     ) -> dict[int, str]:
-        """Return the source's piece for each unknown id of a translation, by position."""
+        """Return the source piece for each unknown id of a translation, by position."""
         unk = self._manifest.tokens.unk
         source = sentence.request.source_ids
-        # The text of an unknown id is not in the ids.
+        # The vocabulary has no piece for an unknown source id; its piece is in the text.
         pieces = [None if token == unk else self._tokenizer.source_piece(token) for token in source]
         if sentence.text:
             languages = options.source_language, options.target_language
@@ -248,7 +249,7 @@ class Scorer:
         return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words), times)
 
     def _answer(self, sentence: Sentence, answer: GivenTarget, what: str) -> list[int]:
-        """Return the ids of a given translation, as long as the bundle takes at most."""
+        """Return the ids of a given translation. It must not be longer than the maximum of the bundle."""
         if isinstance(answer, str):
             check_text(answer, what)
             ids = self._tokenizer.encode_prefix(answer)
@@ -268,7 +269,7 @@ class Scorer:
         return [Score(list(target), readings[index].tolist()) for index, target in enumerate(targets)]
 
     def _teacher(self, *roles: OptionalRole) -> "TeacherForcing":
-        """The optional graphs, run by ONNX Runtime. Missing graphs are reported before a missing ONNX Runtime."""
+        """Return the optional graphs on ONNX Runtime. Missing graphs are reported before a missing ONNX Runtime."""
         for role in roles:
             graph_of(self._bundle, self._manifest, role)
         with needs("ort"):

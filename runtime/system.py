@@ -1,7 +1,7 @@
-"""The differences between operating systems: locks, renames, synchronisation, cores, and what is known of a process.
+"""Functions that depend on the operating system: locks, renames, synchronisation, cores, and memory of a process.
 
-Linux has all of it, macOS most. Elsewhere, as on Windows, each function uses what all systems support, as documented;
-`TXPORT_SYSTEM=portable` chooses that anywhere, for tests.
+Linux supports all of them, macOS most. On other systems, such as Windows, each function has a documented portable
+variant. `TXPORT_SYSTEM=portable` selects the portable variants on any system, for tests.
 """
 
 import contextlib
@@ -35,19 +35,19 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 
 
 class Lock:
-    """A file or directory that one process has for itself until `close`, or until it ends.
+    """An exclusive lock of a file or directory, until `close` or the end of the process.
 
-    Where files cannot be locked, as on Windows and some network file systems, it is never `held`.
+    If the system cannot lock files, such as Windows and some network file systems, the lock is never `held`.
 
     Args:
-        path: what to lock; links are not followed.
+        path: the file or directory; links are not followed.
 
     Attributes:
-        held: whether this process has it now.
-        elsewhere: whether another process has it.
+        held: whether this process holds the lock.
+        elsewhere: whether another process holds the lock.
 
     Raises:
-        OSError: it is gone, or cannot be opened.
+        OSError: the path does not exist or cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class Lock:
             self.held = True
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self.held = False
@@ -77,7 +77,10 @@ class Lock:
 
 
 def _open_to_lock(path: Path) -> int:
-    """A descriptor for writing, without which NFSv4 locks no file (flock(2)); directories are locked locally there."""
+    """Return a descriptor, open for writing if possible, because NFSv4 requires this for locks of files (flock(2)).
+
+    Directories cannot be opened for writing; NFS locks them only on this machine.
+    """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(path, os.O_RDWR | flags)
@@ -88,7 +91,7 @@ def _open_to_lock(path: Path) -> int:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step (renameat2); False where the system, the kernel or the file system cannot."""
+    """Swap two names in one step (renameat2); return False if the system or the file system does not support it."""
     renameat2 = c_function("renameat2")
     if renameat2 is None:
         return False
@@ -97,7 +100,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def copy_mode(path: Path, sibling: Path) -> None:
-    """Let the successor of a file or directory be readable by the same users, where the system has modes."""
+    """Give `sibling`, which will replace a file or directory, the same access rights, if the system has modes."""
     with contextlib.suppress(FileNotFoundError):
         mode = stat.S_IMODE(path.stat().st_mode)
         if POSIX:
@@ -111,14 +114,14 @@ def is_private(folder: Path) -> bool:
 
 
 def synchronise(path: Path) -> None:
-    """Wait until a file or, where the system can, the names in a directory are on the disk."""
+    """Wait until a file or, if the system supports it, the names in a directory are on the disk."""
     if not POSIX and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY if POSIX else os.O_RDWR)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems cannot sync a directory; their rename is as safe as they make it.
+        # Some network file systems cannot sync a directory. The safety of a rename then depends on them.
         if error.errno != errno.EINVAL:
             raise
     finally:
@@ -126,7 +129,7 @@ def synchronise(path: Path) -> None:
 
 
 def user() -> str:
-    """Identify this user, in the names of files that lie where all users write."""
+    """Return a name of this user, for names of files in folders that all users share."""
     if POSIX:
         return str(os.getuid())
     return getuser()
@@ -140,32 +143,33 @@ def affinity() -> int:
 
 
 def cores() -> int:
-    """Cores that this process may use: by its affinity, and by the quota of its control group."""
+    """Return the number of cores that this process may use, by its affinity and the quota of its control group."""
     return min(affinity(), quota() or affinity())
 
 
 def limited() -> int:
-    """Return `cores()` if a quota reduces them, which ONNX Runtime ignores, else 0."""
+    """Return `cores()` if a quota reduces them, since ONNX Runtime ignores quotas; otherwise 0."""
     if cores() < affinity():
         return cores()
     return 0
 
 
 def quota(root: Path = Path("/")) -> int:
-    """Cores whose time the control group of this process may take, as of a container: 0 if nothing limits it.
+    """Return the processor quota of the control group (such as a container) in cores; 0 if there is no limit.
 
-    A part of a core counts as one, as in the JVM and Go; more threads than that stand still for parts of each period.
+    A part of a core counts as one core, as in the JVM and Go. With more threads than the quota, all threads are paused
+    for a part of each period.
 
     Args:
-        root: where /proc and /sys are.
+        root: folder that contains /proc and /sys.
     """
     return min((math.ceil(time / period) for time, period in _limits(root) if time > 0 < period), default=0)
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Microseconds of processor time, and the period in which they may be taken, of this process's groups.
+    """Yield the allowed microseconds of processor time and their period for each control group of this process.
 
-    In the files of cgroups(7), of version 2 and 1. A container may see its own group as the root.
+    They are read from the files of cgroups(7), versions 2 and 1. A container may see its own group as the root.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -176,7 +180,7 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
             continue
         group = PurePosixPath(path.lstrip("/"))
         for folder in (root / "sys/fs/cgroup" / controllers / each for each in (group, *group.parents)):
-            with contextlib.suppress(OSError, ValueError):  # it is not there, or has no limit: "max"
+            with contextlib.suppress(OSError, ValueError):  # the file does not exist, or contains "max" for no limit
                 if controllers:
                     files = (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
                     time, period = (file.read_text() for file in files)
@@ -186,7 +190,7 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process when its parent ends, even while it is stopped; elsewhere do nothing."""
+    """Let Linux kill this process when its parent ends, even while it is stopped; do nothing on other systems."""
     if prctl := c_function("prctl"):
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -195,8 +199,8 @@ def process_memory(field: str) -> int | None:
     """Return the bytes of a field of /proc/self/status, or None if unknown.
 
     Args:
-        field: "VmHWM": the peak (not `ru_maxrss`, which begins with the peak of the process that started this one);
-            "VmRSS": resident now; "RssAnon": of these, not mapped from files.
+        field: "VmHWM" for the peak, "VmRSS" for present resident memory, "RssAnon" for its part that is not mapped from
+            files. (The peak of `ru_maxrss` would include the peak of the parent process.)
     """
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status if POSIX else ():
@@ -211,7 +215,7 @@ def library_name(stem: str) -> str:
 
 
 def c_function(name: str) -> Any:
-    """Return a function of the C library; None where it has no such function."""
+    """Return a function of the C library, or None if it does not exist."""
     if POSIX:
         return getattr(ctypes.CDLL(None, use_errno=True), name, None)
     return None

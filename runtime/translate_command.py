@@ -106,7 +106,8 @@ of_engine = flags(
 
 _LONG = "|".join(option.name for option in fields(Options) if "_" in option.name)
 _SHORT = "|".join(option.name for option in fields(Options) if "_" not in option.name)
-# Names of options in messages. One of a single word is also a word of the language, except in these places.
+# Names of options in messages. A name of a single word is replaced only in these places, since it may be an ordinary
+# word elsewhere.
 _NAMED = re.compile(
     rf"\bthe option (\w+)|\b({_LONG})\b(?![./])"
     rf"|\b({_SHORT})(?= has no effect| excludes | contains | \S+ is (?:not|too) )"

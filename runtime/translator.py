@@ -84,7 +84,7 @@ class Translator:
 
     @property
     def load(self) -> Load:
-        """Load of the queue of `submit`."""
+        """Present load of the queue of `submit`."""
         return self._bundle.load
 
     def close(self) -> None:

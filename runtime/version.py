@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-# Not by importlib.metadata, which has a parser of e-mail: 2 MB.
+# importlib.metadata would import a parser of e-mail, which takes 2 MB.
 VERSION = Path(__file__).with_name("cpp").joinpath("VERSION").read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""What all tests share: one small checkpoint and one bundle for the whole session, made by the code that ships.
+"""Fixtures of all tests: one small checkpoint and its bundles for the whole session, made by the shipped code.
 
 `TXPORT_TEST_BUNDLE` names the bundle to test with; if it is not there it is exported there. Without the variable a new
 one is exported for each session. The tests of the runtime run so where there is no PyTorch, with a bundle from before.
@@ -26,13 +26,13 @@ from processor_times import ProcessorTimes
 
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
 TESTS = Path(__file__).parent
-# Tests of what runs without PyTorch.
+# Folders of tests that run without PyTorch.
 RUNTIME = ("runtime", "gpu")
 LONG = "exporter benchmarks training cpp models test_layout.py test_documents.py test_packaging.py".split()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One core for each of pytest-xdist's workers: libraries would else start a thread a core, in each of them."""
+    """Limit each worker of pytest-xdist to one core. Otherwise libraries would start a thread per core in each."""
     config.pluginmanager.register(ProcessorTimes())
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if worker:
@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=_when)  # a stable sort: the order within a folder stays
+    items.sort(key=_when)  # a stable sort, which keeps the order within a folder
     if file := config.getoption("--only-skipped"):
         skipped = set(file.read_text(encoding="utf-8").splitlines())
         left = [item for item in items if _folder(item) in RUNTIME and not _names(item) & skipped]
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _names(item: pytest.Item) -> set[str]:
-    """Of a test, and of its module, which may be skipped as a whole."""
+    """Return the names of a test and of its module, which may be skipped as a whole."""
     return {item.nodeid, item.nodeid.split("::")[0]}
 
 
@@ -79,14 +79,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @functools.cache
 def _no_gpu() -> str | None:
-    """Why there is none that can be used; by the driver, since device files have many names."""
+    """Return the reason why no GPU can be used, or None. The driver is asked, since device files have many names."""
     from txport.runtime.device.gpu import find_gpu
 
     return gpu if isinstance(gpu := find_gpu(), str) else None
 
 
 def _when(item: pytest.Item) -> int:
-    """What is long first: workers that take whole files (--dist loadfile) then end at about the same time."""
+    """Return the sort key of a test: long folders first, so that all workers (--dist loadfile) end at the same time."""
     first = _folder(item)
     return LONG.index(first) if first in LONG else len(LONG)
 
@@ -96,7 +96,7 @@ def _folder(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: collecting garbage would otherwise walk through all of PyTorch each time."""
+    """Exclude all imported objects from garbage collection, which would otherwise visit all of PyTorch each time."""
     gc.collect()
     gc.freeze()
 
@@ -107,7 +107,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of these tests, for engines that they build; tests/gpu/run.py keeps one for several sessions."""
+    """Set a cache for the engines that tests build. tests/gpu/run.py keeps one cache for several sessions."""
     with pytest.MonkeyPatch.context() as patch:
         if "TXPORT_GPU_BUNDLES" not in os.environ:
             patch.setenv("TXPORT_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -116,43 +116,43 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a checkpoint: `tiny`, trained for a moment on the built-in corpus. Copy it to change it."""
+    """Return the checkpoint `tiny`, trained shortly on the built-in corpus. Copy it before you change it."""
     return _checkpoint(tmp_path_factory, "tiny")
 
 
 @pytest.fixture(scope="session")
 def rotary_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with rotary positions, of other pairs in the decoder than in the encoder."""
+    """Return a checkpoint like `checkpoint` with rotary positions, with different pairs in encoder and decoder."""
     return _checkpoint(tmp_path_factory, "rotary")
 
 
 @pytest.fixture(scope="session")
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a verified float32 bundle with every lowering, from `checkpoint`. Copy it to change it."""
+    """Return a verified float32 bundle of `checkpoint` with all lowerings. Copy it before you change it."""
     return _bundle(request, tmp_path_factory, "")
 
 
 @pytest.fixture(scope="session")
 def float16_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same in float16."""
+    """Return a float16 bundle of `checkpoint`."""
     return _bundle(request, tmp_path_factory, "-float16")
 
 
 @pytest.fixture(scope="session")
 def island_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same in float16, with float32 islands in the first layer of each graph, which this model does not need."""
+    """Return a float16 bundle with (unnecessary) float32 islands in the first layer of each graph."""
     return _bundle(request, tmp_path_factory, "-islands")
 
 
 @pytest.fixture(scope="session")
 def attention_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A float32 bundle with the optional graphs and the lowerings `ort` and `scatter`, verified as they are."""
+    """Return a verified float32 bundle with the optional graphs and the lowerings `ort` and `scatter`."""
     return _bundle(request, tmp_path_factory, "-attention")
 
 
 @pytest.fixture(scope="session")
 def int8_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with int8 weights, verified; the lowering `ort` alone."""
+    """Return a verified int8 bundle of `checkpoint` with only the lowering `ort`."""
     return _bundle(request, tmp_path_factory, "-int8")
 
 
@@ -175,14 +175,14 @@ def _bundle(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, kin
 
 
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this session, the same for all workers."""
+    """Return the folder of this session, which all workers share."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
 
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """One worker at a time."""
+    """Hold a lock, so that only one worker runs the block at a time."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,24 +1,24 @@
-"""Protocol between a contestant and the process that runs it."""
+"""The protocol between a contestant and the process that runs it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 Setting = Mapping[str, str]
-DEFAULT = "default"  # as a number of threads: the library's own choice
+DEFAULT = "default"  # number of threads that the library chooses
 
 
 @dataclass(frozen=True)
 class Task:
-    """A workload as a contestant's process receives it.
+    """A workload in the form for the process of a contestant.
 
     Attributes:
         sources: ids of each sentence, eos included.
-        target: tokens that each makes if `fixed`, else the most.
-        fixed: one batch, in which every sentence gets all its tokens, also after eos.
-        prefix: ids that every answer begins with.
-        absent: an id that no answer contains, for contestants that need an id which ends a sentence.
-        beam: hypotheses of a beam search that ends with as many; 1 for greedy search.
+        target: number of tokens of each answer if `fixed`, otherwise the maximum.
+        fixed: whether all sentences form one batch and generate `target` tokens, also after eos.
+        prefix: ids at the beginning of every answer.
+        absent: an id that no answer contains, for contestants that cannot ignore eos: it replaces eos.
+        beam: number of hypotheses of a beam search, which stops when this number is finished; 1 for greedy search.
     """
 
     sources: list[list[int]]
@@ -32,13 +32,13 @@ class Task:
         """Refuse beams.
 
         Raises:
-            ValueError: the task has them.
+            ValueError: the task has beams.
         """
         if self.beam > 1:
             raise ValueError("beams are measured with txport in Python, CTranslate2 and Hugging Face only")
 
     def batches(self, rows: int) -> list[list[int]]:
-        """Indices of the sentences that run together: all if `fixed`, else by length, the longest first."""
+        """Return the indices of the sentences of each batch: all if `fixed`, otherwise by length, the longest first."""
         if self.fixed:
             return [list(range(len(self.sources)))]
         order = sorted(range(len(self.sources)), key=lambda index: -len(self.sources[index]))
@@ -46,34 +46,34 @@ class Task:
 
 
 class Backend(Protocol):
-    """A model that is loaded and can do tasks."""
+    """A loaded model that can run tasks."""
 
     engine: str  # with versions
-    device: str  # where it really runs: "cpu" or "cuda"
+    device: str  # the actual device: "cpu" or "cuda"
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Do what need not be timed: convert the ids."""
+        """Do the untimed preparations, such as the conversion of ids."""
 
     def call(self) -> None:
-        """Do the whole task, timed: from ids in memory to ids in memory."""
+        """Run the whole task, from ids in memory to ids in memory. This is timed."""
 
     def ids(self) -> list[list[int]]:
-        """Return the ids of the last `call`, for each sentence in order: without bos, eos included."""
+        """Return the ids of the last `call` for each sentence in order, without bos, eos included."""
 
     def parts(self) -> Mapping[str, Callable[[], object]]:
-        """Return the parts of the task that can be timed alone: "encoder", "first_token". By default none."""
+        """Return the parts of the task that can be timed separately, "encoder" and "first_token"; by default none."""
         return {}
 
 
 @runtime_checkable
 class SelfTimed(Protocol):
-    """A backend that times its own calls in a process of its own."""
+    """A backend that runs its calls in another process and times them itself."""
 
     peak_resident_bytes: int | None
     startup_ms: list[float]
 
     def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
-        """Return milliseconds by part, as `Backend.parts` names them; a whole call is "call"."""
+        """Return the milliseconds of each part, with the names of `Backend.parts`; the whole call is "call"."""
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[list[list[int]], list[int]]:
@@ -83,14 +83,14 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[list[list[int]], li
 
 
 def cut_after(ids: Sequence[int], eos: int) -> list[int]:
-    """`ids` up to and including the first `eos`."""
+    """Return `ids` up to and including the first `eos`."""
     ids = list(ids)
     if eos in ids:
         return ids[: ids.index(eos) + 1]
     return ids
 
 
-# How each kind is loaded: module, and the class in it, constructed with the keywords of the contestant's description.
+# Module and class of each kind. The description of a contestant contains the keyword arguments of the class.
 BACKENDS: dict[str, tuple[str, str]] = {
     "bundle": ("txport.benchmarks.contestants.bundle", "BundleBackend"),
     "pytorch": ("txport.benchmarks.contestants.pytorch", "PyTorchBackend"),

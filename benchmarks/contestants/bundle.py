@@ -1,4 +1,4 @@
-"""A bundle by the Python runtime, on whatever engine the runtime chooses."""
+"""A bundle with the Python runtime, on the engine that the runtime chooses."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from txport.runtime.search.requests import Request
 
 
 class BundleBackend(Backend):
-    """A bundle.
+    """A bundle with the Python runtime.
 
     Args:
         bundle, device, engine, lowering, threads: as for `txport.runtime.translator.Translator`.
@@ -34,7 +34,7 @@ class BundleBackend(Backend):
         self._ids: list[list[int]] = []
 
     def _open(self, threads: int, workers: int) -> Translator:
-        """One at a time, since the memory of a second one would be measured as well."""
+        """Return an open bundle. An earlier one is closed first, because its memory would be measured as well."""
         if self._translator is None or self._opened != (threads, workers):
             self._translator = None
             self._translator = Translator(
@@ -49,18 +49,18 @@ class BundleBackend(Backend):
         return self._translator
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Fixed tasks go through the greedy loop by ids; texts through `translate_ids`, batched as users get it.
+        """Prepare the decoding loop for a fixed task, or `translate_ids`, with its batching, for a text.
 
-        `setting` may have threads and workers, each a number or "default"; other values reopen the bundle.
+        `setting` may contain threads and workers, each a number or "default". If they change, the bundle is reopened.
         """
-        # they hold an engine
+        # The functions of the last task hold its engine in memory.
         self._call = list
         self._parts = {}
         threads = int(setting.get("threads", str(self._threads)).replace(DEFAULT, "0"))
         translator = self._open(threads, int(setting.get("workers", "1").replace(DEFAULT, "0")))
         if not task.fixed:
             translate = translator.translate_ids
-            # The longest answer is that of the peers, which have one limit for all sentences.
+            # The maximum length is that of the peers, which have one maximum for all sentences.
             options = Options(task.target, beam=task.beam, early_stopping=True if task.beam > 1 else None)
             self._call = lambda: [x.ids for x in translate(task.sources, options)]
             return
@@ -86,13 +86,13 @@ class BundleBackend(Backend):
         }
 
     def call(self) -> None:
-        """The task."""
+        """Run the task."""
         self._ids = self._call()
 
     def ids(self) -> list[list[int]]:
-        """Return ids of the last call."""
+        """Return the ids of the last call."""
         return self._ids
 
     def parts(self) -> Mapping[str, Callable[[], object]]:
-        """Return the encoder, and everything up to the first token; none of a text."""
+        """Return the encoder, and the call up to the first token; empty for a text."""
         return self._parts

@@ -1,4 +1,4 @@
-"""The C++ runtime through txport-bench, which times its own calls: a turn is one run of it."""
+"""The C++ runtime through txport-bench, which times its calls itself. A turn is one run of this program."""
 
 import json
 import os
@@ -15,7 +15,7 @@ STARTS = 5
 
 
 class CppBackend(Backend):
-    """A bundle by txport-bench, which makes random ids of its own and ends a sentence at eos.
+    """A bundle with txport-bench, which generates its own random ids and ends a sentence at eos.
 
     Args:
         tool: the program.
@@ -40,7 +40,7 @@ class CppBackend(Backend):
         self.engine = f"txport-bench {version}, {printed['engine']}; each round is the median of its calls"
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Remember the sizes, and `setting["threads"]` if there is one."""
+        """Store the sizes, and `setting["threads"]` if it exists."""
         task.greedy_only()
         if not task.fixed:
             raise ValueError("txport-bench measures fixed workloads only")
@@ -48,10 +48,13 @@ class CppBackend(Backend):
         self._threads = setting.get("threads", self._threads).replace(DEFAULT, "0")
 
     def call(self) -> None:
-        """Does nothing: see `turn`."""
+        """Do nothing; see `turn`."""
 
     def turn(self, calls: int, seconds: float) -> dict[str, list[float]]:
-        """Return milliseconds of the median call and of its parts, from one run, as if no sentence had ended early."""
+        """Run the program once; return the milliseconds of the median call and its parts.
+
+        The time of a call is that of a token times the tokens of the task, because sentences may end early at eos.
+        """
         assert self._task is not None
         task = self._task
         printed = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
@@ -63,9 +66,10 @@ class CppBackend(Backend):
         }
 
     def _start(self) -> tuple[float, dict[str, Any]]:
-        """Return milliseconds of a new process until its first token, and the JSON that it printed.
+        """Return the milliseconds of a new process until its first token, and its JSON output.
 
-        Its own clock starts in `main`: the time to load its libraries is that of a call which only prints the version.
+        The clock of the program starts in `main`. The time to load its libraries is measured by a second process that
+        only prints the version.
         """
         started = time.perf_counter()
         subprocess.run([self._command[0], "--version"], check=True, capture_output=True)
@@ -86,5 +90,5 @@ class CppBackend(Backend):
         return printed
 
     def ids(self) -> list[list[int]]:
-        """None: txport-bench does not print them."""
+        """Return an empty list, because txport-bench does not print ids."""
         return []

@@ -1,4 +1,4 @@
-"""CTranslate2: the same model by its own engine, in each of its compute types, at its best setting."""
+"""CTranslate2: the same model in its format and engine, with any of its compute types, at its best setting."""
 
 import os
 from typing import Any
@@ -13,12 +13,12 @@ def token(token_id: int) -> str:
 
 
 class CTranslate2Backend(Backend):
-    """A converted model; a setting chooses threads and batches.
+    """A converted model. A setting contains its threads and batch size.
 
     Args:
-        model: the directory that `txport.benchmarks.contestants.ctranslate2_weights` wrote.
+        model: a directory of `txport.benchmarks.contestants.ctranslate2_weights`.
         device: "cpu" or "cuda".
-        compute_type: one of CTranslate2's.
+        compute_type: a compute type of CTranslate2.
         eos: the id that ends a sentence.
     """
 
@@ -41,7 +41,7 @@ class CTranslate2Backend(Backend):
         self._results: Any = []
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Convert ids to names; `setting` has intra, inter, and for a text rows and batch_type."""
+        """Convert ids to names. `setting` contains intra and inter, and for a text also rows and batch_type."""
         if task.prefix:
             raise ValueError("models with a forced prefix are not supported here")
         threads = (setting["intra"], setting["inter"])
@@ -55,22 +55,22 @@ class CTranslate2Backend(Backend):
         self._options = {
             "beam_size": task.beam,
             "max_decoding_length": task.target,
-            "min_decoding_length": 0,  # by default at least one token comes before the end
+            "min_decoding_length": 0,  # by default, at least one token comes before the end
             "max_input_length": 0,
             "return_end_token": True,
-            # eos cannot be ignored, but another token can take its place.
+            # eos cannot be ignored, but another token can replace it.
             "end_token": [token(task.absent if task.fixed else self._eos)],
-            # Several translators share a batch by equal parts.
+            # Several translators get equal parts of a batch.
             "max_batch_size": -(-len(task.sources) // int(threads[1])) if task.fixed else int(setting["rows"]),
             "batch_type": setting.get("batch_type", "examples"),
         }
 
     def call(self) -> None:
-        """The task; CTranslate2 sorts and batches by itself."""
+        """Run the task. CTranslate2 sorts and batches the sentences itself."""
         self._results = self._translator.translate_batch(self._tokens, **self._options)
 
     def ids(self) -> list[list[int]]:
-        """Return ids of the last call."""
+        """Return the ids of the last call."""
         assert self._task is not None
         rows = [[int(name[1:]) for name in result.hypotheses[0]] for result in self._results]
         if self._task.fixed:

@@ -1,9 +1,9 @@
-"""A txport checkpoint as CTranslate2's model.
+"""Conversion of a txport checkpoint to a model of CTranslate2.
 
 `python -m txport.benchmarks.contestants.ctranslate2_weights CHECKPOINT OUTPUT`
 
-It fills CTranslate2's own specification of a Transformer, so that our positions and norms are kept, in float32, which
-CTranslate2 converts to any compute type when it loads.
+The weights are written by CTranslate2's own specification of a Transformer, in float32. Positions and norms stay those
+of txport. CTranslate2 converts the weights to any compute type when it loads the model.
 """
 
 import argparse
@@ -26,15 +26,15 @@ _ACTIVATIONS = {
     "silu": common_spec.Activation.SWISH,
     "gelu_tanh": common_spec.Activation.GELUTanh,
 }
-# Sinusoids that are written: more than any workload of tx-bench has.
+# Number of sinusoids in the converted model; more than the positions of any workload of tx-bench.
 MAX_POSITIONS = 4_096
 
 
 def write_ctranslate2(model: Transformer, directory: Path) -> None:
-    """Write the directory that `ctranslate2.Translator` reads.
+    """Write a directory for `ctranslate2.Translator`.
 
     Raises:
-        InputError: CTranslate2 has no Transformer like this one.
+        InputError: CTranslate2 does not support this variant of the Transformer.
     """
     config = model.config
     if config.norm == "post_final":
@@ -96,29 +96,29 @@ def _set_side(spec: Any, table: Any, embedding: Any, norm: Any, config: Config) 
 
 
 def _positions(table: Any, config: Config) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The table of positions; sinusoids for inputs as long as bundles may take, which the model has no end of."""
+    """Return the table of positions. Sinusoids, which have no maximum, are computed for at least `MAX_POSITIONS`."""
     if config.positions != "sinusoidal":
         return _array(table)
     return _array(sinusoids(max(config.max_positions, MAX_POSITIONS), config.d_model))
 
 
 def _set_rotations(spec: Any, config: Config) -> None:
-    """Rotary positions of self-attention, as `txport.models.positions.rotations` has them: neighbours are a pair.
+    """Set rotary positions of self-attention as in `txport.models.positions.rotations`: neighbours form a pair.
 
-    They are set here since `TransformerSpec.from_config` has no such option.
+    `TransformerSpec.from_config` has no option for this.
     """
     for layer in (*spec.encoder.layer, *spec.decoder.layer):
         layer.self_attention = attention_spec.MultiHeadAttentionSpec(
             self_attention=True,
             rms_norm=config.norm_kind == "rms",
-            rotary_dim=config.encoder.head_dim,  # the decoder's, too
+            rotary_dim=config.encoder.head_dim,  # the same in the decoder
             rotary_interleave=True,
             rotary_base=10000,
         )
 
 
 def _set_positions(spec: Any, positions: Any, config: Config) -> None:
-    """Each layer has a table of its own there: one of a stack is given to all."""
+    """Set the relative positions. CTranslate2 has a table in each layer, so the table of a stack is set in all."""
     for index, layer in enumerate(spec.layer):
         table = positions.weight[index if config.position_tables == "layer" else 0]
         layer.self_attention.relative_attention_bias = _array(table)
@@ -126,7 +126,7 @@ def _set_positions(spec: Any, positions: Any, config: Config) -> None:
 
 
 def _set_attention(spec: Any, attention: Any, residual: Any, fused: int) -> None:
-    """`fused`: how many of query, key and value are one layer; the others are another one."""
+    """Set the weights of attention. The first `fused` of query, key and value form one layer, the rest another one."""
     parts = [common_spec.LinearSpec() for _ in range(3)]
     for part, module in zip(parts, (attention.query, attention.key, attention.value), strict=True):
         _set_linear(part, module)

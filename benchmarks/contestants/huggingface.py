@@ -1,4 +1,4 @@
-"""Hugging Face transformers: `generate` of the same model."""
+"""Hugging Face transformers: the same model with `generate`."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from txport.models.config import Config
 
 
 class Generator(TorchBackend):
-    """Anything with Hugging Face's `generate`; subclasses set `engine`."""
+    """A model with Hugging Face's `generate`. Subclasses set `engine`."""
 
     def __init__(self, model: Any, config: Config, device: str) -> None:
         super().__init__(config, device)
         self._model = model
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Prepare as `TorchBackend.prepare` does; a fixed task has no eos."""
+        """Prepare as `TorchBackend.prepare` does. In a fixed task, no token is eos."""
         if task.prefix:
             raise ValueError("models with a forced prefix are not supported here")
         super().prepare(task, setting)
@@ -32,17 +32,17 @@ class Generator(TorchBackend):
         self._model.generation_config = generation_config(self.config, eos, task.beam)
 
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:
-        """Translation by `generate`, whose output begins with bos."""
+        """Decode by `generate` and remove bos from its output."""
         mask = (torch.arange(ids.shape[1], device=self.device) < lengths[:, None]).long()
         output: Tensor = self._model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=task.target)
         return output[:, 1:]
 
 
 class HuggingFaceBackend(Generator):
-    """The model of a checkpoint as one of Hugging Face's.
+    """The model of a checkpoint as a model of Hugging Face.
 
     Args:
-        checkpoint: the directory.
+        checkpoint: directory of the checkpoint.
         device: "cpu" or "cuda".
     """
 

@@ -1,8 +1,8 @@
-"""A txport model as one of Hugging Face's, with the same function: Marian for post-norm, Pegasus for pre-norm.
+"""Conversion of a txport model to an equivalent model of Hugging Face: Marian for post-norm, Pegasus for pre-norm.
 
-Both use the paper's sinusoids with all sines before all cosines, where txport interleaves them. Their position tables
-are computed, not loaded, so the weights are permuted instead: a model whose residual stream has its dimensions permuted
-everywhere is the same function.
+Their sinusoids have all sines before all cosines, while txport interleaves them. Their position tables are computed,
+not loaded, so the weights are permuted instead: if the dimensions of the residual stream are permuted in all weights,
+the model computes the same function.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from txport.models.importers.marian import concatenated_sinusoids
 from txport.models.transformer import Transformer
 from txport.runtime.errors import InputError
 
-# Parts of our parameters' names, and of theirs, replaced in this order.
+# Parts of txport's parameter names and their replacements in Hugging Face's names, in the order of replacement.
 _NAMES = {
     "self_attention": "self_attn",
     "cross_attention": "encoder_attn",
@@ -27,12 +27,12 @@ _NAMES = {
     "feed_forward.outer": "fc2",
     **{"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"},
 }
-# Weights whose columns read the residual stream. All others except these biases write to it.
+# Weights whose columns read the residual stream. All other parameters, except the biases of these, write to it.
 _READERS = ("query", "key", "value", "inner")
 
 
 def unsupported(model: Transformer) -> str | None:
-    """Return the reason why no Hugging Face class has exactly this function, or None."""
+    """Return the reason why no class of Hugging Face computes exactly this model, or None."""
     config = model.config
     needs = {
         f"sinusoidal positions, and this model's are {config.positions}": _order(model) is not None,
@@ -52,10 +52,10 @@ def unsupported(model: Transformer) -> str | None:
 
 
 def hugging_face_model(model: Transformer) -> Any:
-    """Return the same function as `model`, in evaluation mode, for greedy search with its token ids.
+    """Return a model of Hugging Face that is equivalent to `model`, in evaluation mode, with the same token ids.
 
     Raises:
-        InputError: there is no class for it; see `unsupported`.
+        InputError: no class is equivalent; see `unsupported`.
     """
     if reason := unsupported(model):
         raise InputError(reason)
@@ -77,7 +77,7 @@ def hugging_face_model(model: Transformer) -> Any:
 
 
 def generation_config(config: Config, eos: int | None, beam: int = 1) -> Any:
-    """Greedy or beam search; without `eos` a sentence ends only at its maximum length."""
+    """Return the settings of greedy or beam search. Without `eos`, a sentence ends only at its maximum length."""
     ids = {"pad_token_id": config.pad_id, "eos_token_id": eos, "decoder_start_token_id": config.bos_id}
     return transformers.GenerationConfig(  # type: ignore[no-untyped-call]
         num_beams=beam, early_stopping=beam > 1, do_sample=False, use_cache=True, **ids
@@ -85,11 +85,11 @@ def generation_config(config: Config, eos: int | None, beam: int = 1) -> Any:
 
 
 def _order(model: Transformer) -> Tensor | None:
-    """The dimensions of the residual stream in their order, sines before cosines; None for positions that they lack."""
+    """Return the dimensions of the residual stream in Hugging Face's order; None for other kinds of positions."""
     config = model.config
     if config.positions == "sinusoidal":
         return torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
-    # An imported Marian has its own tables.
+    # An imported Marian model already has tables in this order.
     theirs = concatenated_sinusoids(config.max_positions, config.d_model)
     tables = [side.positions for side in (model.source_embedding, model.target_embedding) if side is not None]
     same = all(table is not None and torch.allclose(table, theirs, atol=1e-6) for table in tables)
@@ -120,7 +120,7 @@ def _fields(config: Config) -> dict[str, Any]:
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:
-    """Return our tensors under their names, with the dimensions of the residual stream permuted."""
+    """Return txport's tensors under Hugging Face's names, with permuted dimensions of the residual stream."""
     config = model.config
     order = _order(model)
     assert order is not None

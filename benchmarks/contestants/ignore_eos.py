@@ -1,10 +1,10 @@
-"""An engine that ignores eos: every sentence makes the maximum number of tokens, in the real greedy loop.
+"""An engine that ignores eos: every sentence generates the maximum number of tokens, in the real decoding loop.
 
-With random ids or random weights a sentence may end anywhere, so the amount of work would differ between models. Here
-each eos is undone and treated as any other token. Where polling is free (`poll` is 1) the ids are those of a decoder
-without eos. Elsewhere a row that made eos idles until no step is under way at a poll; the steps in between cost the
-same, and its ids are filled up with eos. The fused engine is polled seldom, and rows that have ended cost it nothing:
-its eos is set to another id, which no answer contains.
+With random ids or random weights, a sentence may end at any length, so the amount of work would differ between models.
+Therefore each eos is undone and treated as an ordinary token. If reading is free (`poll` is 1), the ids are those of a
+decoder without eos. Otherwise, a row that has generated eos is idle until no step is in flight. The steps until then
+take the same time, and the missing ids are replaced by eos. For the fused engine, finished rows cost nothing, so its
+eos is set to another id that no answer contains.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ _TRIES = 8
 
 
 class _Wrapper:
-    """Everything that is not overridden is that of the wrapped object."""
+    """A wrapper that delegates all attributes that it does not override."""
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
@@ -35,7 +35,7 @@ class _Wrapper:
 
 
 def ignore_eos(engine: Engine) -> Engine:
-    """`engine`, except that it ignores eos."""
+    """Return an engine that ignores eos and otherwise behaves like `engine`."""
     return cast(Engine, _IgnoreEosEngine(engine))
 
 
@@ -47,10 +47,10 @@ def search_of(task: Task) -> Search:
 
 
 def fused_without_eos(bundle: Path, threads: int, task: Task) -> Engine:
-    """Return the fused engine, which makes all tokens of a fixed task.
+    """Return a fused engine that generates all tokens of a fixed task.
 
     Raises:
-        ValueError: every id that was tried ends some answer.
+        ValueError: all tried ids occur in answers.
     """
     manifest = Manifest.load(bundle)
     requests = [Request(source, task.target, search=search_of(task)) for source in task.sources]
@@ -59,17 +59,18 @@ def fused_without_eos(bundle: Path, threads: int, task: Task) -> Engine:
         ids = range(min(manifest.model.source_vocabulary, manifest.model.target_vocabulary))
         stand_in = next((token for token in ids if token not in made), manifest.tokens.eos)
         engine = NativeEngine(bundle, replace(manifest, tokens=replace(manifest.tokens, eos=stand_in)), threads)
-        # All that a beam kept to the end; what it dropped before may have ended, which costs it nothing.
+        # Only final hypotheses are checked. A hypothesis that was dropped earlier may contain the id without an effect
+        # on the time.
         answers = [made.ids for result in decode_all(engine, requests) for made in result.hypotheses]
         if all(stand_in not in ids for ids in answers):
             return engine
         made.update(*answers)
-        del engine  # before the next is opened
+        del engine  # free its memory before the next one is opened
     raise ValueError(f"no id was found in {_TRIES} tries that ends no answer")
 
 
 def encode_and_wait(engine: Engine, input_ids: Int64, source_lengths: Int64) -> None:
-    """Run the encoder to its end, on a device too."""
+    """Run the encoder, and wait for its end on a device as well."""
     engine.encode(input_ids, source_lengths)
     if isinstance(engine, DeviceEngine):
         engine.synchronize()
@@ -91,7 +92,7 @@ class _IgnoreEosState(_Wrapper):
     def __init__(self, state: DecoderState, eos: int) -> None:
         super().__init__(state)
         self._eos = eos
-        self._groups = 0  # that were not read
+        self._groups = 0  # number of unread groups of steps
         self._idle = set[int]()  # rows that generated eos and have not been continued
 
     def step(self, count: int = 1) -> None:
@@ -99,7 +100,7 @@ class _IgnoreEosState(_Wrapper):
         self._wrapped.step(count)
 
     def read(self) -> StepOutput:
-        """Return the ids of the steps; rows that met eos continue from it."""
+        """Return the ids of the steps. Rows with eos continue as soon as no step is in flight."""
         output: StepOutput = self._wrapped.read()
         self._groups -= 1
         ids = output.token_ids.copy()

@@ -1,4 +1,4 @@
-"""optimum-onnx: the same model, exported by it and run by ONNX Runtime under Hugging Face's `generate`."""
+"""optimum-onnx: the same model, exported by Optimum and run by ONNX Runtime with Hugging Face's `generate`."""
 
 import importlib.metadata
 import tempfile
@@ -13,12 +13,12 @@ from txport.models.checkpoint import load_checkpoint
 
 
 class OptimumBackend(Generator):
-    """The model of a checkpoint, exported when it is loaded.
+    """The model of a checkpoint, which is exported at loading.
 
     Args:
-        checkpoint: the directory.
+        checkpoint: directory of the checkpoint.
         device: "cpu" or "cuda".
-        threads: 0 for ONNX Runtime's default.
+        threads: number of threads; 0 for ONNX Runtime's default.
     """
 
     def __init__(self, checkpoint: str, device: str, threads: int) -> None:

@@ -1,4 +1,4 @@
-"""PyTorch: txport's own Transformer in float32, step by step with caches, eager or through torch.compile."""
+"""PyTorch: txport's Transformer in float32, decoded step by step with caches, eager or with torch.compile."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class TorchBackend(Backend):
     """A model that decodes PyTorch tensors, batch after batch; subclasses set `engine`.
 
     Args:
-        config: the special ids.
+        config: config of the model, with its special ids.
         device: "cpu" or "cuda".
     """
 
@@ -28,10 +28,10 @@ class TorchBackend(Backend):
 
     @abstractmethod
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:
-        """Decode one batch: int64 `[b, s]` padded ids and `[b]` lengths -> int64 `[b, tokens made]` without bos."""
+        """Decode one batch: int64 `[b, s]` padded ids and `[b]` lengths -> int64 `[b, new tokens]` without bos."""
 
     def prepare(self, task: Task, setting: Setting) -> None:
-        """Make tensors of the ids, in batches of `setting["rows"]` for a text; use `setting["threads"]` threads."""
+        """Convert ids to tensors, in batches of `setting["rows"]` for a text, and set `setting["threads"]` threads."""
         if "threads" in setting:
             torch.set_num_threads(int(setting["threads"]))
         self._task = task
@@ -43,14 +43,14 @@ class TorchBackend(Backend):
 
     @torch.inference_mode()
     def call(self) -> None:
-        """The task, batch after batch."""
+        """Run the task, one batch after another."""
         assert self._task is not None
         self._results = [self.decode(ids, lengths, self._task) for _, ids, lengths in self._batches]
         if self.device == "cuda":
             torch.cuda.synchronize()
 
     def ids(self) -> list[list[int]]:
-        """Return ids of the last call, in the order of the sentences."""
+        """Return the ids of the last call, in the order of the sentences."""
         assert self._task is not None
         answers: list[list[int]] = [[] for _ in self._task.sources]
         for (indices, _, _), result in zip(self._batches, self._results, strict=True):
@@ -63,9 +63,9 @@ class PyTorchBackend(TorchBackend):
     """The model of a checkpoint.
 
     Args:
-        checkpoint: the directory.
+        checkpoint: directory of the checkpoint.
         device: "cpu" or "cuda".
-        compiled: run the decoder step through torch.compile with dynamic shapes; compiling is part of the warm-up.
+        compiled: run the decoder step with torch.compile and dynamic shapes. It compiles during the warm-up.
     """
 
     def __init__(self, checkpoint: str, device: str, compiled: bool) -> None:
@@ -73,7 +73,7 @@ class PyTorchBackend(TorchBackend):
         super().__init__(self._model.config, device)
         self._step: Callable[..., Tensor] = self._model.decode_step
         if compiled:
-            # The length that is read from the caches is a number from a tensor.
+            # The used length of the caches is read from a tensor, which torch.compile does not support by default.
             torch._dynamo.config.capture_scalar_outputs = True
             self._step = torch.compile(self._model.decode_step, dynamic=True)
         self.engine = f"PyTorch {torch.__version__} {'torch.compile' if compiled else 'eager'} on {device}"
@@ -84,7 +84,7 @@ class PyTorchBackend(TorchBackend):
         super().prepare(task, setting)
 
     def decode(self, ids: Tensor, lengths: Tensor, task: Task) -> Tensor:
-        """The greedy loop, one step at a time, until every row met eos or has `task.target` tokens."""
+        """Run greedy search step by step until every row has eos or `task.target` tokens."""
         model = self._model
         config = self.config
         batch = len(ids)

@@ -13,7 +13,7 @@ MELS = 40
 
 
 def read_wav(file):
-    """Samples of a WAV file, 16 bits, one channel, 8 kHz."""
+    """Return the samples of a WAV file, 16 bits, one channel, 8 kHz."""
     with wave.open(file) as source:
         if (source.getnchannels(), source.getsampwidth(), source.getframerate()) != (1, 2, RATE):
             sys.exit(f"{file} must have one channel of 16 bits at {RATE} Hz")
@@ -21,7 +21,7 @@ def read_wav(file):
 
 
 def mel_filters():
-    """Triangles that are equally spaced in mel, [129, 40]."""
+    """Return triangular filters with equal distances in mel, [129, 40]."""
     edges = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + RATE / 2 / 700), MELS + 2) / 2595) - 1)
     bins = np.linspace(0, RATE / 2, WINDOW // 2 + 1)[:, None]
     rising = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
@@ -30,7 +30,7 @@ def mel_filters():
 
 
 def log_mel(samples):
-    """Frames [frames, 40] as in training: the same function as txport.training.spoken.speech.log_mel."""
+    """Return frames [frames, 40], computed as in training by txport.training.spoken.speech.log_mel."""
     count = max(1, -(-len(samples) // HOP))
     whole = np.pad(samples, (0, count * HOP + WINDOW - len(samples)))
     frames = np.stack([whole[start : start + WINDOW] for start in range(0, count * HOP, HOP)])

@@ -4,7 +4,7 @@
     BUNDLE=build/demo/bundle uvicorn web_service:app
     curl -d '{"text": "See you at 5 pm."}' -H 'Content-Type: application/json' http://127.0.0.1:8000/translate
 
-Each request is one `submit`: it joins the batch that is running. `tx-serve` does this and more without any code.
+Each request is one `submit`, which joins the running batch. `tx-serve` is a complete server that needs no code.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""The machine of a run: description, memory, and the limits that a roofline is drawn from."""
+"""The machine of a run: description, memory, and the measured limits for a roofline."""

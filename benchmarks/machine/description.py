@@ -16,7 +16,7 @@ LIBRARIES = "txport numpy onnxruntime onnxruntime-gpu tensorrt torch transformer
 
 
 def describe(nvml: Nvml | None) -> Machine:
-    """This machine, not yet probed."""
+    """Return the description of this machine, without bandwidth and peaks."""
     return Machine(
         processor=_processor(),
         cores=cores(),
@@ -31,14 +31,14 @@ def describe(nvml: Nvml | None) -> Machine:
 
 
 def power_mode() -> str | None:
-    """Return the power mode of a Jetson, such as "MAXN" or "15W"; None elsewhere."""
+    """Return the power mode of a Jetson, such as "MAXN" or "15W", or None on other machines."""
     if (tool := shutil.which("nvpmodel")) is None:
         return None
     return parse_power_mode(subprocess.run([tool, "-q"], capture_output=True, text=True, timeout=30).stdout)
 
 
 def parse_power_mode(text: str) -> str | None:
-    """Return the name in the output of `nvpmodel -q`: "NV Power Mode: MAXN" above the mode's number."""
+    """Return the name of the mode in the output of `nvpmodel -q`, which contains "NV Power Mode: MAXN"."""
     for line in text.splitlines():
         name, colon, mode = line.partition(":")
         if colon and name.strip().lower().endswith("power mode"):
@@ -47,7 +47,7 @@ def parse_power_mode(text: str) -> str | None:
 
 
 def _processor() -> str:
-    # the latter of ARM boards
+    # ARM boards have the second file.
     processors = Path("/proc/cpuinfo")
     board = Path("/proc/device-tree/model")
     if processors.exists() and (name := re.search(r"^model name\s*: (.*)", processors.read_text(), re.MULTILINE)):

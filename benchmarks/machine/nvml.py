@@ -1,7 +1,7 @@
 """NVIDIA's management library through `nvidia-ml-py`: name and memory of the GPU that CUDA uses.
 
-Always optional. In a container, process ids may differ from those of the driver: their memory is then
-not known. Jetsons have no such library.
+The library is optional, and Jetsons do not have it. In a container, process ids may differ from those of the driver;
+then the memory of a process is unknown.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ class Nvml:
         self._handle = handle
 
     def facts(self) -> GpuFacts:
-        """Name, driver and memory."""
+        """Return name, driver and memory of the GPU."""
         name = pynvml.nvmlDeviceGetName(self._handle)
         try:
             driver = pynvml.nvmlSystemGetDriverVersion()
@@ -30,7 +30,7 @@ class Nvml:
             driver = "unknown"
         try:
             total = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
-        except pynvml.NVMLError:  # memory that is shared with the processor
+        except pynvml.NVMLError:  # the GPU shares the memory of the processor
             total = 0
         return GpuFacts(_text(name), _text(driver), total)
 

@@ -1,8 +1,9 @@
 """The bandwidth and peak of this machine: `python -m txport.benchmarks.machine.probe SIZE ...` prints them as JSON.
 
-In a process of its own, because libraries read the number of threads when they are loaded. Bandwidth is that of reading
-a float32 matrix for a product with a vector (BLAS), or of copying it with as many threads, whichever is faster: sizes
-that fit a cache are as fast as that cache. Peaks are those of a product of square matrices.
+The probe runs in a separate process, because libraries read the number of threads when they are loaded. Bandwidth is
+measured by the product of a float32 matrix and a vector (BLAS), and by a copy of the matrix with the same number of
+threads; the faster one counts. Small sizes measure the bandwidth of a cache. Peaks are measured by products of square
+matrices.
 """
 
 import argparse
@@ -29,14 +30,14 @@ SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Probed:
-    """Output of a probe; nothing if the device cannot be probed."""
+    """Output of a probe; empty if the device cannot be probed."""
 
     bandwidth: tuple[Bandwidth, ...] = ()
     peaks: tuple[Peak, ...] = ()
 
 
 def probe(device: str, threads: int, memory_bytes: int) -> Probed:
-    """Probe "cpu", with as many threads as the contestants have, or "cuda"; takes some seconds.
+    """Probe "cpu", with the number of threads of the contestants, or "cuda". This takes some seconds.
 
     Raises:
         EngineError: the probe failed.
@@ -53,7 +54,7 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
 
 
 def fastest(call: Callable[[], object]) -> float:
-    """Return seconds of the fastest call within about `SECONDS`, after one that is not timed."""
+    """Return the seconds of the fastest call within about `SECONDS`, after an untimed call."""
     call()
     best = float("inf")
     end = time.perf_counter() + SECONDS
@@ -65,7 +66,7 @@ def fastest(call: Callable[[], object]) -> float:
 
 
 def on_cpu(sizes: list[int], threads: int) -> Probed:
-    """Bandwidth by numpy; peaks by numpy and, where onnx is installed to describe a product, by ONNX Runtime."""
+    """Measure the bandwidth by numpy, and peaks by numpy and, if onnx is installed, by ONNX Runtime."""
     a = np.ones((SIDE, SIDE), np.float32)
     out = np.empty_like(a)
     peaks = [_peak("numpy", "float32", SIDE, fastest(lambda: np.matmul(a, a, out=out)))]
@@ -79,7 +80,7 @@ def _peak(library: str, kind: str, side: int, seconds: float) -> Peak:
 
 
 def _bandwidth(size: int, threads: int) -> float:
-    """Return bytes a second, of about `size` bytes."""
+    """Return the bandwidth in bytes per second for an array of about `size` bytes."""
     columns = 1024
     matrix = np.ones((max(threads, size // (4 * columns)), columns), np.float32)
     vector = np.ones(columns, np.float32)
@@ -93,7 +94,7 @@ def _bandwidth(size: int, threads: int) -> float:
 
 
 def _onnxruntime(kind: str, threads: int) -> float:
-    """Return seconds of ONNX Runtime's own product, of float32 or of uint8 and int8."""
+    """Return the seconds of a matrix product of ONNX Runtime, of float32 or of uint8 and int8."""
     import onnxruntime
     from onnx import helper, numpy_helper
 
@@ -121,7 +122,7 @@ def _onnxruntime(kind: str, threads: int) -> float:
 
 
 def on_gpu(sizes: list[int]) -> Probed:
-    """The same of the first GPU, by PyTorch: copies, which read and write, and products. Nothing where it has none."""
+    """Measure the bandwidth of copies and the peaks of products of the first GPU by PyTorch; empty without a GPU."""
     try:
         import torch
     except ImportError:

@@ -1,8 +1,7 @@
-"""The least time that a call can take: bytes over bandwidth, operations over peak (Williams et al., 2009).
+"""The minimum time of a call: bytes divided by bandwidth, operations divided by peak (Williams et al., 2009).
 
-A decoder step reads every weight of the decoder once, however many rows it has, and each row's own cache and
-cross-attention keys and values. Only the weights of matrices are counted, since the rest is small; embedding rows that
-are looked up are not.
+A decoder step reads every weight of the decoder once for any number of rows, and the cache and the cross-attention keys
+and values of each row. Only weights of matrices are counted, since other weights and embedding rows are small.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ _BYTES = {"float32": 4, "float16": 2, "int8": 1, "bfloat16": 2, "int16": 2}
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model that decide what it costs."""
+    """The sizes of a model that determine its cost."""
 
     encoder_layers: int
     decoder_layers: int
@@ -29,20 +28,20 @@ class Shape:
 
     @property
     def encoder_weights(self) -> int:
-        """Weights of the encoder, and of the cross-attention keys and values, which are computed once with it."""
+        """Number of weights of the encoder and of the cross-attention keys and values, which are computed with it."""
         layer = 4 * self.d_model**2 + 2 * self.d_model * self.ffn
         return self.encoder_layers * layer + self.decoder_layers * 2 * self.d_model**2
 
     @property
     def step_weights(self) -> int:
-        """Weights of a step: self-attention, the query and output of cross-attention, feed-forward, projection."""
+        """Number of weights of a step: self-attention, query and output of cross-attention, FFN, projection."""
         layer = 6 * self.d_model**2 + 2 * self.d_model * self.ffn
         return self.decoder_layers * layer + self.vocabulary * self.d_model
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes that must be read and operations (a multiplication and an addition are two)."""
+    """Bytes that must be read, and operations (a multiplication and an addition are two operations)."""
 
     bytes: float
     operations: float
@@ -62,14 +61,14 @@ def read_shape(bundle: Path, manifest: Manifest) -> Shape:
 
 
 def encoder_cost(shape: Shape, rows: int, source: float, width: int) -> Cost:
-    """Return the encoder on `rows` sentences of `source` tokens, weights of `width` bytes."""
+    """Return the cost of the encoder for `rows` sentences of `source` tokens; a weight has `width` bytes."""
     attention = 4 * shape.encoder_layers * rows * source**2 * shape.d_model
     operations = 2 * shape.encoder_weights * rows * source + attention
     return Cost(shape.encoder_weights * width, operations)
 
 
 def step_cost(shape: Shape, rows: int, source: float, tokens: float, width: int, cache_width: int) -> Cost:
-    """One decoder step of `rows` rows that have `tokens` tokens; the elements of caches are `cache_width` bytes."""
+    """Return the cost of a decoder step of `rows` rows with `tokens` tokens. Widths are bytes per element."""
     seen = rows * (source + tokens + 1) * shape.d_model * shape.decoder_layers
     return Cost(shape.step_weights * width + 2 * seen * cache_width, 2 * shape.step_weights * rows + 4 * seen)
 
@@ -84,9 +83,10 @@ def roofline(
     call_ms: Percentiles,
     beam: int = 1,
 ) -> Roofline | None:
-    """The bound of a call that encodes `rows` sentences of `source` tokens and takes `steps` steps of `beam` rows each.
+    """Return the bound of a call that encodes `rows` sentences of `source` tokens and takes `steps` steps.
 
-    None if the machine was not probed in this precision (float16 on a CPU is computed as float32).
+    Each sentence has `beam` rows. The result is None if the machine was not probed in this precision (a CPU computes
+    float16 as float32).
     """
     peak = max((each.operations_per_second for each in machine.peaks if each.type == precision), default=None)
     if peak is None or not machine.bandwidth:
@@ -97,7 +97,7 @@ def roofline(
     else:
         cache = 4
     encoder = encoder_cost(shape, rows, source, width)
-    # The mean step: costs that grow with the tokens made grow linearly.
+    # The cost of a step grows linearly with the number of tokens, so the middle step has the mean cost.
     step = step_cost(shape, rows * beam, source, (steps - 1) / 2, width, cache)
     parts = ((encoder, 1), (step, steps))
     by_bytes = [count * cost.bytes / _bandwidth(machine, cost.bytes) for cost, count in parts]
@@ -113,6 +113,9 @@ def roofline(
 
 
 def _bandwidth(machine: Machine, size: float) -> float:
-    """Bandwidth of the smallest probed array of at least this size, else of the largest: arrays may fit a cache."""
+    """Return the bandwidth of the smallest probed array of at least this size, or of the largest array.
+
+    The size matters because small arrays fit into a cache.
+    """
     larger = [each for each in machine.bandwidth if each.bytes >= size]
     return [*larger, machine.bandwidth[-1]][0].bytes_per_second

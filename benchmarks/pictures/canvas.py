@@ -1,6 +1,6 @@
-"""Rectangles, lines and text on a plane, and the SVG and HTML of them; `png` has the same as PNG.
+"""Rectangles, lines and text on a plane, and conversion to SVG and HTML; `png` converts to PNG.
 
-Units are pixels at 96 a inch; y grows downwards. SVG and HTML need no library and no network.
+Units are pixels at 96 per inch; y grows downwards. SVG and HTML need no library and no network.
 """
 
 import html
@@ -15,13 +15,13 @@ INK = "#222222"
 LINE = "#bbbbbb"
 
 Point = tuple[float, float]
-# XML 1.0, section 2.2: characters that no document may hold, however they are written.
+# Characters that XML 1.0, section 2.2, forbids in a document, also as character references.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A filled one; `title` is what a browser shows where the mouse is."""
+    """A filled rectangle. A browser shows `title` under the mouse."""
 
     x: float
     y: float
@@ -34,7 +34,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Line:
-    """Through two or more points."""
+    """A line through two or more points."""
 
     points: Sequence[Point]
     colour: str
@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Text:
-    """One line of text, whose baseline starts, has its middle or ends at a point; or upwards, by `turned`."""
+    """One line of text. `anchor` is the part of its baseline at the point (x, y); `turned` text runs upwards."""
 
     x: float
     y: float
@@ -59,10 +59,10 @@ class Text:
 
 @dataclass
 class Canvas:
-    """Drawing: rectangles below lines below text.
+    """A drawing. Lines cover rectangles, and text covers both.
 
     Attributes:
-        width, height: of what was drawn, and a margin.
+        width, height: size of the contents and a margin.
     """
 
     rectangles: list[Rectangle] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Canvas:
     height: float = MARGIN
 
     def add(self, mark: Rectangle | Line | Text) -> None:
-        """Draw it, and grow to hold it."""
+        """Add a mark, and enlarge the canvas to contain it."""
         if isinstance(mark, Rectangle):
             self.rectangles.append(mark)
             right = mark.x + mark.width
@@ -87,11 +87,11 @@ class Canvas:
         self.width, self.height = max(self.width, right + MARGIN), max(self.height, bottom + MARGIN)
 
     def svg(self, label: str) -> str:
-        """Return the whole picture; `label` is its description in words."""
+        """Return the whole picture as SVG; `label` is its description in words."""
         size = f'width="{_number(self.width)}" height="{_number(self.height)}"'
         box = f'viewBox="0 0 {_number(self.width)} {_number(self.height)}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} role="img" aria-label="{_escape(label)}"'
-        # The most frequent colours are set once.
+        # The group sets a common colour once, which makes the file smaller.
         if self.rectangles:
             colour = self.rectangles[0].colour
         else:
@@ -108,14 +108,14 @@ class Canvas:
         return "\n".join(body) + "\n"
 
     def page(self, label: str) -> str:
-        """Return an HTML page of the picture alone, complete in itself."""
+        """Return a complete HTML page with only the picture."""
         style = "body{margin:1em}rect:hover,polyline:hover{stroke:#d55e00;stroke-opacity:1}"
         head = f'<meta charset="utf-8"><title>{_escape(label)}</title><style>{style}</style>'
         return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{self.svg(label)}</body></html>\n'
 
 
 def text_width(text: str, size: float) -> float:
-    """About what a text takes up: no font is at hand to measure it with."""
+    """Return the approximate width of a text. No font is available to measure it."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return size * (0.62 * (len(text) - wide) + wide)
 
@@ -170,5 +170,5 @@ def _escape(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with at most four decimals, and no more characters than that needs."""
+    """Return a number with at most four decimals, without trailing zeros."""
     return f"{value:.4f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""A checkpoint's attention, by PyTorch."""
+"""The attention of a checkpoint, computed by PyTorch."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from txport.training.torch_engine import TorchEngine
 def checkpoint_maps(
     directory: Path, text: str, target: str | None, options: Options
 ) -> tuple[AttentionMaps, Tokenizer, int]:
-    """Attention maps as `Translator.attention_maps` gives them for a bundle, the tokenizer, and the id of bos.
+    """Return attention maps as `Translator.attention_maps` does for a bundle, the tokenizer, and the id of bos.
 
     Raises:
         CheckpointError: the checkpoint is damaged or has no tokenizer.
-        InputError: a text is longer than the model takes.
+        InputError: a text is longer than the maximum of the model.
     """
     checkpoint = load_checkpoint(directory)
     if checkpoint.tokenizer.kind == "none":

@@ -1,4 +1,4 @@
-"""Attention as heat maps, layers by heads, as in the textbook's figures."""
+"""Attention as heat maps: a grid of layers by heads, as in the figures of textbooks."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,21 @@ from txport.benchmarks.pictures.canvas import LINE, MARGIN, Canvas, Line, Rectan
 from txport.benchmarks.pictures.maps import TITLES, Map
 
 COLOUR = "#08306b"
-SMALL = 12.0  # the side of a cell among several maps
-LARGE = 24.0  # and of a single map of few tokens
+SMALL = 12.0  # side of a cell in a picture of several maps
+LARGE = 24.0  # side of a cell in a single map of few tokens
 FEW = 40
 GAP = 16.0
 LABEL = 9.0
-# Weights that would be written as 0 are not drawn: white is 0.
+# Minimum weight that is drawn. Smaller ones would be printed as 0, and 0 is white.
 LEAST = 0.00005
 
 
 def draw_heatmaps(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int]) -> Canvas:
-    """One grid under the other.
+    """Draw one grid for each map, from top to bottom.
 
     Args:
-        maps: the kinds to draw.
-        layers, heads: those to draw, counted from 0; none for all.
+        maps: the maps to draw.
+        layers, heads: the layers and heads to draw, counted from 0; empty for all.
     """
     canvas = Canvas()
     _legend(canvas)
@@ -30,18 +30,18 @@ def draw_heatmaps(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[in
 
 
 def heading(canvas: Canvas, text: str) -> float:
-    """Write it below the present content; return the next position."""
+    """Write a heading below the present contents; return the next vertical position."""
     canvas.add(Text(MARGIN, canvas.height + 14, text, 13, bold=True))
     return canvas.height - 4
 
 
 def panel_title(layer: int, head: int) -> str:
-    """Counted from 1, as in the textbook."""
+    """Return the title of a panel. Layers and heads are counted from 1, as in textbooks."""
     return f"layer {layer + 1}, head {head + 1}"
 
 
 def weight_title(query: str, key: str, weight: float) -> str:
-    """Text that the mouse shows."""
+    """Return the text that appears under the mouse."""
     return f"{query} → {key}: {weight:.4f}"
 
 

@@ -1,4 +1,4 @@
-"""Links from one word to the tokens that it attends to, the darker the more, as in lecture notes on "it"."""
+"""Links from one word to the tokens that it attends to. A darker link has a larger weight."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ FAINT = "#999999"
 
 
 def draw_links(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int], word: str) -> Canvas:
-    """Return a panel for each layer and head; arguments as of `draw_heatmaps`, and a word that every map has."""
+    """Draw a panel for each layer and head; arguments as for `draw_heatmaps`, and a word that every map contains."""
     canvas = Canvas()
     for each in maps:
         _grid(canvas, each, layers or range(each.weights.shape[0]), heads or range(each.weights.shape[1]), word)

@@ -1,4 +1,4 @@
-"""Maps to draw: the attention of one sentence and its translation, whether a bundle or a checkpoint computed it."""
+"""Attention maps to draw, for one sentence and its translation, computed by a bundle or a checkpoint."""
 
 import re
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ class Map:
         kind: one of `KINDS`.
         weights: float32 `[layers, heads, q, k]`; rows sum to 1.
         queries, keys: labels.
-        text: what the queries are the tokens of.
-        spans: the characters of `text` that each query stands for; empty if none.
+        text: the text whose tokens are the queries.
+        spans: the character span of each query in `text`; empty for queries without text.
     """
 
     kind: str
@@ -46,9 +46,9 @@ class Map:
     spans: Sequence[Span]
 
     def find(self, word: str) -> list[int]:
-        """The queries that a word consists of, where it stands first, or those with this label; none if it is absent.
+        """Return the queries of the first occurrence of a word, or the queries with this label; empty if it is absent.
 
-        A word is any part of the text with no letter or digit right before or after it.
+        A word is any part of the text without a letter or digit directly before or after it.
         """
         found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.text)
         if word and found is not None:
@@ -58,17 +58,17 @@ class Map:
 
 
 def read_maps(model: Path, text: str, target: str | None, options: Options) -> list[Map]:
-    """Return every kind of attention, in the order of `KINDS`.
+    """Return all kinds of attention, in the order of `KINDS`.
 
     Args:
-        model: a bundle of `tx-export --with-attention`, which needs no PyTorch, or a checkpoint.
+        model: a bundle of `tx-export --with-attention`, which does not need PyTorch, or a checkpoint.
         text: the sentence.
-        target: its translation; None for the model's own.
-        options: the languages, and what else decides the model's own translation.
+        target: its translation; None to translate the sentence by the model.
+        options: the languages, and the options of the translation by the model.
 
     Raises:
-        InputError: `model` is neither, a text is empty, or longer than the model takes.
-        BundleError, CheckpointError: it is damaged, has no tokenizer, or no graphs of attention.
+        InputError: `model` is neither a bundle nor a checkpoint, or a text is empty or too long for the model.
+        BundleError, CheckpointError: the model is damaged, has no tokenizer, or has no graphs for attention.
     """
     for given, what in ((text, "text"), (target, "translation")):
         if given is not None and not given.strip():
@@ -86,12 +86,12 @@ def read_maps(model: Path, text: str, target: str | None, options: Options) -> l
 
 
 def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, options: Options) -> list[Map]:
-    """Return the kinds of `maps`, with labels and the characters of each token.
+    """Return each kind of attention with the labels and the character spans of its tokens.
 
     Args:
-        maps: of the whole sentence.
-        tokenizer: that made its ids.
-        bos: the id that a decoder starts from.
+        maps: attention of the whole sentence.
+        tokenizer: tokenizer of its ids.
+        bos: first input id of the decoder.
         text: the sentence.
         options: its languages.
     """

@@ -1,4 +1,4 @@
-"""A canvas as PNG, by matplotlib."""
+"""Conversion of a canvas to PNG by matplotlib."""
 
 import io
 import logging
@@ -10,14 +10,14 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from txport.benchmarks.pictures.canvas import Canvas
 
-DPI = 192  # two points for each of the canvas
-MOST = 8000  # points a side: larger pictures are drawn coarser, since all of one is in memory
+DPI = 192  # two pixels for each unit of the canvas
+MOST = 8000  # maximum pixels of a side; larger pictures get a lower resolution, since a picture is held in memory
 _INCH = 96
 _log = logging.getLogger("txport")
 
 
 def png(canvas: Canvas) -> bytes:
-    """Return the file's bytes. Characters that matplotlib's font lacks become boxes, with a warning."""
+    """Return the bytes of the file. Characters that are not in matplotlib's font become boxes, with a warning."""
     figure = Figure(figsize=(canvas.width / _INCH, canvas.height / _INCH))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, canvas.width)

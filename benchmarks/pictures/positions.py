@@ -1,4 +1,4 @@
-"""Sine and cosine of the positions (Vaswani et al., 2017, section 3.5)."""
+"""Pictures of sinusoidal positions (Vaswani et al., 2017, section 3.5)."""
 
 import math
 
@@ -10,23 +10,23 @@ from txport.runtime.errors import InputError
 LENGTH = 100
 SINE = "#0072B2"
 COSINE = "#009E73"
-WIDTH = 600.0  # of a panel
-HALF = 40.0  # half the height of one
+WIDTH = 600.0  # width of a panel
+HALF = 40.0  # half the height of a panel
 STEP = 20  # positions between two ticks
 
 
 def sinusoids(length: int, d_model: int) -> Float32:
-    """float32 `[length, d_model]`: sine in even dimensions, cosine in odd ones, of position / 10000^(2i / d_model)."""
+    """Return float32 `[length, d_model]`: sine (even dimensions), cosine (odd) of position / 10000^(2i / d_model)."""
     pairs = np.arange(d_model) // 2
     angles = np.arange(length)[:, None] / 10000.0 ** (2 * pairs / d_model)
     return np.where(np.arange(d_model) % 2 == 0, np.sin(angles), np.cos(angles)).astype(np.float32)
 
 
 def draw_positions(d_model: int) -> Canvas:
-    """Three pairs of dimensions of a model of this width, over the first positions.
+    """Draw three pairs of dimensions of a model of this width, over the first positions.
 
     Raises:
-        InputError: no model has this width.
+        InputError: no model can have this width.
     """
     if d_model < 2 or d_model % 2 or d_model > 1 << 16:
         raise InputError(f"a model's width is even, 2 to {1 << 16}: --positions {d_model} is not one")

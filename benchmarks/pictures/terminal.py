@@ -39,13 +39,13 @@ def session(commands: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def _wrap(line: str) -> list[str]:
-    """Parts of a line that fit the width; continued parts are indented."""
+    """Split a line into parts that fit the width. The second and later parts are indented."""
     indent = " " * 13
     return textwrap.wrap(line, COLUMNS, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False) or [""]
 
 
 def draw(lines: Sequence[tuple[str, bool]]) -> str:
-    """Return the session as an SVG that needs no font of its own and no network."""
+    """Return the session as an SVG that needs neither an embedded font nor a network."""
     width = COLUMNS * CHARACTER + 2 * MARGIN
     height = BAR + len(lines) * LINE + MARGIN
     parts = [
@@ -66,7 +66,7 @@ def draw(lines: Sequence[tuple[str, bool]]) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commands", nargs="+", metavar="COMMAND")
     parser.add_argument("-o", "--output", type=Path, required=True)

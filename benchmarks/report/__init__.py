@@ -1,1 +1,1 @@
-"""Reports of a run: JSON, tables, plots, comparisons."""
+"""Reports of a run: JSON, tables, plots and comparisons."""

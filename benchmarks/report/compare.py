@@ -1,7 +1,7 @@
-"""Two files of figures side by side: ratios, their ranges, and whether the difference means anything.
+"""Comparison of two files of figures: ratios, their ranges, and whether a difference is larger than the noise.
 
-Two runs made at different times differ at least as much as the medians of rounds vary within one run, without any
-cause. A difference is within noise if the ranges of both runs (p10 to p90 of the rounds' medians) overlap.
+Even without a cause, two runs at different times differ at least as much as the medians of the rounds within one run. A
+difference is within noise if the ranges of both runs (p10 to p90 of the medians of rounds) overlap.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from txport.runtime.errors import CheckFailed, InputError
 
 @dataclass(frozen=True)
 class Range:
-    """Milliseconds a token of one contestant on one workload: the median, and p10 and p90 of the rounds' medians."""
+    """Milliseconds per token of a contestant on a workload: the median, and p10 and p90 of the medians of rounds."""
 
     low: float
     middle: float
@@ -27,7 +27,7 @@ class Range:
 
 @dataclass(frozen=True)
 class FileFigures:
-    """The figures of a file, by (contestant, workload), and its machine in words."""
+    """The figures of a file by (contestant, workload), and a description of its machine."""
 
     machine: str
     ranges: Mapping[tuple[str, str], Range]
@@ -35,7 +35,7 @@ class FileFigures:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second file's time over the first one's. `low` and `high` are the ratios of opposite ends of the ranges."""
+    """The ratio of the second file's time to the first one's. `low` and `high` compare opposite ends of the ranges."""
 
     contestant: str
     workload: str
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """ "within noise", "slower" or "faster", of the second one."""
+        """Result for the second file: "within noise", "slower" or "faster"."""
         if self.low <= 1 <= self.high:
             return "within noise"
         if self.ratio > 1:
@@ -74,7 +74,7 @@ def read_figures(path: Path) -> FileFigures:
     """Return the figures in a bench.json, or in the JSON of txport-bench.
 
     Raises:
-        InputError: the file is neither, of another version, or damaged.
+        InputError: the file has another format or version, or is damaged.
     """
     value = read_figures_file(path, {BENCH_FORMAT: BENCH_FORMAT_VERSION, CPP_FORMAT: CPP_FORMAT_VERSION})
     if value["format"] == CPP_FORMAT:
@@ -85,7 +85,7 @@ def read_figures(path: Path) -> FileFigures:
 def _of_report(report: BenchReport) -> FileFigures:
     ranges = {}
     for each in report.measurements:
-        # From milliseconds a call to milliseconds a token.
+        # Converts milliseconds per call to milliseconds per token.
         scale = each.ms_per_token.p50 / each.call_ms.p50
         low, high = (percentile(each.rounds_ms, share) * scale for share in (0.1, 0.9))
         ranges[each.contestant, each.workload] = Range(low, each.ms_per_token.p50, high)
@@ -93,7 +93,7 @@ def _of_report(report: BenchReport) -> FileFigures:
 
 
 def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
-    """txport-bench has no rounds: the range is taken to reach as far below the median as its p90 is above it."""
+    """Return the figures of txport-bench. Without rounds, the range is the median plus or minus (p90 - median)."""
     try:
         sizes = value["workload"]
         times = value["figures"]["ms_per_token"]
@@ -107,10 +107,12 @@ def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
 
 
 def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
-    """Compare all figures that both have. If each has a single contestant, these two are compared whatever their names.
+    """Compare all figures that both files contain.
+
+    If each file has a single contestant, these two are compared also with different names.
 
     Raises:
-        InputError: they have nothing in common.
+        InputError: the files have no contestant and workload in common.
     """
     names = [{contestant for contestant, _ in figures.ranges} for figures in (first, second)]
     alone = names[0] != names[1] and all(len(each) == 1 for each in names)
@@ -132,10 +134,10 @@ def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
 
 
 def check_against(report: BenchReport, most: float) -> None:
-    """Compare the first bundle with the others, by ratios within one run, for continuous integration.
+    """Compare the first bundle with the others by ratios within one run, for continuous integration.
 
     Raises:
-        CheckFailed: on some workload its time was more than `most` times that of another one, median over rounds.
+        CheckFailed: on a workload, its time was more than `most` times that of another bundle (median of the rounds).
     """
     bundles = {each.name for each in report.contestants if each.kind == "bundle"}
     slower = [

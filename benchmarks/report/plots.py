@@ -18,7 +18,7 @@ Value = Callable[[Measurement], float]
 
 
 def write_plots(report: BenchReport, directory: Path) -> list[Path]:
-    """Write the plots that the report has figures for; return the files."""
+    """Write all plots for which the report has figures; return the files."""
     figures = {
         "latency": _over_batch(report, "ms for a call", lambda x: x.call_ms.p50, lambda x: x.call_ms.p90),
         "throughput": _over_batch(report, "tokens a second", lambda x: x.tokens_per_second, None),
@@ -30,9 +30,10 @@ def write_plots(report: BenchReport, directory: Path) -> list[Path]:
 
 
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
-    """Write one figure in each format, whole or not at all."""
+    """Write one figure in each format, atomically."""
     paths = []
-    # Text as text: smaller files, and words that can be searched. The salt makes the same plot the same bytes.
+    # Text is written as text, not as shapes: the files are smaller and can be searched. With a fixed salt, the same
+    # plot has the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "txport"}):
         for kind in FORMATS:
             path = directory / f"{name}.{kind}"
@@ -47,7 +48,7 @@ def save(figure: Figure, directory: Path, name: str) -> list[Path]:
 
 
 def style(axes: Axes) -> None:
-    """No box, and a light grid behind the data."""
+    """Set the style of the axes: no box, and a light grid behind the data."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -64,7 +65,7 @@ def _new_figure(title: str, x: str, y: str, width: float = 7.0, height: float = 
 
 
 def _colours(report: BenchReport) -> dict[str, str]:
-    """Colours by the name of the contestant."""
+    """Return a colour for each contestant, by name."""
     return {each.name: COLOURS[index % len(COLOURS)] for index, each in enumerate(report.contestants)}
 
 
@@ -74,7 +75,7 @@ def _rows(report: BenchReport) -> list[tuple[Measurement, Workload]]:
 
 
 def _over_batch(report: BenchReport, label: str, value: Value, tail: Value | None) -> Figure | None:
-    """Over the batch size, at the lengths that most workloads have."""
+    """Return a plot over the batch size, at the lengths with the most workloads."""
     fixed = [row for row in _rows(report) if row[1].kind == "fixed"]
     lengths = sorted((workload.source, workload.target) for _, workload in fixed)
     source, target = max(lengths, key=lengths.count, default=(0, 0))
@@ -98,7 +99,7 @@ def _curves(
     value: Value,
     tail: Value | None,
 ) -> Figure | None:
-    """Return a curve for each contestant, over the numbers that come with the measurements."""
+    """Return a plot with a curve for each contestant; the first element of each row is the horizontal position."""
     ticks = sorted({x for x, _ in rows})
     if len(ticks) < 2:
         return None
@@ -120,7 +121,7 @@ def _curves(
 
 
 def _bars(report: BenchReport) -> Figure | None:
-    """Time over the bundle's on every workload that others did too."""
+    """Return a plot of time ratios to the bundle, for all shared workloads."""
     workloads = [x.name for x in report.workloads if sum(m.workload == x.name for m in report.measurements) > 1]
     others = {each.contestant for each in report.measurements if each.ratio is not None}
     colours = {name: colour for name, colour in _colours(report).items() if name in others}
@@ -151,7 +152,7 @@ def _bars(report: BenchReport) -> Figure | None:
 
 
 def _bar(axes: Axes, each: Measurement, y: float, height: float, colour: str, label: str | None) -> None:
-    """Draw a bar from 1 on: to the right is slower than the bundle, to the left is faster."""
+    """Draw a bar that starts at 1: to the right if slower than the bundle, to the left if faster."""
     middle = high = 1.0
     spread = None
     if each.ratio:
@@ -166,7 +167,7 @@ def _bar(axes: Axes, each: Measurement, y: float, height: float, colour: str, la
 
 
 def _roofline(report: BenchReport) -> Figure | None:
-    """Operations a second over operations a byte (Williams et al., 2009), with this machine's measured roof."""
+    """Return a plot of operations per second over operations per byte (Williams et al., 2009), with measured limits."""
     machine = report.machine
     points = [(each.contestant, each.roofline, each.call_ms.p50) for each in report.measurements if each.roofline]
     if not points or not machine.bandwidth or not machine.peaks:

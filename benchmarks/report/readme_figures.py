@@ -26,10 +26,10 @@ def markers(beams: bool) -> tuple[str, str]:
 
 
 def readme_table(reports: Mapping[str, BenchReport]) -> str:
-    """Return tables of milliseconds per token, at most `COLUMNS` workloads side by side, and how many sentences differ.
+    """Return tables of milliseconds per token, of at most `COLUMNS` workloads each, with counts of different sentences.
 
     Args:
-        reports: by the name of the model. A workload of only one contestant is left out.
+        reports: reports by the name of the model. Workloads of only one contestant are left out.
     """
     lines = []
     sizes = ""
@@ -58,7 +58,7 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
 def _table(
     model: str, works: Sequence[Workload], names: Sequence[str], rows: Mapping[tuple[str, str], Measurement]
 ) -> list[str]:
-    """Return lines of one table, and an empty one."""
+    """Return the lines of one table and an empty line."""
     heads = [f"batch {work.batch}" if work.batch else f"{work.sentences} sentences" for work in works]
     lines = [f"| {model}, ms per token | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for name in names:

@@ -1,4 +1,4 @@
-"""bench.json: written atomically after each measurement, read strictly."""
+"""Reading and writing of bench.json. It is written atomically after each measurement and checked when it is read."""
 
 import datetime
 import json
@@ -15,10 +15,10 @@ from txport.runtime.version import VERSION
 
 
 def check_output(path: Path) -> None:
-    """Refuse to write a report into a directory that holds other files, but no earlier report of this name.
+    """Refuse to write a report into a directory that contains other files but no earlier report.
 
     Raises:
-        InputError: it is such a directory.
+        InputError: the directory contains other files.
     """
     directory = path.parent
     if directory.exists() and any(directory.iterdir()) and not path.exists():
@@ -26,7 +26,7 @@ def check_output(path: Path) -> None:
 
 
 def header(form: str, version: int, command: Sequence[str], machine: Machine) -> dict[str, Any]:
-    """Return the fields that every report begins with; it is not yet complete."""
+    """Return the first fields of a report, with `complete` false."""
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     facts = {"made_by": MadeBy("txport", VERSION), "created": created, "command": tuple(command), "machine": machine}
     return {"format": form, "format_version": version, "complete": False, **facts}
@@ -38,10 +38,10 @@ def as_json(report: Any) -> str:
 
 
 def write_report(path: Path, report: Any) -> None:
-    """Write a report as JSON; readers see the old file or the new one.
+    """Write a report as JSON, atomically.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
     write_atomically(path, (as_json(report) + "\n").encode())
 
@@ -50,16 +50,16 @@ def read_report(path: Path) -> BenchReport:
     """Read a bench.json.
 
     Raises:
-        InputError: it cannot be read, is of another format or version, or a field in it is missing or unknown.
+        InputError: the file cannot be read, has another format or version, or has a missing or unknown field.
     """
     return report_from(read_figures_file(path, {BENCH_FORMAT: BENCH_FORMAT_VERSION}), path)
 
 
 def read_figures_file(path: Path, versions: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON object in a file of one of these formats, whose versions are given.
+    """Return the JSON object of a file. `versions` maps the allowed formats to their versions.
 
     Raises:
-        InputError: it cannot be read, or is of another format or version.
+        InputError: the file cannot be read, or has another format or version.
     """
     value = read(path, "give a JSON file that tx-bench wrote", InputError)
     form = str(value.get("format"))
@@ -79,7 +79,7 @@ def report_from(value: dict[str, Any], path: Path) -> BenchReport:
     """Decode a parsed bench.json; `path` is its name in messages.
 
     Raises:
-        InputError: as `read_report`.
+        InputError: as for `read_report`.
     """
     report = decode(BenchReport, value, str(path), InputError)
     contestants = {contestant.name for contestant in report.contestants}

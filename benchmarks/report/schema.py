@@ -1,4 +1,4 @@
-"""bench.json, field by field. `txport.benchmarks.report.report` writes and reads it; unknown fields are refused.
+"""The fields of bench.json. `txport.benchmarks.report.report` writes and reads the file and refuses unknown fields.
 
 Times are milliseconds unless a name contains another unit, sizes are bytes, and null means not measured.
 """
@@ -16,7 +16,7 @@ Kind = Literal["bundle", "cpp", "pytorch", "compile", "huggingface", "ctranslate
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """The first GPU, as its driver describes it."""
+    """The first GPU, described by its driver."""
 
     name: str
     driver: str
@@ -25,7 +25,7 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Speed of reading an array of `bytes`, the best of some passes over it."""
+    """Speed of reading an array of `bytes`, the best of several passes."""
 
     bytes: int
     bytes_per_second: float
@@ -33,7 +33,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Peak:
-    """Speed of multiplying large matrices by `library` in `type`, best of some; operations are 2 m n k."""
+    """Speed of a product of large matrices by `library` in `type`, the best of several; operations are 2 m n k."""
 
     library: str
     type: str
@@ -45,17 +45,17 @@ class Machine:
     """The machine of a run.
 
     Attributes:
-        processor: as the system names it.
-        cores: that this process may use.
-        memory_bytes: of the machine.
+        processor: name of the processor.
+        cores: number of cores that this process may use.
+        memory_bytes: memory of the machine.
         system: kernel and architecture.
-        python: version.
-        versions: of the libraries that are installed, by name.
-        gpu: null without one.
-        power_mode: of a Jetson, according to `nvpmodel -q`.
-        load_average: of the minute before the run; above 0 something else was running too.
-        bandwidth: of arrays of several sizes, smallest first.
-        peaks: of matrix products.
+        python: version of Python.
+        versions: versions of the installed libraries, by name.
+        gpu: the GPU; null without one.
+        power_mode: power mode of a Jetson, by `nvpmodel -q`.
+        load_average: load of the minute before the run; above 0, other programs were running.
+        bandwidth: bandwidth for arrays of several sizes, the smallest first.
+        peaks: peaks of matrix products.
     """
 
     processor: str
@@ -73,7 +73,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Percentiles of some calls, by nearest rank. p99 is null for fewer than 100."""
+    """Percentiles of the times of calls, by nearest rank. p99 is null for fewer than 100 calls."""
 
     p50: float
     p90: float
@@ -96,19 +96,19 @@ class Contestant:
     """One of the compared contestants.
 
     Attributes:
-        name: in the tables; unique in the file.
-        kind: what runs the model.
-        precision: of its weights.
-        device: where it ran, "cpu" or "cuda"; as requested if it was skipped.
-        threads: requested threads of each operator, 0 if not requested: the settings of a measurement then contain the
-            best.
-        engine: how the contestant describes itself, with versions; empty if it was skipped.
-        bundle: null for a peer.
-        load_ms: from the start of its process until it was ready.
-        startup_ms: of a service with this bundle: from the start of a process until its first token, in fresh
-            processes; only for bundles.
-        engine_build_seconds: of the engines that tx-build made for this bundle.
-        skipped: why there is no measurement, or why they end early.
+        name: name in the tables, unique in the file.
+        kind: library or runtime of the contestant.
+        precision: precision of its weights.
+        device: its actual device, "cpu" or "cuda"; the requested device if it was skipped.
+        threads: requested threads of each operator; 0 if not requested. The settings of a measurement then contain the
+            fastest number.
+        engine: description of the engine by the contestant, with versions; empty if it was skipped.
+        bundle: the bundle; null for a peer.
+        load_ms: time from the start of its process until it was ready.
+        startup_ms: time of a service with this bundle from the start of a fresh process until its first token; only for
+            bundles.
+        engine_build_seconds: time in which tx-build built the engines of this bundle.
+        skipped: reason why there are no measurements, or why they end early.
     """
 
     name: str
@@ -129,14 +129,14 @@ class Workload:
     """Work of all contestants.
 
     Attributes:
-        name: unique in the file.
-        kind: "fixed": random ids, each sentence makes `target` tokens, eos is a token like any other. "text": real
-            sentences, sorted and batched in the contestant's best way, ended by eos.
-        batch: sentences that run together; null for text.
-        source: tokens of each sentence, eos included; the mean for text.
-        target: tokens to make; the most for text.
-        sentences: of one call.
-        beam: hypotheses of each sentence; 1 for greedy search.
+        name: name, unique in the file.
+        kind: "fixed": random ids; each sentence generates `target` tokens, and eos is an ordinary token. "text": real
+            sentences that end with eos, sorted and batched in the best way of each contestant.
+        batch: number of sentences of a batch; null for text.
+        source: number of tokens of each sentence, eos included; the mean for text.
+        target: number of tokens to generate; the maximum for text.
+        sentences: number of sentences of one call.
+        beam: number of hypotheses of each sentence; 1 for greedy search.
     """
 
     name: str
@@ -154,7 +154,7 @@ def fixed_name(batch: int, source: int, target: int, beam: int = 1) -> str:
 
 
 def of_beam(beam: int) -> str:
-    """End of the name of a workload with a beam."""
+    """Return the suffix of the name of a workload with beams, or an empty string."""
     if beam > 1:
         return f", beam {beam}"
     return ""
@@ -162,14 +162,14 @@ def of_beam(beam: int) -> str:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of a call by the machine's measured bandwidth and peak; `ratio` is the median call over it.
+    """The minimum time of a call by the measured bandwidth and peak of the machine.
 
     Attributes:
         bytes: weights, caches and cross-attention keys and values that a call must read.
         operations: multiplications and additions of a call.
         bound_ms: the sum, over the encoder and the steps, of the larger of both times.
-        ratio: 1 is perfect.
-        limit: which of both is the larger for most of the time.
+        ratio: median call divided by `bound_ms`; 1 is perfect.
+        limit: the time that is larger for most of the bound: bandwidth or peak.
     """
 
     bytes: float
@@ -181,7 +181,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Number of sentences of a call that have exactly the ids of the reference."""
+    """Number of sentences of a call with exactly the ids of the reference."""
 
     identical: int
     sentences: int
@@ -189,7 +189,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of this contestant over that of the first one, round by round: above 1 the first one is faster."""
+    """Time of this contestant divided by that of the first one, by rounds. Above 1, the first one is faster."""
 
     p10: float
     p50: float
@@ -202,22 +202,22 @@ class Measurement:
     """One contestant on one workload.
 
     Attributes:
-        contestant, workload: by name.
-        settings: the fastest settings that it tried (threads, batch size ...).
-        calls: that were timed.
-        warm_up_calls: before them, until three in a row took the same time within 5%.
-        tokens: of one call.
-        steps: of the longest row; null for text.
-        call_ms: a whole call, encoder and loop.
-        encoder_ms, first_token_ms: null where a contestant has no such part.
-        ms_per_token: `call_ms` over `steps`: one token of every row; over `tokens` for text.
-        tokens_per_second, sentences_per_second: of all calls together.
-        peak_resident_bytes: of its process during these calls.
-        gpu_memory_bytes: of its process after them.
-        roofline: null if the machine was not probed for it.
-        agreement: with the ids of the reference; null if this is the reference.
-        ratio: null for the first contestant.
-        rounds_ms: the median call of each round, in chronological order.
+        contestant, workload: names.
+        settings: the fastest settings (threads, batch size ...).
+        calls: number of timed calls.
+        warm_up_calls: number of calls before them, until three in a row took the same time within 5%.
+        tokens: tokens of one call.
+        steps: steps of the longest row; null for text.
+        call_ms: time of a whole call, encoder and loop.
+        encoder_ms, first_token_ms: times of parts of a call; null if the contestant cannot measure the part.
+        ms_per_token: `call_ms` divided by `steps` (one token of every row), or by `tokens` for text.
+        tokens_per_second, sentences_per_second: throughput of all calls together.
+        peak_resident_bytes: peak of memory of its process during these calls.
+        gpu_memory_bytes: GPU memory of its process after them.
+        roofline: the roofline; null if the machine was not probed in this precision.
+        agreement: agreement with the ids of the reference; null for the reference itself.
+        ratio: ratio to the first contestant; null for the first contestant.
+        rounds_ms: median call of each round, in chronological order.
     """
 
     contestant: str
@@ -243,13 +243,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class ReportHeader:
-    """Fields that every report begins with; `txport.benchmarks.report.report.header` makes them.
+    """The first fields of every report; see `txport.benchmarks.report.report.header`.
 
     Attributes:
-        format, format_version: of the file; any other is refused.
-        created: UTC, ISO 8601.
-        command: the arguments of the command.
-        complete: false if the run was interrupted: the file holds what was measured until then.
+        format, format_version: format of the file. Other formats and versions are refused.
+        created: time, UTC, ISO 8601.
+        command: arguments of the command.
+        complete: false if the run was interrupted; the file then contains the measurements until that time.
     """
 
     format: str
@@ -266,8 +266,8 @@ class BenchReport(ReportHeader):
     """The whole file.
 
     Attributes:
-        notes: what was timed and what was not, in sentences.
-        reference: the contestant whose ids the others are compared with.
+        notes: sentences about the timed and the untimed parts.
+        reference: the contestant whose ids are compared with those of the others.
     """
 
     notes: tuple[str, ...]

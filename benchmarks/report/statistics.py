@@ -1,4 +1,4 @@
-"""Percentiles, warm-up and ratios, each defined once."""
+"""Definitions of percentiles, warm-up and ratios."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,18 +7,18 @@ from txport.benchmarks.report.schema import Percentiles, Ratio
 
 MIN_WARM_UP = 3
 MAX_WARM_UP = 30
-STABLE = 0.05  # warm-up ends when three calls in a row differ by less
+STABLE = 0.05  # the warm-up ends when three calls in a row differ by less than this share
 MIN_FOR_P99 = 100
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of `values` that at least this share of them does not exceed (nearest rank)."""
+    """Return a percentile by nearest rank: the smallest value such that at least this share is not larger."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
 
 def percentiles(values: Sequence[float]) -> Percentiles:
-    """p50, p90 and, of 100 values or more, p99."""
+    """Return p50, p90 and, for 100 or more values, p99."""
     if len(values) >= MIN_FOR_P99:
         p99 = percentile(values, 0.99)
     else:
@@ -35,9 +35,9 @@ def is_warm(times: Sequence[float]) -> bool:
 
 
 def warm_up(call: Callable[[], float], most_seconds: float, best: float | None = None) -> list[float]:
-    """Call until `is_warm` or for `most_seconds`, but at least twice; the milliseconds of each call.
+    """Call until `is_warm` or for `most_seconds`, but at least twice; return the milliseconds of each call.
 
-    Two calls are enough if both took more than twice `best` milliseconds: another setting will be chosen.
+    If two calls took more than twice `best` milliseconds, the warm-up ends, since another setting will be chosen.
     """
     times = [call(), call()]
     while not is_warm(times) and sum(times) < 1e3 * most_seconds:
@@ -48,9 +48,9 @@ def warm_up(call: Callable[[], float], most_seconds: float, best: float | None =
 
 
 def ratio(times: Sequence[float], first: Sequence[float]) -> Ratio | None:
-    """`times` over `first` of the rounds that both have; None if there is none.
+    """Return the ratio of `times` to `first` over their common rounds, or None without common rounds.
 
-    Both are of the same round, within seconds of each other: a slow phase of the machine cancels out.
+    Times of the same round are measured within seconds of each other, so slow phases of the machine cancel out.
     """
     ratios = [ours / theirs for ours, theirs in zip(times, first, strict=False)]
     if not ratios:

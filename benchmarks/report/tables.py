@@ -1,4 +1,4 @@
-"""A report as tables, on a terminal and in Markdown: the same rows for both."""
+"""Tables of a report, with the same rows on a terminal and in Markdown."""
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from txport.runtime.console.words import plural
 
 Column = tuple[str, Callable[[Measurement], str]]
 _NONE = "-"
-# Fewer calls than these give no reliable time.
+# Minimum number of calls for a reliable time.
 FEW_CALLS = 5
-WIDE = 170  # characters that a terminal needs for every column
-# What a narrow terminal shows; Markdown and wide terminals show all.
+WIDE = 170  # width of a terminal, in characters, for all columns
+# Columns on a narrower terminal. Markdown contains all columns.
 NARROW = ("", "workload", "ms/token", "ratio", "ids", "tokens/s", "peak MB", "x roof")
 LEFT = ("", "workload", "settings")  # columns of text; the others are numbers
 
@@ -78,7 +78,7 @@ class Section:
 
 
 def sections(report: BenchReport) -> list[Section]:
-    """One table for each workload that several did, and one for all that the first one did alone."""
+    """Return a table for each workload of several contestants, and one for all workloads of the bundle alone."""
     tables = []
     alone = []
     for workload in report.workloads:
@@ -102,14 +102,14 @@ def _describe(workload: Workload) -> str:
 
 
 def _section(title: str, rows: Sequence[Measurement], columns: Sequence[Column]) -> Section:
-    """Columns without any figure are left out."""
+    """Return a table without its empty columns."""
     cells = [(head, [show(each) for each in rows]) for head, show in columns]
     kept = [(head, column) for head, column in cells if set(column) != {_NONE}]
     return Section(title, [head for head, _ in kept], [list(row) for row in zip(*(x for _, x in kept), strict=True)])
 
 
 def facts(report: BenchReport) -> list[tuple[str, str]]:
-    """Heading of the tables: the machine and the contestants."""
+    """Return (name, value) pairs that describe the machine and the contestants."""
     machine = report.machine
     load = f"load average before the run {machine.load_average:.2f}"
     lines = [
@@ -167,7 +167,7 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Co
 
 
 def print_tables(report: BenchReport, console: Console) -> None:
-    """Everything, for a terminal or a pipe."""
+    """Print the whole report to a terminal or a pipe."""
     for name, text in facts(report):
         console.print(f"[bold]{escape(name)}[/]: {escape(text)}", highlight=False, soft_wrap=True)
     for section in sections(report):
@@ -178,7 +178,7 @@ def print_tables(report: BenchReport, console: Console) -> None:
 
 
 def markdown(report: BenchReport) -> str:
-    """Everything, as a Markdown document."""
+    """Return the whole report as a Markdown document."""
     command = " ".join(report.command)
     lines = ["# tx-bench", "", f"{report.created}, txport {report.made_by.version}: `tx-bench {command}`", ""]
     lines += [f"- **{name}**: {text}" for name, text in facts(report)]

@@ -1,1 +1,1 @@
-"""Fair timing: workloads, contestants in turns, one process each."""
+"""Fair timing: workloads, and contestants that take turns in separate processes."""

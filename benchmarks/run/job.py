@@ -1,4 +1,4 @@
-"""Turns the options of tx-bench into the job of a session; all checks of input are made here."""
+"""Conversion of the options of tx-bench to the job of a session, with all checks of input."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ SOURCE = 32
 TARGET = 64
 CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CURVE_TARGETS = (16, 32, 64, 128, 256)
-# Fields of a config that do not affect what is computed.
+# Fields of a config that do not affect inference.
 _TRAINING = ("dropout",)
 
 
@@ -62,10 +62,10 @@ class Job:
     """Plan of a session.
 
     Attributes:
-        options: budgets, places and files.
+        options: options of tx-bench.
         plans: contestants; the first one is the bundle.
         skipped: contestants that cannot take part.
-        shared: workloads for all of them.
+        shared: workloads for all contestants.
         alone: workloads for the bundle only.
     """
 
@@ -77,11 +77,11 @@ class Job:
 
 
 def make_job(options: BenchOptions, scratch: Path) -> Job:
-    """Contestants and workloads.
+    """Return the contestants and workloads of the options.
 
     Raises:
-        InputError: a workload that the bundle does not take, or anything else that cannot be used.
-        BundleError: a bundle that cannot be read.
+        InputError: the bundle does not support a workload, or another option cannot be used.
+        BundleError: a bundle cannot be read.
     """
     manifest = Manifest.load(options.bundle)
     plans, skipped = _plans(options, manifest, scratch)
@@ -93,7 +93,7 @@ def make_job(options: BenchOptions, scratch: Path) -> Job:
 
 
 def _grid(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, int]]:
-    """Batch, source, target of the workloads for all. The defaults are kept within the bundle's limits."""
+    """Return batch, source and target of the shared workloads. Defaults are reduced to the limits of the bundle."""
     limits = manifest.limits
     most = max(1, limits.batch // options.beam)
     batches = options.batches or sorted({min(batch, most) for batch in BATCHES})
@@ -103,7 +103,7 @@ def _grid(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, int
 
 
 def _curves(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, int]]:
-    """Sweeps of the bundle alone: over batches, and over target lengths."""
+    """Return the workloads for the bundle alone: a series of batch sizes and a series of target lengths."""
     if options.quick or options.batches or options.sources or options.targets:
         return []
     limits = manifest.limits
@@ -114,7 +114,7 @@ def _curves(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, i
 
 
 def _texts(options: BenchOptions, manifest: Manifest) -> list[Work]:
-    """Return the text of the options, else that of the checkpoint, else the bundle's self-check."""
+    """Return the text of the options, or that of the checkpoint, or that of the bundle's self-check."""
     if options.lines == 0:
         return []
     file = options.text
@@ -148,11 +148,11 @@ def _plans(
 
 
 def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name: str) -> list[ContestantPlan]:
-    """Return a bundle and, where the fused engine is chosen for it, what ONNX Runtime runs best of it."""
+    """Return the plan of a bundle and, if the fused engine runs it, also its plan for ONNX Runtime's best lowering."""
     plans = [bundle_plan(bundle, manifest, options.place, name)]
     try:
         choice = choose(manifest, options.device, options.engine, options.lowering, bundle)
-    except TxportError:  # reported by the process of the bundle
+    except TxportError:  # the process of the bundle reports this error
         return plans
     if choice.engine == FUSED and choice.fallback is not None:
         beside = replace(options.place, engine=choice.fallback.engine)
@@ -167,7 +167,7 @@ def _name(other: Path, plans: Sequence[ContestantPlan]) -> str:
 
 
 def _checkpoint(options: BenchOptions) -> Path | None:
-    """Checkpoint of the options, else the one beside the bundle, as `make demo` leaves it, if there is one."""
+    """Return the checkpoint of the options, or the one beside the bundle (as after `make demo`), or None."""
     if options.checkpoint is not None:
         return options.checkpoint
     beside = options.bundle.resolve().parent / "checkpoint"
@@ -177,7 +177,7 @@ def _checkpoint(options: BenchOptions) -> Path | None:
 
 
 def _check_checkpoint(bundle: Path, checkpoint: Path) -> None:
-    """Refuse a directory that is not a checkpoint, or that of another model than the bundle's."""
+    """Refuse a directory that is not a checkpoint, or contains another model than the bundle."""
     ours = read(files_of(bundle) / "config.json")
     theirs = read(checkpoint / "config.json", "give the right one with --checkpoint", InputError).get("config")
     if not isinstance(theirs, dict):

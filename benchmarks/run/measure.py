@@ -1,4 +1,4 @@
-"""Measurements of a report, from the times of the rounds."""
+"""Measurements of a report, computed from the times of the rounds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,13 +23,13 @@ def measurement(
     """Return the figures of a contestant on a workload; it has at least one round.
 
     Args:
-        contestant, work: what was measured.
-        shape, machine: of the model, for the roofline.
-        times: of all contestants.
-        first: the contestant that ratios refer to.
-        reference: the contestant whose ids the others are compared with.
-        rows: of a full batch of a text, for the roofline.
-        gpu_memory_bytes: of its process.
+        contestant, work: the contestant and the workload.
+        shape, machine: shape of the model, and the machine, for the roofline.
+        times: times of all contestants, by name.
+        first: the contestant that is compared with the others in ratios.
+        reference: the contestant whose ids are compared with those of the others.
+        rows: number of rows of a full batch of a text, for the roofline.
+        gpu_memory_bytes: GPU memory of the process.
     """
     own = times[contestant.name]
     workload = work.workload
@@ -40,7 +40,7 @@ def measurement(
     per = steps or tokens
     seconds = sum(durations) / 1e3
     if workload.kind == "text":
-        # The least work that a text can be: full batches of equal sentences.
+        # The bound for a text assumes the least possible work: full batches of sentences of equal length.
         rows = min(rows, workload.sentences)
         least_steps = max(1, tokens // rows)
     else:
@@ -77,7 +77,7 @@ def _percentiles(durations: Sequence[float]) -> Percentiles | None:
 
 
 def _tokens(work: Work, times: Times) -> tuple[int, int | None]:
-    """Return tokens of a call, and the steps of its longest row."""
+    """Return the number of tokens of a call, and the number of steps of its longest row."""
     if work.workload.kind == "text":
         return max(1, sum(map(len, times.ids))), None
     lengths = [len(row) for row in times.ids] or [work.task.target] * len(work.task.sources)

@@ -38,7 +38,7 @@ class Place:
 
     @property
     def width(self) -> str:
-        """Threads, for contestants that need a number."""
+        """Number of threads, for contestants that need an explicit number."""
         return str(self.threads or cores())
 
 
@@ -48,11 +48,11 @@ class ContestantPlan:
 
     Attributes:
         contestant: its description in the report.
-        description: keywords for its backend; peers also receive the `device` on which the bundle really runs.
+        description: keywords for its backend. Peers also receive the actual `device` of the bundle.
         settings: the settings that it tries.
         python: another interpreter; None for this one.
-        environment: added to the environment of its process.
-        prepare: a module to run before, with its arguments.
+        environment: variables that are added to the environment of its process.
+        prepare: a module to run before loading, with its arguments.
     """
 
     contestant: Contestant
@@ -64,7 +64,7 @@ class ContestantPlan:
 
 
 def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> ContestantPlan:
-    """Return a bundle by the Python runtime."""
+    """Return the plan of a bundle with the Python runtime."""
     precision = manifest.precision.weights
     size = manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
@@ -82,7 +82,10 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
 
 
 def _bundle_settings(place: Place) -> Settings:
-    """Threads as for peers: the default; one, faster where cores are shared; for a text a worker a core."""
+    """Return the settings of a bundle: default threads, one thread, and for a text also one worker per core.
+
+    As for peers, one thread may be faster if other programs use the cores.
+    """
     if place.threads or cores() == 1:
         return ANY
     each = [{"threads": DEFAULT}, {"threads": "1"}]
@@ -90,10 +93,10 @@ def _bundle_settings(place: Place) -> Settings:
 
 
 def cpp_plan(bundle: Path, manifest: Manifest, place: Place, tool: Path) -> ContestantPlan:
-    """Return the same bundle by txport-bench.
+    """Return the plan of a bundle with txport-bench.
 
     Raises:
-        InputError: there is no such program.
+        InputError: the program does not exist.
     """
     program = shutil.which(str(tool))
     if program is None:
@@ -112,7 +115,7 @@ def peer_plans(
     compute_types: Sequence[str],
     pythons: Mapping[str, str],
 ) -> list[ContestantPlan]:
-    """Return the peers by name, all from one checkpoint; `scratch` is for converted models."""
+    """Return the plans of the named peers with the weights of one checkpoint; `scratch` receives converted models."""
     plans = []
     for name in names:
         python = pythons.get(name)
@@ -132,10 +135,10 @@ def _torch_peer(kind: Kind, checkpoint: Path, place: Place, python: str | None) 
         description["threads"] = int(place.width)
         fixed: list[dict[str, str]] = [{}]
     else:
-        # Where cores are few or shared, one thread is often faster than two that wait for each other.
+        # If cores are few or shared, one thread is often faster than two that wait for each other.
         fixed = [{"threads": threads} for threads in dict.fromkeys((place.width, "1"))]
     rows: Sequence[str] = TEXT_ROWS
-    if kind == "compile":  # for other sizes, it is compiled again
+    if kind == "compile":  # torch.compile compiles again for other batch sizes
         rows = TEXT_ROWS[:1]
     settings: Settings = {"fixed": fixed, "text": [{**each, "rows": count} for each in fixed for count in rows]}
     return ContestantPlan(
@@ -146,8 +149,8 @@ def _torch_peer(kind: Kind, checkpoint: Path, place: Place, python: str | None) 
 def _ctranslate2(
     checkpoint: Path, model: str, place: Place, eos: int, compute_type: str, python: str | None
 ) -> ContestantPlan:
-    # Its threads meet at barriers, which are slow where cores are few or shared: one thread may be the fastest, or as
-    # many translators as cores, each with its part of the batch.
+    # The threads of CTranslate2 wait for each other at barriers, which are slow if cores are few or shared. One thread
+    # may be the fastest, or one translator per core, each with a part of the batch.
     together = [{"intra": each, "inter": "1"} for each in dict.fromkeys(("1", place.width))]
     fixed = list(together)
     if place.width != "1":
@@ -159,6 +162,6 @@ def _ctranslate2(
         {"model": model, "compute_type": compute_type, "eos": eos},
         {"fixed": fixed, "text": text},
         python,
-        {"OMP_WAIT_POLICY": "ACTIVE"},  # busy waiting measured fastest; the others are stopped meanwhile
+        {"OMP_WAIT_POLICY": "ACTIVE"},  # busy waiting was fastest, and the other processes are suspended
         ("txport.benchmarks.contestants.ctranslate2_weights", str(checkpoint.resolve()), model),
     )

@@ -1,6 +1,7 @@
-"""Contestants on one workload, in rounds: each has its turn in each round, so that a drift of the machine affects all.
+"""Measurement of contestants on one workload, in rounds.
 
-Before the rounds each contestant warms up with each of its settings, and keeps the fastest.
+Each contestant has a turn in each round, so that changes of the machine's speed affect all of them. Before the rounds,
+each contestant warms up with each of its settings and keeps the fastest.
 """
 
 import math
@@ -12,9 +13,9 @@ from txport.benchmarks.report.statistics import percentile
 from txport.benchmarks.run.plans import Settings
 from txport.benchmarks.run.worker_process import ContestantFailed, WorkerProcess
 
-ROUNDS = 10  # in each of them a contestant has a tenth of its calls or time, and at least one call
-WARM_UP_SECONDS = 5.0  # the most for each setting; half of the budget if that is less
-# Loading and warming up may compile something; a turn may be one call of a slow contestant.
+ROUNDS = 10  # in each round, a contestant uses a tenth of its calls or time, and at least one call
+WARM_UP_SECONDS = 5.0  # maximum for each setting; half of the budget if that is less
+# Timeouts in seconds. Loading and warm-up may compile code; a turn may be one call of a slow contestant.
 LOAD_SECONDS = 300.0
 WARM_LIMIT = 300.0
 TURN_LIMIT = 120.0
@@ -22,7 +23,7 @@ TURN_LIMIT = 120.0
 
 @dataclass(frozen=True)
 class Budget:
-    """Length of a measurement: until `calls` calls were made, or for `seconds`, and at least one turn."""
+    """Length of a measurement: `calls` calls or `seconds`, whichever ends first, and at least one turn."""
 
     calls: int
     seconds: float
@@ -30,13 +31,13 @@ class Budget:
 
 @dataclass
 class Runner:
-    """A contestant that was loaded.
+    """A loaded contestant.
 
     Attributes:
-        name: of the contestant.
-        process: loaded.
-        settings: those to try for a fixed workload and for a text.
-        budget: how long it is measured on one workload.
+        name: name of the contestant.
+        process: its process.
+        settings: the settings to try, for "fixed" workloads and for "text".
+        budget: length of its measurement on one workload.
     """
 
     name: str
@@ -50,12 +51,12 @@ class Times:
     """The results of one contestant on one workload.
 
     Attributes:
-        setting: the one that was fastest.
-        warm_up_calls: with that setting.
-        ids: of each sentence.
-        rounds: milliseconds of each call of each round, by part; the whole is "call".
-        peak_resident_bytes: during the turns.
-        failed: why it stopped early.
+        setting: the fastest setting.
+        warm_up_calls: number of warm-up calls with this setting.
+        ids: ids of each sentence.
+        rounds: milliseconds of each call of each round, by part; the whole call is "call".
+        peak_resident_bytes: peak of resident memory since the task was received.
+        failed: reason of an early end, or None.
     """
 
     setting: Mapping[str, str] = field(default_factory=dict)
@@ -66,11 +67,11 @@ class Times:
     failed: str | None = None
 
     def all(self, part: str = "call") -> list[float]:
-        """Return milliseconds of all calls of a part."""
+        """Return the milliseconds of all calls of a part."""
         return [time for turn in self.rounds for time in turn.get(part, [])]
 
     def medians(self) -> list[float]:
-        """Return the median call of each round, milliseconds."""
+        """Return the milliseconds of the median call of each round."""
         return [percentile(turn["call"], 0.5) for turn in self.rounds]
 
     def enough(self, budget: Budget) -> bool:
@@ -80,10 +81,11 @@ class Times:
 
 
 def run_rounds(runners: Sequence[Runner], task: Task, vocabulary: int) -> dict[str, Times]:
-    """Measure all on one task, in rounds; one whose few calls use up its time is done earlier.
+    """Measure all contestants on one task, in rounds. A contestant that has used its budget has no more turns.
 
-    `Task.absent` is replaced by an id, of a target vocabulary of this size, that the first one does not make.
-    A contestant that fails is removed: `Times.failed` contains the reason, and its earlier results count.
+    `Task.absent` is replaced by an id of the target vocabulary, of this size, that the first contestant does not
+    generate. A contestant that fails has no more turns: `Times.failed` contains the reason, and its earlier results
+    count.
     """
     results = {runner.name: Times() for runner in runners}
 

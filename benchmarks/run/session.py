@@ -1,4 +1,4 @@
-"""A run of tx-bench: load all contestants, measure workload after workload, and write the report after each of them."""
+"""A run of tx-bench: load all contestants, measure all workloads, and write the report after each of them."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.console.progress import Stages
 from txport.runtime.errors import EngineError, InputError
 
-CURVE_SECONDS = 2.0  # the most for a workload of the bundle alone
+CURVE_SECONDS = 2.0  # maximum for a workload of the bundle alone
 NOTES = (
     "Timed: whole calls from ids in memory to ids in memory, encoder and search; on a GPU until the ids are back.",
     "Not timed: loading, tokenization, conversion of ids for a library, warm-up; a bundle's text is detokenized.",
@@ -39,11 +39,11 @@ NOTES = (
 
 
 class Session:
-    """One run; `report` holds what was measured so far.
+    """One run. `report` contains the measurements so far.
 
     Args:
         job: contestants, workloads and options.
-        stages: shows what is going on.
+        stages: display of the progress.
     """
 
     def __init__(self, job: Job, stages: Stages) -> None:
@@ -59,11 +59,11 @@ class Session:
         self.report = BenchReport(**start, notes=NOTES)
 
     def run(self) -> None:
-        """Load and measure everything; `self.report` holds the results until then if this raises.
+        """Load and measure everything. After an error, `self.report` contains the earlier results.
 
         Raises:
-            InputError: the bundle itself cannot be loaded; the message contains the reason.
-            EngineError: it failed later.
+            InputError: the bundle cannot be loaded; the message contains the reason.
+            EngineError: the bundle failed later.
         """
         try:
             for plan in self._job.plans:
@@ -80,7 +80,7 @@ class Session:
         self._save(complete=True)
 
     def _reference(self) -> str:
-        """The contestant whose ids are right, if it is there: PyTorch, or Hugging Face, which has beams too."""
+        """Return the contestant whose ids are the reference: PyTorch or, with beams, Hugging Face, if it takes part."""
         if self._options.beam > 1:
             right = "huggingface"
         else:
@@ -166,7 +166,7 @@ class Session:
                 else:
                     seconds = options.peer_seconds
                 budget = Budget(options.calls, min(seconds, CURVE_SECONDS) if alone else seconds)
-                # Threads of the host do not matter on a device.
+                # On a device, the number of host threads does not matter, so only one setting is tried.
                 if ours and each.device != "cpu":
                     settings = ANY
                 else:
@@ -175,7 +175,7 @@ class Session:
         return runners
 
     def _leave(self, runner: Runner, reason: str) -> None:
-        """A contestant that failed takes part in nothing more, unless it only refused this workload."""
+        """Remove a contestant after a failure, unless it only refused this workload."""
         contestants = {each.name: each for each in self.report.contestants}
         left = contestants[runner.name]
         contestants[left.name] = replace(left, skipped="; ".join(filter(None, [left.skipped, reason])))

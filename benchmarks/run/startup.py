@@ -12,7 +12,7 @@ from txport.benchmarks.report.statistics import percentiles
 from txport.benchmarks.run.worker_process import ContestantFailed
 
 REPEATS = 5
-# Prints the time of the first token. Its imports are those of a service.
+# A program that prints the time of the first token, with the imports of a service.
 _PROCESS = """
 import json, sys, time
 from txport.runtime import Translator
@@ -24,12 +24,12 @@ print(time.time())
 
 
 def startup(description: dict[str, Any], source: Sequence[int], repeats: int) -> Percentiles:
-    """Return milliseconds, of `repeats` processes one after the other; the files are in the system's cache by then.
+    """Return the milliseconds of `repeats` processes in sequence. The files are in the system's cache.
 
     Args:
         description: keywords of the Translator.
-        source: the ids of a sentence.
-        repeats: how many processes.
+        source: ids of a sentence.
+        repeats: number of processes.
 
     Raises:
         ContestantFailed: a process failed.

@@ -1,7 +1,7 @@
-"""A process that runs one contestant: it reads requests and writes replies, one JSON object a line.
+"""A process that runs one contestant: it reads requests and writes replies, one JSON object per line.
 
-In a process of its own a contestant cannot crash the whole run, its memory can be measured, and it can have another
-Python or other settings of its libraries. `txport.benchmarks.run.worker_process` is the other end.
+In a separate process, a contestant cannot crash the whole run, its memory can be measured, and it can use another
+Python or other settings of its libraries. `txport.benchmarks.run.worker_process` contains the side of the parent.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from txport.benchmarks.contestants.backend import BACKENDS, Backend, SelfTimed, 
 from txport.benchmarks.report.statistics import warm_up
 from txport.runtime.system import end_with_parent, process_memory
 
-FAST = 0.2  # of a turn: a shorter call is made once untimed when a turn begins
+FAST = 0.2  # share of a turn. If a call is shorter, a turn begins with one untimed call.
 
 Json = dict[str, Any]
 
 
 class Worker:
-    """The requests: each public method is one, and its result is the reply."""
+    """Handlers of the requests. Each public method handles one kind, and its result is the reply."""
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
@@ -32,7 +32,7 @@ class Worker:
         self._last_call = 0.0  # seconds
 
     def load(self, kind: str, description: Json) -> Json:
-        """Load the contestant; replies with the times of its start if it measures them itself."""
+        """Load the contestant. The reply contains the times of its start if the backend measures them itself."""
         module, name = BACKENDS[kind]
         self._backend = getattr(importlib.import_module(module), name)(**description)
         if isinstance(self._backend, SelfTimed):
@@ -42,16 +42,17 @@ class Worker:
         return {"engine": self._backend.engine, "device": self._backend.device, "startup_ms": startups}
 
     def task(self, task: Json) -> Json:
-        """Take a task; the peak of memory is counted from here."""
+        """Receive a task. The peak of memory is measured from this request on."""
         self._task = Task(**task)
-        with contextlib.suppress(OSError):  # not in every container
+        with contextlib.suppress(OSError):  # some containers do not allow it
             Path("/proc/self/clear_refs").write_text("5")
         return {}
 
     def warm(self, setting: dict[str, str], seconds: float, best: float | None) -> Json:
-        """Prepare the task with a setting and warm up for at most `seconds`; milliseconds of each call, and the ids.
+        """Prepare the task with a setting and warm up for at most `seconds`.
 
-        `best` is the median call with another setting: a much slower one is given up early.
+        The reply contains the milliseconds of each call, and the ids. `best` is the median call with another setting. A
+        much slower setting is abandoned early.
         """
         backend, task = self._ready()
         backend.prepare(task, setting)
@@ -63,7 +64,7 @@ class Worker:
         return {"times": times, "ids": backend.ids()}
 
     def turn(self, calls: int, seconds: float) -> Json:
-        """Call for `seconds`, or `calls` times, but at least once; milliseconds of each call and of its parts."""
+        """Call for `seconds` or `calls` times, at least once; return the milliseconds of each call and its parts."""
         backend, _ = self._ready()
         if isinstance(backend, SelfTimed):
             return {"times": backend.turn(calls, seconds)}
@@ -80,7 +81,7 @@ class Worker:
         return {"times": times}
 
     def memory(self) -> Json:
-        """Peak resident bytes since the task was taken."""
+        """Return the peak of resident bytes since the task was received."""
         backend = self._backend
         if isinstance(backend, SelfTimed):
             peak = backend.peak_resident_bytes
@@ -89,7 +90,7 @@ class Worker:
         return {"peak_resident_bytes": peak}
 
     def _ready(self) -> tuple[Backend, Task]:
-        assert self._backend is not None and self._task is not None  # the other end asks in this order
+        assert self._backend is not None and self._task is not None  # the parent sends requests in this order
         return self._backend, self._task
 
 
@@ -100,7 +101,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answer until the requests end. Errors are sent as answers and handled by the other process."""
+    """Answer requests until their end. Errors are sent as replies and handled by the parent."""
     worker = Worker()
     for line in requests:
         request = json.loads(line)
@@ -115,7 +116,7 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 def main() -> None:
     """Run the command."""
     end_with_parent()
-    # What libraries print must not mix with the replies.
+    # Libraries may print to standard output (descriptor 1), so replies have another descriptor.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, replies)

@@ -1,4 +1,4 @@
-"""The parent's side of a contestant's process: sends requests with a timeout, and suspends it while others run."""
+"""The parent's side of the process of a contestant: requests with a timeout, and suspension while others run."""
 
 import contextlib
 import json
@@ -24,11 +24,11 @@ class ContestantFailed(Exception):
 
 
 class WorkerProcess:
-    """One contestant's process. Between requests it is stopped (SIGSTOP): spinning threads would slow down the others.
+    """The process of one contestant. Between requests it is stopped (SIGSTOP), as its threads would slow down others.
 
     Args:
-        python: another interpreter than this one, which need not have txport installed.
-        environment: added to that of this process.
+        python: another interpreter, which need not have txport installed; None for this one.
+        environment: variables that are added to the environment of this process.
     """
 
     def __init__(self, python: str | None, environment: Mapping[str, str]) -> None:
@@ -42,7 +42,7 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **environment, "PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is handled here
+                start_new_session=True,  # Ctrl-C reaches only the parent
             )
         self._buffer = b""
         self._lost = False  # its next reply would answer a request that timed out
@@ -52,7 +52,7 @@ class WorkerProcess:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Return whether it can take another request."""
+        """Return whether it can answer another request."""
         return not self._lost and self._process.poll() is None
 
     def ask(self, within: float, /, **request: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class WorkerProcess:
         return _one_line(f"its process ended {how}" + (f": {lines[-1]}" if lines else ""))
 
     def close(self) -> None:
-        """End the process and all that it started."""
+        """End the process and all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -123,7 +123,7 @@ class WorkerProcess:
 
 
 def package_path(scratch: Path) -> str:
-    """Return a folder in which `txport` is this installation's packages, for interpreters without it."""
+    """Return a folder with a link to this installation of `txport`, for interpreters without it."""
     link = scratch / "path" / "txport"
     link.parent.mkdir(exist_ok=True)
     if not link.is_symlink():
@@ -135,7 +135,7 @@ def prepare(command: list[str], python: str | None, seconds: float) -> None:
     """Run a module that a contestant needs before it is loaded.
 
     Raises:
-        ContestantFailed: it failed; the message ends with the last line of its standard error.
+        ContestantFailed: the module failed; the message ends with the last line of its standard error.
     """
     with tempfile.TemporaryDirectory(prefix="txport-bench-") as scratch:
         environment = {**os.environ, "PYTHONPATH": package_path(Path(scratch))}

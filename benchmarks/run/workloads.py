@@ -17,17 +17,17 @@ from txport.runtime.text.tokenizer import open_tokenizer
 
 @dataclass(frozen=True)
 class Work:
-    """A workload as the report describes it, and as the contestants receive it."""
+    """A workload in the form of the report and in the form for the contestants."""
 
     workload: Workload
     task: Task
 
 
 def fixed_work(manifest: Manifest, batch: int, source: int, target: int, beam: int = 1) -> Work:
-    """Random ids, the same in every run.
+    """Return a workload of random ids, which are the same in every run.
 
     Raises:
-        InputError: larger than the bundle takes.
+        InputError: the bundle does not support these sizes.
     """
     limits = manifest.limits
     most_rows = limits.batch // beam
@@ -51,9 +51,9 @@ def _random_ids(manifest: Manifest, length: int, seed: int) -> list[int]:
 
 
 def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, beam: int = 1) -> list[Work]:
-    """Real sentences: the first `lines` of `file` that are not blank, else those of the bundle's self-check.
+    """Return a workload of real sentences: the first `lines` lines of `file` that are not blank.
 
-    One workload, or none if there is no file and the self-check has no sentences.
+    Without a file, they are the sentences of the bundle's self-check. If it has none, the result is empty.
 
     Raises:
         InputError: the file cannot be used, or the bundle has no tokenizer.
@@ -68,7 +68,7 @@ def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, b
         return []
     mean = float(np.mean([len(source) for source in sources]))
     prefix = list(affixes(manifest.tokenizer).target_prefix)
-    # Peers have one limit for all sentences, so the bundle gets the same: that of the longest.
+    # Peers have one maximum length for all sentences, so all contestants use that of the longest sentence.
     target = max(length_limit(len(source), len(prefix), manifest.limits.target) for source in sources)
     workload = Workload(f"text: {name}{of_beam(beam)}", "text", None, mean, target, len(sources), beam)
     return [Work(workload, Task(sources, target, False, prefix, manifest.tokens.pad, beam))]
@@ -78,7 +78,7 @@ def first_sentences(file: Path, lines: int) -> list[str]:
     """Return the first `lines` lines that are not blank.
 
     Raises:
-        InputError: the file cannot be read, is not UTF-8, or has no such line.
+        InputError: the file cannot be read, is not UTF-8, or has only blank lines.
     """
     sentences = [line for line in read_lines(file) if line.strip()][:lines]
     if not sentences:

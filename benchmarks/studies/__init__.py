@@ -1,1 +1,1 @@
-"""Programs that answer one question each: memory, overhead, tables for a GPU."""
+"""Programs that answer one question each, such as the memory or the overhead of the runtime."""

@@ -1,10 +1,10 @@
-"""A bundle on the fused engine by its number of threads, and by how many batches share the cores.
+"""Speed of the fused engine by its number of threads, and by the number of batches that share the cores.
 
 `python -m txport.benchmarks.studies.cores BUNDLE`
 
-All engines are in one process and take turns. Timed: whole calls of random ids, encoder included, by the token of the
-longest answer, and the encoder alone. Not timed: loading, and the calls in which an engine learns how many of its
-threads are worth it.
+All engines are in one process and take turns. Timed: whole calls of random ids, encoder included, per token of the
+longest answer, and the encoder alone. Not timed: loading, and the calls in which an engine finds its best number of
+threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,16 +21,16 @@ from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 from txport.runtime.system import cores
 
-_MOST = 64  # threads of an engine
+_MOST = 64  # maximum threads of an engine
 
 
 def powers(most: int) -> list[int]:
-    """1, 2, 4 ... and `most`."""
+    """Return 1, 2, 4 ... and `most`."""
     return sorted({*(2**power for power in range(most.bit_length())), most})
 
 
 def requests(engine: NativeEngine, vocabulary: int, count: int, tokens: int) -> list[Request]:
-    """Sentences of 32 random tokens, which make up to `tokens` each."""
+    """Return sentences of 32 random tokens, with answers of up to `tokens` tokens."""
     random = np.random.default_rng(0)
     eos = engine.tokens.eos
     ids = random.integers(4, vocabulary, (count, 31))
@@ -38,12 +38,12 @@ def requests(engine: NativeEngine, vocabulary: int, count: int, tokens: int) -> 
 
 
 def lengths(engine: NativeEngine, sentences: Sequence[Request]) -> list[int]:
-    """Return tokens of each answer, which are those of any number of threads."""
+    """Return the number of tokens of each answer, which does not depend on the number of threads."""
     return [len(result.ids) for result in decode_all(engine, sentences)]
 
 
 def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[], object]:
-    """Return the encoder alone, over all of them at once."""
+    """Return a call of the encoder for all sentences in one batch."""
     ids = np.array([request.source_ids for request in sentences], np.int64)
     return partial(engine.encode, ids, np.full(len(ids), ids.shape[1], np.int64))
 
@@ -51,7 +51,7 @@ def encoding(engine: NativeEngine, sentences: Sequence[Request]) -> Callable[[],
 def by_threads(
     bundle: Path, threads: Sequence[int], batches: Sequence[int], tokens: int, rounds: int, warm_up: int
 ) -> list[str]:
-    """Return lines of a table in Markdown: times of each batch, a row for each number of threads."""
+    """Return the lines of a Markdown table: times of each batch size, with a row for each number of threads."""
     manifest = Manifest.load(bundle)
     engines = [NativeEngine(bundle, manifest, count) for count in threads]
     columns = []
@@ -70,7 +70,7 @@ def by_threads(
 
 
 def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, warm_up: int) -> list[str]:
-    """Return lines of a table in Markdown: throughput of many sentences, by how many batches share the most threads."""
+    """Return the lines of a Markdown table: throughput of many sentences by the number of parallel batches."""
     manifest = Manifest.load(bundle)
     threads = [max(1, max(workers) // count) for count in workers]
     engines = [

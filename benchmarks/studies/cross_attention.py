@@ -1,4 +1,4 @@
-"""Time of a decoder step's cross-attention over long sources, beside that of reading its keys and values once.
+"""Time of cross-attention over long sources in a decoder step, compared with reading its keys and values once.
 
 `python -m txport.benchmarks.studies.cross_attention BUNDLE`, with a float32 or int8 bundle for the fused engine whose
 model has at least 1,500 positions. A step over 16 source tokens is subtracted, so what remains is cross-attention. One
@@ -23,11 +23,11 @@ SHORT = 16
 BATCHES = ((1, 1), (8, 1), (1, 4), (8, 4))  # sentences and beams
 STEPS = 8
 ROUNDS = 5
-MEMORY = 512 << 20  # bytes that no cache holds
+MEMORY = 512 << 20  # bytes; larger than the processor's caches
 
 
 def stepper(engine: Engine, length: int, sentences: int, beams: int) -> Callable[[], object]:
-    """Return a call of some steps of a batch; the beams of a sentence share its keys and values."""
+    """Return a call that runs several steps of a batch. The beams of a sentence share its keys and values."""
     ids = np.full((1, length), 5, np.int64)
     rows = sentences * beams
     state = engine.allocate(rows, length, (ROUNDS + 1) * STEPS)
@@ -44,9 +44,9 @@ def stepper(engine: Engine, length: int, sentences: int, beams: int) -> Callable
 
 
 def reader(size: int) -> Callable[[], object]:
-    """Return a call that reads as many bytes of memory in each step, by products of matrices and a vector."""
+    """Return a call that reads `size` bytes of memory in each step, by products of matrices and a vector."""
     rows = size // 4096
-    matrix = np.ones((max(2, MEMORY // size) * rows, 1024), np.float32)  # in turns, so that no cache has them
+    matrix = np.ones((max(2, MEMORY // size) * rows, 1024), np.float32)  # read in turns, so that no part is in a cache
     parts = itertools.cycle(matrix[first : first + rows] for first in range(0, len(matrix), rows))
     vector = np.ones(1024, np.float32)
     return lambda: [next(parts) @ vector for _ in range(STEPS)]
@@ -70,7 +70,7 @@ def main(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
     model = manifest.model
     if manifest.precision.weights == "int8":
-        size = 2 * model.head_dim + 12  # of a token in a head: key, value, their scales and the sum of the key
+        size = 2 * model.head_dim + 12  # bytes of a token in a head: key, value, their scales and the sum of the key
     else:
         size = 8 * model.head_dim
     size *= model.heads * model.decoder_layers

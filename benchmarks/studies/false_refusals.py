@@ -36,14 +36,14 @@ RESULTS = "results.jsonl"
 FORMATS = ("float32", "float16", "int8")
 SENTENCES = (200, 1_000)
 CONFIDENCE = 0.95
-# Widths, how many models of each, and steps of a short and of a long training.
+# Widths, number of models of each width, and steps of a short and a long training.
 WIDTHS = ((32, 14, 100, 600), (64, 16, 100, 500), (128, 14, 60, 300), (256, 4, 40, 150), (512, 3, 30, 60))
 DEMOS = 5
 CORPUS = (
     *("corpus.train=8000", "corpus.validation=100", "corpus.test=1000", "tokenizer.vocabulary=600"),
-    "training.max_minutes=6",  # by which the test has 300 sentences
+    "training.max_minutes=6",  # for this time, the test set has 300 sentences
 )
-# Settings of models that have several.
+# Values of the settings that vary between models.
 KINDS: dict[str, tuple[Any, ...]] = {
     "norm": ("pre", "post", "post_final"),
     "norm_kind": ("layer", "rms", "power"),
@@ -57,14 +57,14 @@ KINDS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A model to train: its name, and what differs from the recipe of the demo."""
+    """A model to train: its name, and its changes of the recipe of the demo."""
 
     name: str
     overrides: tuple[str, ...]
 
 
 def variants() -> list[Variant]:
-    """All models, with settings drawn at random but always the same; a part of a study has models of every width."""
+    """Return all models, with random settings of a fixed seed, in an order in which any part has all widths."""
     draw, placed = random.Random(51), []
     for width, count, short, long in WIDTHS:
         columns = {name: _in_turn(draw, values, count) for name, values in KINDS.items()}
@@ -94,14 +94,14 @@ def variants() -> list[Variant]:
 
 
 def _in_turn(draw: random.Random, values: Sequence[Any], count: int) -> list[Any]:
-    """Return `count` values, each as often as the others, in random order."""
+    """Return `count` values in random order, all with equal frequency."""
     column = [values[number % len(values)] for number in range(count)]
     draw.shuffle(column)
     return column
 
 
 def trained(variant: Variant, directory: Path) -> Path:
-    """The checkpoint of a variant, which is trained if it does not exist."""
+    """Return the checkpoint of a variant. It is trained if it does not exist."""
     checkpoint = directory / variant.name
     if not checkpoint.exists():
         train(read("demo", variant.overrides), checkpoint, directory, force=True)
@@ -136,7 +136,7 @@ def verified(
 
 
 def _figures(report: VerificationReport) -> dict[str, Any]:
-    """Return the figures of a report that the study keeps."""
+    """Return the figures of a report that are needed for the results."""
     return {
         "sentences": report.sentences,
         "passed": report.passed,
@@ -157,7 +157,7 @@ def _figures(report: VerificationReport) -> dict[str, Any]:
 
 
 def is_justified(run: dict[str, Any]) -> bool:
-    """Return whether translations lost quality, so that a refusal is right."""
+    """Return whether translations have lost quality, so that a refusal is correct."""
     return any(each["quality_lost"] for each in run["lowerings"].values())
 
 
@@ -170,10 +170,10 @@ def study(
     """Verify each model in each format, and append a line to the results.
 
     Args:
-        directory: of the results.
-        models: the name of each, and a function that returns its checkpoint; it is not called for finished models.
-        counts: of sentences.
-        lowerings: to verify, in addition to the fused engine.
+        directory: directory of the results.
+        models: name of each model, and a function that returns its checkpoint, which is not called for finished models.
+        counts: numbers of sentences.
+        lowerings: lowerings to verify, in addition to the fused engine.
 
     Yields:
         each new line.
@@ -201,7 +201,7 @@ def study(
 
 
 def read_results(directory: Path) -> list[dict[str, Any]]:
-    """Lines of an earlier study; one that was written in part is left out."""
+    """Return the lines of an earlier study without an incomplete last line."""
     file, lines = directory / RESULTS, []
     for text in file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []:
         if text.endswith("\n"):
@@ -233,7 +233,7 @@ def interval(events: int, trials: int, confidence: float = CONFIDENCE) -> tuple[
             low, high = (middle, high) if at_most(count, middle) > falls_to else (low, middle)
         return high
 
-    # All of the tail is on one side if there is no event, or nothing else.
+    # If no trial or every trial has the event, the whole tail is on one side.
     tail = (1 - confidence) / (1 if events in (0, trials) else 2)
     if events:
         lower = solve(1 - tail, events - 1)
@@ -247,7 +247,7 @@ def interval(events: int, trials: int, confidence: float = CONFIDENCE) -> tuple[
 
 
 def tables(lines: Sequence[dict[str, Any]]) -> str:
-    """All results as Markdown: a row for each format and number of sentences, and rates of false refusals."""
+    """Return all results as Markdown: a row for each format and number of sentences, and rates of false refusals."""
     rows = []
     runs = [(line, run) for line in lines for run in line["runs"]]
     for weights in FORMATS:

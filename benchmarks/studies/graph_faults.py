@@ -1,7 +1,7 @@
-"""Faults in graphs that a comparison of weights cannot see: `python -m txport.benchmarks.studies.graph_faults CKPT`.
+"""Faults in graphs that a comparison of weights cannot find: `python -m txport.benchmarks.studies.graph_faults CKPT`.
 
-Each fault is planted at places of a bundle's graphs where it can occur, in the encoder and in the step, one place at a
-time. The table counts the places at which verification refuses the bundle.
+Each fault is planted at the nodes of a bundle's graphs where it can occur, in the encoder and in the step, at one node
+at a time. The table counts the nodes for which verification refuses the bundle.
 """
 
 import itertools
@@ -21,9 +21,9 @@ from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.runtime.bundle.schema import Lowering
 
 STEP = "decoder_step.scatter"
-# From these positions on the cache is written one slot late.
+# First positions from which the cache is written one slot late.
 LATE = (1, 3, 6)
-# Long distances begin here.
+# First distances with wrong biases.
 FAR = (4, 8)
 
 
@@ -35,7 +35,7 @@ def insert(graph: ir.Graph, before: ir.Node, operator: str, *inputs: ir.Value | 
 
 
 def constant(graph: ir.Graph, before: ir.Node, value: np.ndarray) -> ir.Value:
-    """Add a constant to a graph; its name is that of the node that reads it."""
+    """Add a constant to a graph, named after the node that reads it."""
     result = ir.Value(name=f"{before.name}.fault.{len(graph.initializers)}")
     result.const_value = ir.tensor(value, name=result.name)
     result.shape = ir.Shape(value.shape)
@@ -45,7 +45,7 @@ def constant(graph: ir.Graph, before: ir.Node, value: np.ndarray) -> ir.Value:
 
 
 def padding_let_through(graph: ir.Graph, node: ir.Node) -> None:
-    """The encoder's mask has one position too many, for one layer or for the decoder."""
+    """Let one position of padding through the encoder's mask, for one layer or for the decoder."""
     less = next(each for each in graph if each.op_type == "Less")
     where = next(each for each in graph if each.op_type == "Where" and each.inputs[0] is less.outputs[0])
     unsqueeze = next(each for each in graph if each.op_type == "Unsqueeze" and each.inputs[0] is where.outputs[0])
@@ -58,7 +58,7 @@ def padding_let_through(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def future_let_through(graph: ir.Graph, node: ir.Node) -> None:
-    """A layer's self-attention also reads the slot after its position."""
+    """Let the self-attention of a layer also read the slot after its position."""
     where = node.inputs[1].producer()  # type: ignore[union-attr]
     compared = where.inputs[0].producer()  # type: ignore[union-attr]
     later = insert(graph, node, "Add", compared.inputs[1], constant(graph, node, np.array(1, np.int64)))  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ def future_let_through(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def written_late(first: int) -> Callable[[ir.Graph, ir.Node], None]:
-    """A layer's keys or values are written one slot late, from position `first` on."""
+    """Return a fault that writes the keys or values of a layer one slot late, from position `first` on."""
 
     def change(graph: ir.Graph, node: ir.Node) -> None:
         index = node.inputs[1]
@@ -76,19 +76,19 @@ def written_late(first: int) -> Callable[[ir.Graph, ir.Node], None]:
         late = insert(graph, node, "Add", index, late)
         shape = insert(graph, node, "Shape", node.inputs[0], start=2, end=3)
         last = insert(graph, node, "Sub", shape, constant(graph, node, np.array([1], np.int64)))
-        node.replace_input_with(1, insert(graph, node, "Min", late, last))  # the last slot has none after it
+        node.replace_input_with(1, insert(graph, node, "Min", late, last))  # no slot follows the last one
 
     return change
 
 
 def wrong_head_size(graph: ir.Graph, node: ir.Node) -> None:
-    """A layer's scores are divided by the square root of twice the size of a head."""
+    """Divide the scores of a layer by the square root of twice the size of a head."""
     half = constant(graph, node, np.array(0.5**0.5, np.float32))
     node.replace_input_with(0, insert(graph, node, "Mul", node.inputs[0], half))
 
 
 def epsilon_times(factor: float) -> Callable[[ir.Graph, ir.Node], None]:
-    """A norm has this multiple of its epsilon."""
+    """Return a fault that multiplies the epsilon of a norm by this factor."""
 
     def change(graph: ir.Graph, node: ir.Node) -> None:
         if "epsilon" in node.attributes:
@@ -101,7 +101,7 @@ def epsilon_times(factor: float) -> Callable[[ir.Graph, ir.Node], None]:
 
 
 def wrong_axis(graph: ir.Graph, node: ir.Node) -> None:
-    """A norm is over positions (in the step over rows) instead of channels."""
+    """Compute a norm over positions (in the step over rows) instead of channels."""
     if node.op_type == "ReduceMean":
         node.replace_input_with(1, constant(graph, node, np.array([-2], np.int64)))
         return
@@ -116,7 +116,7 @@ def wrong_axis(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def other_gelu(graph: ir.Graph, node: ir.Node) -> None:
-    """GELU by tanh instead of erf, or the reverse."""
+    """Compute GELU by tanh instead of erf, or the reverse."""
     scaled = node.inputs[0].producer()  # type: ignore[union-attr]
     if node.op_type == "Tanh":
         scaled = scaled.inputs[0].producer()  # type: ignore[union-attr]
@@ -134,7 +134,7 @@ def other_gelu(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def wrong_bucket(first: int) -> Callable[[ir.Graph, ir.Node], None]:
-    """Distances from `first` on have the next bucket's biases."""
+    """Return a fault that gives distances from `first` on the biases of the next bucket."""
 
     def change(graph: ir.Graph, node: ir.Node) -> None:
         table = node.inputs[0].const_value.numpy().copy()  # type: ignore[union-attr]
@@ -142,7 +142,7 @@ def wrong_bucket(first: int) -> Callable[[ir.Graph, ir.Node], None]:
             middle = len(table) // 2
         else:
             middle = 0
-        for row in range(len(table) - 2, middle + first - 1, -1):  # the last bucket has none after it
+        for row in range(len(table) - 2, middle + first - 1, -1):  # no bucket follows the last one
             later = next((each for each in table[row + 1 :] if (each != table[row]).any()), table[row])
             table[row] = later
         node.replace_input_with(0, constant(graph, node, table))
@@ -151,7 +151,7 @@ def wrong_bucket(first: int) -> Callable[[ir.Graph, ir.Node], None]:
 
 
 def limit_moved(by: int) -> Callable[[ir.Graph, ir.Node], None]:
-    """Answers may have one token more, or one less."""
+    """Return a fault that changes the maximum length of answers by this number of tokens."""
 
     def change(graph: ir.Graph, node: ir.Node) -> None:
         moved = insert(graph, node, "Add", node.inputs[1], constant(graph, node, np.array(by, np.int64)))
@@ -161,7 +161,7 @@ def limit_moved(by: int) -> Callable[[ir.Graph, ir.Node], None]:
 
 
 def next_scale(graph: ir.Graph, node: ir.Node) -> None:
-    """The channel of a product in int8 whose scale is furthest from the next one's has that one."""
+    """Replace one scale of an int8 product by the next one, in the channel where they differ most."""
     scales = node.inputs[3].const_value.numpy().copy()  # type: ignore[union-attr]
     channel = int(np.abs(np.diff(np.log(scales))).argmax())
     scales[channel] = scales[channel + 1]
@@ -169,13 +169,13 @@ def next_scale(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def next_scales(graph: ir.Graph, node: ir.Node) -> None:
-    """Every channel of a product in int8 has the scale of the next one."""
+    """Give every channel of an int8 product the scale of the next channel."""
     scales = node.inputs[3].const_value.numpy()  # type: ignore[union-attr]
     node.replace_input_with(3, constant(graph, node, np.roll(scales, -1)))
 
 
 def rounded_island(graph: ir.Graph, node: ir.Node) -> None:
-    """The result of a float32 island is rounded to float16, where it may overflow."""
+    """Round the result of a float32 island to float16, where it may overflow."""
     result = node.outputs[0]
     half = ir.node("Cast", [result], {"to": int(ir.DataType.FLOAT16)})
     back = ir.node("Cast", [half.outputs[0]], {"to": int(ir.DataType.FLOAT)})
@@ -185,7 +185,7 @@ def rounded_island(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _is_mask(node: ir.Node) -> bool:
-    """Return whether a node of the encoder adds the mask of padding, or gives it to the decoder."""
+    """Return whether a node of the encoder adds the padding mask, or outputs it for the decoder."""
     return node.outputs[0].name == "cross_bias" or (_is_masking(node) and node.inputs[1].name == "cross_bias")  # type: ignore[union-attr]
 
 
@@ -237,7 +237,7 @@ def _is_int8_product(node: ir.Node) -> bool:
 
 
 def _is_island(node: ir.Node) -> bool:
-    """Return whether the largest value of a layer that overflows is the result of a node."""
+    """Return whether the result of a node is the largest value of a layer that overflows."""
     if node.op_type not in ("MatMul", "Gemm", "Relu") or node.inputs[0] is None:
         return False
     return "feed_forward.inner" in f"{node.name} {node.inputs[0].name}"
@@ -245,7 +245,7 @@ def _is_island(node: ir.Node) -> bool:
 
 Fault = tuple[Callable[[ir.Graph, ir.Node], None], str, Callable[[ir.Node], bool]]
 BOTH = ("encoder", STEP)
-# The change, the graph, and the nodes where it can be.
+# For each fault: the change, the graph, and the nodes at which it is possible.
 FAULTS: dict[str, list[Fault]] = {
     "padding let through": [(padding_let_through, "encoder", _is_mask)],
     "future let through": [(future_let_through, STEP, _is_self_mask)],
@@ -277,8 +277,8 @@ def refusals(planted: Planted, faults: Sequence[Fault], most: int | None = None)
 
     Args:
         planted: the graphs.
-        faults: of one kind.
-        most: how many places, evenly spaced; None for all.
+        faults: faults of one kind.
+        most: maximum number of nodes, evenly spaced; None for all.
     """
     places = [
         (change, name, number, node.name or "")
@@ -298,7 +298,7 @@ def refusals(planted: Planted, faults: Sequence[Fault], most: int | None = None)
 
 
 def overflowing(checkpoint: Path, output: Path, factor: float = 2.0**18) -> Path:
-    """A copy of a checkpoint that computes the same, but whose feed-forward layers overflow float16 inside."""
+    """Return an equivalent copy of a checkpoint whose feed-forward layers overflow float16 inside."""
     loaded = load_checkpoint(checkpoint)
     with torch.no_grad():
         for name, weight in loaded.model.named_parameters():
@@ -313,7 +313,7 @@ def overflowing(checkpoint: Path, output: Path, factor: float = 2.0**18) -> Path
 
 @dataclass(frozen=True)
 class _Group:
-    """Faults of one format, and how its bundle is exported."""
+    """Faults of one format, and the export options of its bundle."""
 
     faults: dict[str, list[Fault]]
     options: ExportOptions
@@ -322,7 +322,7 @@ class _Group:
 
 GROUPS = (
     _Group(FAULTS, ExportOptions(lowerings=("ort", "scatter"), verify=False), "scatter"),
-    _Group(INT8_FAULTS, ExportOptions(int8=True, lowerings=("ort",)), "ort"),  # it chooses the layers as it verifies
+    _Group(INT8_FAULTS, ExportOptions(int8=True, lowerings=("ort",)), "ort"),  # verification selects the int8 layers
     _Group(FLOAT16_FAULTS, ExportOptions(float16=True, lowerings=("ort",), verify=False), "ort"),
 )
 
@@ -331,7 +331,7 @@ def planted_in(checkpoint: Path, group: _Group, sentences: int, scratch: Path) -
     """Export a checkpoint for the faults of a group.
 
     Raises:
-        ClickException: the bundle is refused without a fault.
+        ClickException: verification refuses the bundle without a fault.
     """
     bundle, copy = scratch / "bundle", scratch / "copy"
     if group.options.float16:

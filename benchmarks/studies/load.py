@@ -1,15 +1,15 @@
-"""Time to an answer against load, in an open loop: the queue beside CTranslate2's asynchronous translator.
+"""Response time by load in an open loop: txport's queue compared with CTranslate2's asynchronous translator.
 
 `python -m txport.benchmarks.studies.load CT2_MODEL --pair BUNDLE float32 --pair INT8_BUNDLE int8 -o load.svg`
 
-Requests of one sentence each come at random times (a Poisson process), whether or not those before them have been
-answered: who is slower has more of them waiting. Both get the same sentences at the same times, in turns within one
-process. CTranslate2 runs as one batch on all cores and as one batch on each core, whichever is better at a load; on a
-busy machine the threads of one batch wait for each other, and take seconds for a sentence: leave it out by --settings.
-It has nothing that joins requests of several callers, so that its max_batch_size changes nothing. Loads are shares of
-the highest load that CTranslate2 bears, which is measured first, as what it takes for many sentences that all wait.
-Timed: from the moment at which a request should come to its answer. Not timed: loading, tokenization, a warm-up.
-Sources are random ids, of lengths from 4 to 60 as sentences have them, and each answer is as long as its source.
+Requests of one sentence each arrive at random times (a Poisson process), also while earlier ones are unanswered, so a
+slower system has more waiting requests. Both systems get the same sentences at the same times, in turns within one
+process. CTranslate2 runs with one batch on all cores and with one batch on each core, and the better one at each load
+counts. On a busy machine, the threads of one batch wait for each other and take seconds for a sentence; exclude this
+variant by --settings. CTranslate2 does not batch requests of several callers, so max_batch_size has no effect. Loads
+are shares of the maximum load of CTranslate2, its throughput for many waiting sentences, which is measured first.
+Timed: from the planned arrival of a request to its answer. Not timed: loading, tokenization, a warm-up.
+Sources are random ids with 4 to 60 tokens, distributed like sentences. Each answer is as long as its source.
 """
 
 import time
@@ -35,14 +35,14 @@ from txport.runtime.search.requests import Request
 from txport.runtime.system import cores
 
 Seconds = npt.NDArray[np.float64]
-# Calls back with the number of tokens of the answer, in any thread.
+# A function that submits a request, and calls its second argument with the number of tokens of the answer.
 Ask = Callable[[Request, Callable[[int], None]], None]
 OURS = "txport, submit"
-_MANY = 48  # sentences by which the highest load is measured
+_MANY = 48  # number of sentences for the measurement of the maximum load
 
 
 def requests_of(manifest: Manifest, count: int) -> list[Request]:
-    """Random sentences, the same in every run; each answer has as many tokens as its source."""
+    """Return random sentences, the same in every run. Each answer is as long as its source."""
     draw = np.random.default_rng(0)
     lengths = np.clip(draw.lognormal(np.log(22), 0.5, count).astype(int), 4, 60)
     vocabulary = manifest.model.source_vocabulary
@@ -52,14 +52,14 @@ def requests_of(manifest: Manifest, count: int) -> list[Request]:
 
 @dataclass
 class System:
-    """An engine that answers requests, with one of its settings."""
+    """A system that answers requests: an engine with one of its settings."""
 
     name: str
     ask: Ask
 
 
 def txport_system(bundle: Path, threads: int) -> System:
-    """Return the queue over the fused engine."""
+    """Return txport's queue with the fused engine."""
     queue = Queue(NativeEngine(bundle, Manifest.load(bundle), threads), max_waiting=1 << 20)
 
     def ask(request: Request, answered: Callable[[int], None]) -> None:
@@ -69,8 +69,8 @@ def txport_system(bundle: Path, threads: int) -> System:
 
 
 def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: str) -> list[System]:
-    """Return its asynchronous translator, with each of the settings."""
-    waiters = ThreadPoolExecutor(512)  # an asynchronous result has no callback: a thread must wait for each
+    """Return CTranslate2's asynchronous translator, with each of the settings."""
+    waiters = ThreadPoolExecutor(512)  # CTranslate2's results have no callbacks, so a thread waits for each
 
     def system(inter: int, intra: int) -> System:
         translator: Any = ctranslate2.Translator(
@@ -95,7 +95,7 @@ def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: s
 
 
 def answer_times(system: System, requests: list[Request], arrivals: Seconds) -> tuple[Seconds, int]:
-    """Return seconds from each arrival to its answer, and the tokens of all answers."""
+    """Return the seconds from each arrival to its answer, and the number of tokens of all answers."""
     ends: list[Future[tuple[float, int]]] = [Future() for _ in requests]
     start = time.perf_counter() + 0.05
     for request, arrival, end in zip(requests, arrivals, ends, strict=True):
@@ -106,14 +106,14 @@ def answer_times(system: System, requests: list[Request], arrivals: Seconds) -> 
 
 
 def highest_load(system: System, requests: list[Request]) -> float:
-    """Sentences a second, of many that all wait at once."""
+    """Return the throughput in sentences per second for many requests that wait at the same time."""
     times, _ = answer_times(system, requests, np.zeros(len(requests)))
     return len(requests) / float(times.max())
 
 
 @dataclass
 class Row:
-    """Times to an answer of one system at one load."""
+    """Response times of one system at one load."""
 
     system: str
     load: float
@@ -124,7 +124,7 @@ class Row:
 def compare(
     systems: list[System], requests: list[Request], shares: list[float], seconds: float, turns: int
 ) -> list[Row]:
-    """Return each system at each load, in turns."""
+    """Measure each system at each load, in turns."""
     highest = {system.name: highest_load(system, requests[:_MANY]) for system in systems}
     for name, load in highest.items():
         click.echo(f"  {name:32} at most {load:6.1f} sentences a second")
@@ -134,7 +134,7 @@ def compare(
     for _ in range(turns):
         for share in shares:
             count = max(1, int(share * most * seconds))
-            arrivals = np.sort(draw.uniform(0, seconds, count))  # a Poisson process, given how many come
+            arrivals = np.sort(draw.uniform(0, seconds, count))  # a Poisson process with a given number of arrivals
             chosen = [requests[at] for at in draw.integers(0, len(requests), count)]
             made = set()
             for system in systems:
@@ -150,7 +150,7 @@ def compare(
 
 
 def report(rows: list[Row], shares: list[float]) -> None:
-    """Print milliseconds at each load, and the share of the better CTranslate2's p99 that ours is."""
+    """Print milliseconds at each load, and the ratio of txport's p99 to that of the better CTranslate2."""
     loads = sorted({row.load for row in rows})
     for share, load in zip(shares, loads, strict=True):
         here = [row for row in rows if row.load == load]
@@ -164,7 +164,7 @@ def report(rows: list[Row], shares: list[float]) -> None:
 
 
 def draw_plot(found: dict[str, list[Row]], output: Path) -> None:
-    """Write p50 and p99 against load, a picture for each precision."""
+    """Write plots of p50 and p99 by load, one for each precision."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     for axes, (title, rows) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
         style(axes)

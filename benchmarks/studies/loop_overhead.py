@@ -1,8 +1,8 @@
-"""Cost of the greedy loop over the bare ONNX Runtime step.
+"""Overhead of the greedy loop compared with the bare step of ONNX Runtime.
 
 `python -m txport.benchmarks.studies.loop_overhead BUNDLE`
 
-Both run the same session over the same bound buffers, in turns, so that a drift of the machine's speed hits both.
+Both run the same session with the same bound buffers, in turns, so that changes of the machine's speed affect both.
 Timed: all steps of one sentence. Not timed: loading, the encoder of the bare runs, tokenization, two warm-up rounds.
 """
 
@@ -21,7 +21,7 @@ WARM_UP = 2
 
 
 def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArray[np.float64]:
-    """Return milliseconds a token, `[3, rounds]`: bare step, loop, and the encoder, which the loop runs once."""
+    """Return milliseconds per token, `[3, rounds]`: bare step, loop, and the encoder, which the loop runs once."""
     manifest = Manifest.load(bundle)
     engine = OrtEngine(bundle, manifest)
     ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)

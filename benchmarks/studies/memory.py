@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 
-# A process of its own: nothing but the imports of a service is in memory.
+# Program of a separate process, whose memory contains only the imports of a service.
 _PROCESS = """
 import sys
 from txport.runtime import Translator
@@ -19,7 +19,7 @@ print(*map(process_memory, ("VmRSS", "VmHWM", "RssAnon")))
 
 
 def resident(bundle: Path) -> tuple[int, int, int]:
-    """Return bytes resident after one sentence, the peak, and the resident bytes that are not mapped from files."""
+    """Return resident bytes after one sentence, their peak, and the resident bytes that are not mapped from files."""
     command = [sys.executable, "-c", _PROCESS, str(bundle)]
     values = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     now, peak, anonymous = map(int, values)

@@ -1,8 +1,8 @@
 """Golden cases and beams of bundles on each minor version of ONNX Runtime: `make test-onnxruntime`.
 
-Each version is installed into a folder of its own and runs in a process of its own. Ids must be those of the bundle's
-golden cases, in batches and alone, and beams those of the fused engine. A lowering that a version does not load or
-would compute wrongly must be refused with a sentence.
+Each version is installed into a separate folder and runs in a separate process. Ids must be those of the bundle's
+golden cases, in batches and alone, and beams those of the fused engine. A lowering that a version cannot load or would
+compute wrongly must be refused with a sentence.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-# Runs in the process of one version; prints [lowering, verdict] of each lowering.
+# Program for the process of one version. It prints [lowering, verdict] for each lowering.
 CHILD = """
 import json, pathlib, sys
 from txport.runtime.errors import BundleError
@@ -36,7 +36,7 @@ for lowering in (*fused.manifest.lowerings, None):
     print(json.dumps([lowering or "auto", f"{wrong} wrong" if wrong else right]))
 """
 OLDEST = (1, 20, 0)
-# The versions on both sides of the one that computes `ort` rightly.
+# Versions around the first one that computes `ort` correctly.
 NEIGHBOURS = {(1, 20, 0), (1, 21, 0), (1, 21, 1)}
 
 
@@ -55,7 +55,7 @@ def available() -> list[str]:
 
 
 def installed(version: str, folder: Path) -> Path:
-    """Return the folder of a version, which is installed there if it is not yet."""
+    """Return the folder of a version, and install the version if necessary."""
     where = folder / version
     if not (where / "onnxruntime").exists():
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]

@@ -1,8 +1,8 @@
 """Faults that verification finds, by kind and size: `python -m txport.benchmarks.studies.planted_faults CHECKPOINT`.
 
-A bundle of the checkpoint is exported and verified. Then one fault after the other is planted in its weights, the
-lowering `ort` is judged again against what PyTorch gave, and the fault is taken out. The table counts those refused by
-sentences, and by sentences or the comparison of weights.
+A bundle of the checkpoint is exported and verified. Then faults are planted in its weights, one at a time. For each,
+the lowering `ort` is verified again against the answers of PyTorch, and the fault is removed. The table counts faults
+that are refused by sentences, and by sentences or the comparison of weights.
 """
 
 import shutil
@@ -48,10 +48,10 @@ class Planted:
 
     Args:
         checkpoint: the reference.
-        bundle: exported from it.
-        sentences: how many to compare.
+        bundle: a bundle of the checkpoint.
+        sentences: number of sentences to compare.
         scratch: an empty directory.
-        lowering: whose step is verified.
+        lowering: lowering of the verified step.
     """
 
     def __init__(
@@ -103,20 +103,20 @@ class Planted:
             return check.finish(Errors(), self._rounding, self._expected, self._examination)
 
     def tensors(self) -> Mapping[str, ir.ExternalTensor]:
-        """Return the float weights of the graphs that run, by graph and name."""
+        """Return the float weights of the running graphs, by graph and name."""
         return {name: each for name, each in _tensors(self._directory).items() if each.dtype == ir.DataType.FLOAT}
 
     def graph(self, name: str) -> ir.Model:
-        """Return a graph of the bundle: the one that is run."""
+        """Return a graph of the bundle in the form that ONNX Runtime runs."""
         return ir.load(self._directory / "onnx" / f"{name}.onnx")
 
     @contextmanager
     def changed_graph(self, name: str, number: int, change: Callable[[ir.Graph, ir.Node], None]) -> Iterator[None]:
-        """Yield a graph with a fault at one of its nodes, for the time being.
+        """Plant a fault at one node of a graph while the context lasts.
 
         Args:
-            name: of the graph.
-            number: of the node, in the order of the graph.
+            name: name of the graph.
+            number: number of the node, in the order of the graph.
             change: plants the fault.
         """
         file = self._directory / "onnx" / f"{name}.onnx"
@@ -129,9 +129,9 @@ class Planted:
 
     @contextmanager
     def fault(self, changes: Mapping[str, Array]) -> Iterator[None]:
-        """Some tensors with other values, in the bundle's precision, for the time being."""
+        """Replace the values of some tensors, in the precision of the bundle, while the context lasts."""
         tensors = self.tensors()
-        shipped = _tensors(self._bundle)  # float16 ones have another name where they run, in float32
+        shipped = _tensors(self._bundle)  # float16 tensors have another name in the running graphs, which use float32
         shipped |= {f"{name}.float32": each for name, each in shipped.items()}
         before = {name: tensors[name].numpy().copy() for name in changes}
 
@@ -166,7 +166,7 @@ def _overwrite(file: Path, offset: int | None, values: Array) -> None:
 
 
 def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """Return a matrix with one weight that is off by `size` times the largest one."""
+    """Return a matrix in which one weight is changed by `size` times the largest weight."""
     matrices = {name: each for name, each in planted.tensors().items() if len(each.shape) == 2 and "pos" not in name}
     name = random.choice(sorted(matrices))
     array = matrices[name].numpy().copy()
@@ -175,7 +175,7 @@ def one_weight(planted: Planted, random: Random, size: float) -> dict[str, Array
 
 
 def swapped_heads(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """Return the queries of two heads exchanged, or a share of them."""
+    """Return weights in which the queries of two heads, or a share `size` of them, are exchanged."""
     packed = {name: each for name, each in planted.tensors().items() if 3 * planted.width in each.shape[:2]}
     packed = {name: each for name, each in packed.items() if len(each.shape) == 2}
     name = random.choice(sorted(packed))
@@ -191,7 +191,7 @@ def swapped_heads(planted: Planted, random: Random, size: float) -> dict[str, Ar
 
 
 def one_position(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """One of the first positions moved towards the next one; a rotary one has a row of cosines and one of sines."""
+    """Return positions in which one of the first is moved towards the next one (cosines and sines if rotary)."""
     tensors = planted.tensors()
     tables = [name for name in tensors if "embedding.positions" in name or "rotary_positions.cosines" in name]
     table = random.choice(sorted(tables))
@@ -203,7 +203,7 @@ def one_position(planted: Planted, random: Random, size: float) -> dict[str, Arr
 
 
 def overflow(planted: Planted, random: Random, size: float) -> dict[str, Array]:
-    """Return a feed-forward layer with inner values multiplied by `size`, and outer weights divided by it."""
+    """Return a feed-forward layer with inner values multiplied by `size` and outer weights divided by it."""
     tensors = planted.tensors()
     layers = sorted(name for name in tensors if "decoder" in name and "feed_forward.inner.weight" in name)
     inner = random.choice(layers)

@@ -1,4 +1,4 @@
-"""A checkpoint of random weights, to measure with: `python -m txport.benchmarks.studies.random_checkpoint -o DIR`."""
+"""A checkpoint of random weights for measurements: `python -m txport.benchmarks.studies.random_checkpoint -o DIR`."""
 
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ from txport.models.transformer import Transformer
 def random_checkpoint(
     directory: Path, name: str, *, vocabulary: int, positions: int, seed: int = 0, **fields: Any
 ) -> None:
-    """Write a checkpoint of a preset without tokenizer, whose greedy search does not repeat one token.
+    """Write a checkpoint of a preset without a tokenizer. Its greedy search does not repeat a single token.
 
     Args:
-        directory: must not exist.
-        name: the preset.
-        vocabulary: of both sides, tied.
-        positions: longest source and target.
-        seed: of the weights.
-        fields: of the config, instead of the preset's.
+        directory: directory to write; it must not exist.
+        name: name of the preset.
+        vocabulary: size of the vocabulary of both sides, which are tied.
+        positions: maximum source and target length.
+        seed: seed of the weights.
+        fields: fields of the config that replace those of the preset.
     """
     torch.manual_seed(seed)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "max_positions": positions}
@@ -31,7 +31,7 @@ def random_checkpoint(
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.05)
             elif ".output." in parameter_name or ".outer." in parameter_name:
-                parameter.mul_(3)  # strong branches: earlier tokens must weigh more than the last one
+                parameter.mul_(3)  # strong branches, so that earlier tokens have more weight than the last one
     save_checkpoint(directory, model, None, [], {"weights": "random", "preset": name, "seed": seed})
 
 

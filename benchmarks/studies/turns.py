@@ -1,4 +1,4 @@
-"""Fair timing within one process: all take turns, so that a drift of the machine's speed, or a neighbour, hits all."""
+"""Fair timing within one process: all calls take turns, so that changes of the machine's speed affect all of them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm_up: int) -> npt.NDArray[np.float64]:
-    """Milliseconds of each call, `[rounds, calls]`; the first `warm_up` rounds are made beside them and not counted."""
+    """Return the milliseconds of each call, `[rounds, calls]`, after `warm_up` additional rounds."""
 
     def timed(call: Callable[[], object]) -> float:
         start = time.perf_counter()

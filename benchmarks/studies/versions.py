@@ -1,8 +1,8 @@
 """Two versions of txport on one bundle, in turns: `python -m txport.benchmarks.studies.versions OTHER_PYTHON BUNDLE`.
 
-Each version is a process of its own: of this interpreter, and of another one whose txport is the other version.
-Ids must be equal to the last. Times are of the processor, in one thread, which other programs change less than the
-clock, or with --clock those of the clock and of as many threads as there are cores.
+Each version runs in a separate process: one of this interpreter, and one of another interpreter with the other version.
+All ids must be equal. Times are processor times of one thread, on which other programs have less influence than on the
+clock. With --clock, they are clock times, with one thread per core.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 from txport.runtime.errors import CheckFailed, EngineError
 
-# What both versions have: no more than `translate_ids`.
+# Program of a process. It uses only `translate_ids`, which both versions have.
 CHILD = """
 import json, sys, time
 import numpy as np
@@ -42,7 +42,7 @@ class Version:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def call(self) -> tuple[float, list[list[int]]]:
-        """Return seconds of one call, and the ids."""
+        """Return the seconds of one call, and its ids."""
         assert self._process.stdin is not None and self._process.stdout is not None
         line = ""
         with contextlib.suppress(BrokenPipeError):

@@ -1,7 +1,7 @@
-"""Whisper's decoder beside Hugging Face and CTranslate2, given the same states of the encoder.
+"""Whisper's decoder compared with Hugging Face and CTranslate2, for the same encoder states.
 
 `python -m txport.benchmarks.studies.whisper_decoder`, with transformers and ctranslate2 installed. Weights are random,
-in the sizes of the published models; the end of a text is suppressed, so that all make the same number of tokens.
+with the sizes of the published models. The end token is suppressed, so that all generate the same number of tokens.
 """
 
 import tempfile
@@ -46,7 +46,7 @@ def random_whisper(directory: Path, size: str, states: int) -> Any:
         max_source_positions=states,
     )
     model = transformers.WhisperForConditionalGeneration(config).eval()  # type: ignore[no-untyped-call]
-    with torch.no_grad():  # as in random_checkpoint: earlier tokens must weigh more than the last one
+    with torch.no_grad():  # as in random_checkpoint, earlier tokens must have more weight than the last one
         for name, parameter in model.model.decoder.named_parameters():
             if parameter.dim() > 1 and ("out_proj" in name or "fc2" in name):
                 parameter.mul_(12)
@@ -61,7 +61,7 @@ def random_whisper(directory: Path, size: str, states: int) -> Any:
 
 
 def bundles(model: Path, directory: Path) -> dict[str, Path]:
-    """Import and export the model, in float32 and in int8; random weights have no quality to verify."""
+    """Import and export the model, in float32 and int8, without verification, since the weights are random."""
     write_imported(
         import_model(str(model), None, ImportOptions(tokenizer=False)), directory / "checkpoint", "", replace=False
     )
@@ -72,7 +72,7 @@ def bundles(model: Path, directory: Path) -> dict[str, Path]:
 
 
 def converted(model: Any, directory: Path) -> Path:
-    """Write the model in CTranslate2's format, by its own loader."""
+    """Write the model in CTranslate2's format by CTranslate2's converter."""
     from ctranslate2.converters.transformers import WhisperLoader  # type: ignore[import-untyped, unused-ignore]
 
     spec = WhisperLoader().get_model_spec(model)
@@ -120,7 +120,7 @@ def contestants(
         whisper = ctranslate2.models.Whisper(
             str(directory / "ctranslate2"), device="cpu", compute_type=kind, intra_threads=threads
         )
-        # It makes at most half of this number.
+        # CTranslate2 generates at most half of max_length.
         options = {"beam_size": beam, "max_length": 2 * tokens, "suppress_blank": False, "suppress_tokens": [EOS]}
         features = ctranslate2.StorageView.from_array(states)
         prompts = [[START, NO_TIMESTAMPS]] * len(states)

@@ -122,7 +122,7 @@ class TokenizerDescription:
         source_prefix: ids before those of each source text.
         source_suffix: ids after them, eos for most models.
         target_prefix: ids with which each translation begins, after bos and before any prefix of the user.
-        languages: names and ids; None if both languages are fixed.
+        languages: choice of languages; None if both are fixed.
         added: tokens beside those of the model files, for the kinds "sentencepiece" and "bytes"; a vocabulary has
             the codes in answers.
         prompt: target_prefix does not count in the length of a hypothesis, as in Whisper: Hugging Face has it in

@@ -1,1 +1,1 @@
-"""Text to ids and back."""
+"""Conversion of text to ids and back."""

@@ -1,4 +1,4 @@
-"""Added tokens: parts of a text that become one id each, as Hugging Face's tokenizers find them (transformers 5)."""
+"""Added tokens: parts of a text that become one id each, by the rules of Hugging Face's tokenizers (transformers 5)."""
 
 import re
 import unicodedata
@@ -9,34 +9,35 @@ from typing import NamedTuple, Protocol
 from txport.runtime.bundle.tokenizer_schema import AddedToken, AddedTokens
 from txport.runtime.text.alignment import Span
 
-# Of Rust's \w, beside letters, marks, decimal digits and connectors: joiners, and letters in circles and squares.
+# Characters of \w in Rust's regular expressions besides letters, marks, decimal digits and connectors: joiners, and
+# letters in circles and squares.
 _WORD = re.compile("[\u200c\u200d\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]")
 _WORD_CATEGORIES = ("Nd", "Nl", "Pc")
 _RUN = re.compile(r"\s{2,}")
-WORD = "\u2581"  # with which SentencePiece marks the beginning of a word
+WORD = "\u2581"  # SentencePiece marks the beginning of a word by this character
 
 
 class Normalised(NamedTuple):
-    """A normalised text, and the place in the original of each of its characters and of its end."""
+    """A normalised text, and the index in the original text of each of its characters and of its end."""
 
     text: str
     places: Sequence[int]
 
 
 class Inner(Protocol):
-    """The model of one side, which added tokens are added to."""
+    """The tokenizer model of the source or the target, without added tokens."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text alone."""
+        """Return the ids of a text, without special tokens."""
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        """Encode, with the characters of each id."""
+        """Return the ids of a text, and the character span of each id."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
 
     def decode_copied(self, ids: Sequence[int], copies: Mapping[int, str]) -> str:
-        """Return the text of ids, some of which are replaced by pieces."""
+        """Return the text of ids. `copies` replaces the ids at some positions by pieces."""
 
     def piece(self, token: int) -> str | None:
         """Return the piece of an id; None if it has none."""
@@ -48,22 +49,22 @@ class Inner(Protocol):
         """Return the pieces of text that continues a word."""
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
-        """Encode as `locate` does, for text that continues a word."""
+        """Return the same as `locate` for text that continues a word."""
 
     def normalised(self, text: str) -> Normalised | None:
-        """Return the text as the model reads it; None if it reads the text unchanged."""
+        """Return the text after the normalisation of the model; None if the model does not normalise."""
 
     def space(self) -> list[int]:
         """Return the ids of a space alone."""
 
 
 class Part(NamedTuple):
-    """A part of a text: a token, or what is between tokens.
+    """A part of a text: a token, or the text between tokens.
 
     Attributes:
-        text: the part; normalised where a token was found in the normalised text.
-        places: the place in the whole text of each character of it, and of its end.
-        token: the token; None for text between.
+        text: the part; normalised if a token was found in the normalised text.
+        places: the index in the whole text of each character of the part, and of its end.
+        token: the token; None for the text between tokens.
     """
 
     text: str
@@ -75,7 +76,7 @@ class Part(NamedTuple):
         return Part(self.text[start:end], self.places[start : end + 1], token)
 
     def joined(self, other: "Part") -> "Part":
-        """This part and the next one as text."""
+        """Return this part and the next one as one part without a token."""
         return Part(self.text + other.text, [*self.places[:-1], *other.places], None)
 
 
@@ -85,7 +86,7 @@ class WithAdded:
     Args:
         inner: the model.
         added: the tokens.
-        decodes: whether the model's own vocabulary shows the tokens in answers.
+        decodes: whether the vocabulary of the model itself contains the text of the tokens, for decoding.
     """
 
     def __init__(self, inner: Inner, added: AddedTokens, decodes: bool) -> None:
@@ -95,9 +96,9 @@ class WithAdded:
         self._by_id = {token.id: token for token in added.tokens}
         library = added.rules == "tokenizers"
         self._raw = _Finder([token for token in added.tokens if not (library and token.normalized)])
-        # The library searches for these in the normalised text, and normalises them too.
+        # The library normalises these tokens and searches for them in the normalised text.
         normalised = [token for token in added.tokens if library and token.normalized]
-        # A model that does not normalise texts takes other white space for characters.
+        # For a model that does not normalise, white space other than " " is an ordinary character.
         if inner.normalised(" ") is None:
             self._spaces = " "
         else:
@@ -164,7 +165,7 @@ class WithAdded:
         return known.content
 
     def _any(self, text: str) -> bool:
-        """Return whether there may be a token in a text."""
+        """Return whether a text may contain a token."""
         return self._raw.may_find(text) or bool(self._normalised.tokens)
 
     def _normal(self, content: str) -> str:
@@ -182,7 +183,7 @@ class WithAdded:
             yield from [part] if part.token is not None else self._split_normalised(part)
 
     def _split_normalised(self, part: Part) -> list[Part]:
-        """Parts between the tokens of the normalised text; the part itself if there is none."""
+        """Return the tokens of the normalised text and the parts between them; the part itself if it has none."""
         if not self._normalised.tokens:
             return [part]
         normal = self._inner.normalised(part.text)
@@ -196,9 +197,9 @@ class WithAdded:
         return [part]
 
     def _marked(self, normal: Normalised, text: str) -> str:
-        """Return a normalised text, with marks of words for several spaces in a row if tokens do not take those.
+        """Return a normalised text in which runs of spaces may be replaced by word markers, which are not white space.
 
-        The normaliser of SeamlessM4T's tokenizer.json makes such marks, which are not white space.
+        The normaliser of SeamlessM4T's tokenizer.json does this, so that tokens do not take these spaces.
 
         Args:
             normal: the normalised text.
@@ -214,7 +215,7 @@ class WithAdded:
         )
 
     def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
-        """Return the ids of a part, and the characters of the part that each one stands for."""
+        """Return the ids of a part, and the character span of each id in the part."""
         if part.token is not None:
             return [part.token.id], [(0, len(part.text))]
         ids, spans = (self._inner.without_prefix if self._continues(part) else self._inner.locate)(part.text)
@@ -222,11 +223,11 @@ class WithAdded:
         return [*ids, *space], [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
 
     def _continues(self, part: Part) -> bool:
-        """Return whether a part is read without the space that the model puts in front of a text."""
+        """Return whether a part is encoded without the space that the model adds before a text."""
         return self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
 
     def _space_after(self, part: Part, following: AddedToken | None) -> list[int]:
-        """Return the ids of the space between a part and the token that follows, if it is kept."""
+        """Return the ids of the space between a part and the following token; empty if the space is dropped."""
         kept = self._added.spaces == "kept" or (
             self._added.spaces == "kept_before_normalized" and following is not None and following.normalized
         )
@@ -236,11 +237,11 @@ class WithAdded:
 
 
 class _Finder:
-    """Finds tokens in a text, at each place the longest one.
+    """A search for tokens in a text, for the longest one at each position.
 
     Args:
         tokens: the tokens.
-        contents: how each looks in the text; None for its own content.
+        contents: the text of each token in the searched text; None for its content.
     """
 
     def __init__(self, tokens: Sequence[AddedToken], contents: Sequence[str] | None = None) -> None:
@@ -274,10 +275,10 @@ class _Finder:
         return parts
 
     def split_as_python(self, part: Part) -> list[Part]:
-        """Split as `PythonBackend.tokenize` of transformers does, with all that follows from its order.
+        """Split as `PythonBackend.tokenize` of transformers does, in the same order of steps.
 
-        There each token changes its neighbours in the list: it takes their white space, or goes into them if it must
-        not be a part of a word.
+        Each token changes its neighbours in the list: it takes their white space, or is merged into them if it must not
+        be a part of a word.
         """
         parts = list[Part]()
         given = 0
@@ -312,7 +313,7 @@ class _Finder:
 
 
 def is_word(character: str) -> bool:
-    r"""Return whether a character, if there is one, is \w of the library's regular expressions."""
+    r"""Return whether a character matches \w in the library's regular expressions; False for an empty string."""
     if not character:
         return False
     category = unicodedata.category(character)

@@ -1,4 +1,4 @@
-"""The ids before and after a text's own: language tokens and eos, and the forced beginning of an answer."""
+"""The ids before and after the ids of a text: language tokens and eos, and the forced beginning of an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +20,10 @@ class Affixes:
     """Ids for the languages of one sentence.
 
     Attributes:
-        source_prefix: before the source text's ids.
-        source_suffix: after them.
-        target_prefix: what the answer is forced to begin with.
-        prompt: whether it does not count in the length of a hypothesis.
+        source_prefix: ids before those of the source text.
+        source_suffix: ids after those of the source text.
+        target_prefix: ids at the forced beginning of the answer.
+        prompt: whether `target_prefix` is a prompt, which does not count in the length of a hypothesis.
     """
 
     source_prefix: list[int]
@@ -32,7 +32,7 @@ class Affixes:
     prompt: bool = False
 
     def wrap(self, ids: Sequence[int], most: int | None = None) -> list[int]:
-        """Prefix, ids and suffix of a source text; with `most`, ids are cut so that no more than that remain."""
+        """Return prefix, ids and suffix of a source text. The ids are truncated to a total of at most `most`."""
         if most is None:
             room = len(ids)
         else:
@@ -41,17 +41,17 @@ class Affixes:
 
     @property
     def count(self) -> int:
-        """The ids around a source text."""
+        """Number of ids around a source text."""
         return len(self.source_prefix) + len(self.source_suffix)
 
 
 def affixes(
     description: TokenizerDescription, source_language: str | None = None, target_language: str | None = None
 ) -> Affixes:
-    """Return the affixes for chosen languages, None for the defaults.
+    """Return the affixes for these languages; None selects the default language of a side.
 
     Raises:
-        InputError: a language is unknown, the bundle has none to choose, or one must be chosen and was not.
+        InputError: a language is unknown, the bundle has no choice of languages, or a required language is missing.
     """
     languages = description.languages
     chosen = {
@@ -75,13 +75,14 @@ def affixes(
 
 
 def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:
-    """Split a text's own choice of the target language from its beginning.
+    """Remove a marker of the target language from the beginning of a text.
 
-    `>>name<<` as Hugging Face's MarianTokenizer does: at the very start, whatever the name; the rest does not change.
-    Before another marker, such as MADLAD's `<2name>`, there may be white space, and the name must be known.
+    `>>name<<` is handled as in Hugging Face's MarianTokenizer: it must be at the very start, any name is allowed, and
+    the rest of the text is unchanged. Other markers, such as MADLAD's `<2name>`, may follow white space, and their name
+    must be a language of the bundle.
 
     Returns:
-        the name (None if the text has no marker, or the bundle takes none) and the text without the marker.
+        the name (None if the text has no marker, or the bundle does not support markers) and the text without it.
     """
     languages = description.languages
     if languages is None or not languages.in_text:
@@ -99,7 +100,7 @@ def split_marker(text: str, description: TokenizerDescription) -> tuple[str | No
 
 
 def with_unknown_target(description: TokenizerDescription, unk: int) -> TokenizerDescription:
-    """Return the description for a text whose marker names an unknown language: unk takes the language's place."""
+    """Return the description for a text whose marker names an unknown language: unk replaces the language token."""
     prefix = tuple(unk if item == TARGET_LANGUAGE else item for item in description.source_prefix)
     return replace(description, source_prefix=prefix)
 
@@ -120,7 +121,7 @@ def _language_id(side: str, name: str | None, languages: Languages | None) -> in
 
 
 def _must_choose(side: str, languages: Languages | None) -> InputError:
-    assert languages is not None  # by the rules of the manifest
+    assert languages is not None  # the rules of the manifest ensure this
     table, _ = languages.of(side)
     return InputError(f"choose a {side} language of this bundle with --{side}-language: {_some(table)}")
 

@@ -1,10 +1,10 @@
-"""Alignment of a translation's words with those of its source, read off cross-attention.
+"""Alignment of the words of a translation and its source, computed from cross-attention.
 
-The weights of the heads that are known to align (`alignment_heads` of the manifest) are averaged, or of all heads of
-the last `LAST_LAYERS` layers: the last but one aligns best if no head was trained for it (Garg et al.
-2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1; with one layer, that one). A token
-is aligned to the token of the source text to which the average gives most, and two words are if any of their tokens are
-(section 4.3 there). Attention is not an alignment by definition: check the results before you rely on it.
+The weights of the alignment heads (`alignment_heads` of the manifest) are averaged. Without alignment heads, all heads
+of the last `LAST_LAYERS` layers are averaged: if no head was trained for alignment, the layer before the last aligns
+best (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.1). A target token
+is aligned to the source token with the largest average. Two words are aligned if any of their tokens are (section 4.3
+there). Attention is not an alignment by definition: check the results before you rely on it.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,17 +23,17 @@ class Alignment:
     """Alignment of a translation.
 
     Attributes:
-        tokens: for each id of the translation, the position in the source ids that it comes from; None for ids that
-            leave no text by their nature (eos, a forced language).
-        source_spans: the characters of each source id in the sentence, without white space; empty for ids that are not
-            of the text, and where a tokenizer puts a space only.
-        target_spans: the characters of each id of the translation in its text, likewise; where an id completes a
-            character that others began, that one has it.
-        source_words, target_words: the characters of each word, which is what white space separates: in a language
-            without spaces look at tokens.
-        words: pairs of a source word's number and a target word's, each once, in order.
-        times: for a model that reads feature vectors at a known rate, the time in seconds at which the vector of each
-            id begins; None for ids without one.
+        tokens: for each id of the translation, the aligned position in the source ids; None for ids without text (eos,
+            a forced language).
+        source_spans: the character span of each source id in the sentence, without white space; empty for ids that are
+            not in the text or contain only a space.
+        target_spans: the character span of each id of the translation in its text, in the same way. A character of
+            several ids belongs to the id that completes it.
+        source_words, target_words: the character span of each word. Words are separated by white space, so use `tokens`
+            for languages without spaces.
+        words: pairs of the index of a source word and the index of a target word, without duplicates, in order.
+        times: for a model that reads feature vectors at a known rate, the time in seconds at which the aligned vector
+            of each id begins; None for ids without a vector.
     """
 
     tokens: list[int | None]
@@ -46,7 +46,7 @@ class Alignment:
 
     @property
     def pharaoh(self) -> str:
-        """The pairs in the form of fast_align, Marian and Pharaoh: "0-0 1-2", source first, counted from 0."""
+        """Word pairs in the format of fast_align, Marian and Pharaoh: "0-0 1-2", source first, counted from 0."""
         return " ".join(f"{source}-{target}" for source, target in self.words)
 
 
@@ -55,7 +55,7 @@ def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
 
     Args:
         cross: cross-attention.
-        heads: (layer, head) pairs that align; empty for all of the last layers.
+        heads: (layer, head) pairs of alignment heads; empty for all heads of the last layers.
     """
     if heads:
         layers, numbers = zip(*heads, strict=True)
@@ -67,12 +67,12 @@ def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
 
 
 def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collection[int]) -> list[int | None]:
-    """Candidate with the most attention for each row of `[t, s]`, the first of equal ones.
+    """Return the candidate with the most attention for each row of `[t, s]`, the first one if several are equal.
 
     Args:
         attention: see `averaged`.
-        candidates: the positions to choose from.
-        aligned: the rows that have one at all.
+        candidates: the source positions to choose from.
+        aligned: the rows to align; the result of other rows is None.
     """
     if not candidates:
         return [None] * len(attention)
@@ -81,14 +81,14 @@ def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collect
 
 
 def times_of(tokens: Sequence[int | None], rate: float | None) -> list[float | None] | None:
-    """Return the seconds at which the vectors `tokens` begin, at this number of vectors per second."""
+    """Return the seconds at which the vectors at the positions `tokens` begin; `rate` is in vectors per second."""
     if rate is None:
         return None
     return [None if token is None else token / rate for token in tokens]
 
 
 def words_of(text: str) -> list[Span]:
-    """Return the characters of each word of a text."""
+    """Return the character span of each word of a text."""
     words = []
     start = None
     for position, character in enumerate([*text, " "]):
@@ -102,7 +102,7 @@ def words_of(text: str) -> list[Span]:
 
 
 def stripped(span: Span, text: str) -> Span:
-    """Return a span without white space around it; a span of spaces only becomes empty, at its end."""
+    """Return a span without surrounding white space. A span of white space only becomes empty, at its end."""
     start, end = span
     while start < end and text[start].isspace():
         start += 1
@@ -118,7 +118,7 @@ def align_words(
     source_words: Sequence[Span],
     target_words: Sequence[Span],
 ) -> list[tuple[int, int]]:
-    """Pairs of words of which any tokens are aligned; a token without characters counts to the word that follows."""
+    """Return pairs of words with aligned tokens. A token without characters belongs to the following word."""
     pairs = set()
     for position, token in enumerate(tokens):
         if token is not None:

@@ -1,8 +1,8 @@
-r"""Lines of text: of a stream in windows (at once when a person types, many together when a file is piped in), or of a
-whole file.
+r"""Lines of text from a stream, in windows, or from a whole file.
 
-Lines end at "\n" and nowhere else, so that line numbers agree with every other tool's. A line of a stream may have any
-bytes and any length until `text_windows` decodes it.
+A window contains all lines that have arrived: one line when a person types, many when a file is piped in. Lines end at
+"\n" and nowhere else, so that line numbers agree with those of other tools. `windows` yields lines of any bytes and any
+length; `text_windows` checks them.
 """
 
 import codecs
@@ -19,27 +19,28 @@ from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import io_failure
 
 _CHUNK = 1 << 16
-# A window is translated together: enough lines to sort by length and to keep a batch full.
+# Maximum number of lines of a window. A window is translated together, so it must have enough lines to sort them by
+# length and to keep a batch full.
 WINDOW_LINES = 1024
-# If the first lines are needed soon, windows begin with this size, and double.
+# Number of lines of the first window if the first results are needed soon; the next windows double.
 FIRST_LINES = 32
 _WINDOW_BYTES = 1 << 20
-# Longer lines are refused: they are not sentences, and would waste memory and time.
+# Maximum length of a line. Longer lines are not sentences and would waste memory and time.
 MAX_LINE_BYTES = 1 << 20
-# What may become of a line that is not UTF-8, or too long.
+# Ways to treat a line that is not UTF-8 or too long.
 ON_ERROR = ("strict", "replace", "skip")
 
 
 def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[list[bytes]]:
-    """Read a file descriptor to its end; yield lists of whole lines, without their ends, as soon as there are any.
+    """Read a file descriptor to its end, and yield lists of whole lines without line ends, as soon as they arrive.
 
     Args:
-        descriptor: open for reading; files, pipes and terminals will do.
-        most: lines of a window. A window of large lines has fewer.
-        first: lines of the first window, if that is less; each one after it may have twice as many as the one before.
+        descriptor: descriptor of a file, pipe or terminal, open for reading.
+        most: maximum number of lines of a window. A window of long lines has fewer.
+        first: maximum number of lines of the first window. It doubles from window to window up to `most`.
     """
     lines: list[bytes] = []
-    rest: list[bytes] = []  # pieces of a line whose end has not come yet
+    rest: list[bytes] = []  # pieces of a line whose end has not been read
     size = 0
     now = min(first, most)
     while True:
@@ -67,10 +68,10 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
 
 
 def check_file(path: Path) -> None:
-    """Check that a file can be read, without opening it: a pipe of that name could be opened once only.
+    """Check that a file can be read, without opening it, because a named pipe can be opened only once.
 
     Raises:
-        InputError: it cannot.
+        InputError: the file cannot be read.
     """
     try:
         directory = stat.S_ISDIR(path.stat().st_mode)
@@ -84,17 +85,17 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[Iterator[list[bytes]]]:
-    """Yield the windows of a file, as `windows` has them; see `open_text`."""
+    """Open a file and yield an iterator over its windows; see `windows` and `open_text`."""
     with open_text(path) as descriptor:
         yield windows(descriptor, most, first)
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[int]:
-    """Yield the descriptor of a file that is open for reading.
+    """Open a file for reading and yield its descriptor.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -108,16 +109,16 @@ def open_text(path: Path) -> Iterator[int]:
 
 
 def as_line(text: str) -> bytes:
-    """Return a translation as one line of output; a line break in it must not shift the lines after it."""
+    """Return a translation as one line of output. Line breaks become spaces, so that later lines keep their numbers."""
     return text.replace("\n", " ").encode() + b"\n"
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write bytes at once, past every buffer.
+    """Write bytes at once, without a buffer.
 
     Raises:
         BrokenPipeError: the reader closed the pipe.
-        InputError: they cannot be written.
+        InputError: the output cannot be written.
         ResourceError: the disk is full or fails.
     """
     rest = memoryview(data)
@@ -138,8 +139,8 @@ def _read(descriptor: int) -> bytes:
 
 
 def _ready(descriptor: int) -> bool:
-    """Return whether a read would return at once; a regular file is always ready."""
-    poll = select.poll()  # not select, which refuses descriptors from 1024 on
+    """Return whether a read would return at once. A regular file is always ready."""
+    poll = select.poll()  # `select.select` refuses descriptors from 1024 on
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
@@ -149,14 +150,14 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
 
     Args:
         raw: windows of bytes.
-        errors: for a line that is not UTF-8: "strict" raises, after the lines before it were yielded; "replace" puts
-            U+FFFD where the bytes are wrong, as Unicode recommends (chapter 3.9); "skip" makes the line empty. A line
-            of more than `MAX_LINE_BYTES` raises unless it is skipped.
-        what: names a line in messages, before its number.
+        errors: treatment of a line that is not UTF-8. "strict" yields the lines before it and then raises an error;
+            "replace" replaces wrong bytes by U+FFFD, as Unicode recommends (chapter 3.9); "skip" makes the line empty.
+            A line of more than `MAX_LINE_BYTES` raises an error, except with "skip".
+        what: name of a line in messages, before its number.
 
     Raises:
-        InputError: a line is not UTF-8, or too long; the message has its number, counted from 1. Or there is no such
-            `errors`.
+        InputError: a line is not UTF-8 or too long, with its number, counted from 1, in the message; or `errors` has
+            another value.
     """
     if errors not in ON_ERROR:
         raise InputError(f"errors {errors!r} is not known: use {', '.join(ON_ERROR)}")
@@ -180,7 +181,7 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
 
 
 def whole_text(descriptor: int, errors: str = "strict", what: str = "line") -> str:
-    """Return all text of a file descriptor, line breaks and a byte order mark included; otherwise as `text_windows`."""
+    """Return all text of a file descriptor with line breaks and byte order mark; arguments as for `text_windows`."""
     lines = b"".join(iter(partial(_read, descriptor), b"")).split(b"\n")
     return "\n".join(_line_text(line, errors, f"{what} {number}") for number, line in enumerate(lines, 1))
 
@@ -200,8 +201,8 @@ def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
     r"""Return all lines of a UTF-8 file, without "\n" or "\r\n"; a byte order mark at its start is dropped.
 
     Args:
-        file: may be empty, which gives no lines.
-        error: what to raise if the file cannot be read or is not UTF-8; the message has the number of the line.
+        file: the file; an empty file has no lines.
+        error: class of the error if the file cannot be read or is not UTF-8; its message contains the line number.
     """
     try:
         lines = file.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")

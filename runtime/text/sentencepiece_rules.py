@@ -1,9 +1,9 @@
 """Rules for SentencePiece models, checked before the library loads them. The C++ runtime checks the same.
 
-The library follows a model's normalisation table, a double array of Darts (sentencepiece_model.proto, normalizer.cc),
-without checking where it leads; it searches pieces by recursion over their bytes; and it writes matches of one place
-into buffers of fixed size (sentencepiece#1263, #1265, #1267, #1269; CVE-2026-1260). Versions up to 0.2.1, and so those
-of Debian and Ubuntu, do all of that.
+A damaged model can crash the library or make it write outside its buffers. It follows the normalisation table, a double
+array of Darts (sentencepiece_model.proto, normalizer.cc), without checks of the indices. It searches pieces by
+recursion over their bytes. It writes the matches at one position into buffers of fixed size (sentencepiece#1263, #1265,
+#1267, #1269; CVE-2026-1260). This holds for versions up to 0.2.1, which include those of Debian and Ubuntu.
 """
 
 import hashlib
@@ -14,23 +14,23 @@ import numpy.typing as npt
 from txport.runtime.bundle.protobuf import field_at, tagged
 
 MAX_PIECE_BYTES = 1024
-# Pieces that a user defined, each of which begins with the one before: the library's buffer for its matches.
+# Maximum number of user-defined pieces of which each begins with the previous one: the size of the library's buffer.
 MAX_NESTED = 64
-# Rules of the table that match at one place, likewise; its keys, its size and the text that it writes.
+# Maximum number of rules of the table that match at one position (also the size of a buffer), and bytes of a key.
 MAX_RULES = 32
 MAX_KEY_BYTES = 256
 MAX_TABLE_BYTES = 4 << 20
-MAX_BYTES = 256 << 20  # of a model
-MAX_SPECIAL = 1 << 18  # fields that are not plain pieces
-_MAX_VISITS = 4  # of a unit of the table, on average: paths may share their ends
+MAX_BYTES = 256 << 20  # maximum size of a model
+MAX_SPECIAL = 1 << 18  # maximum number of fields that are not plain pieces
+_MAX_VISITS = 4  # maximum average number of visits of a unit of the table; more than 1, as paths may share their ends
 
 _PIECE, _NORMALIZER, _DENORMALIZER = (number << 3 | 2 for number in (1, 3, 5))
 _TEXT = 1 << 3 | 2
 _TABLE = 2 << 3 | 2
 _TYPE = 3 << 3
 _USER_DEFINED = 4
-# SHA-256 of tables of the library's trainer (nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf of 0.2.1 and 0.2.3), which pass: to
-# follow one takes 5 ms, a sixth of the time in which a small bundle opens.
+# SHA-256 of tables of the library's trainer (nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf of 0.2.1 and 0.2.3), which pass:
+# to check one takes 5 ms, a sixth of the time in which a small bundle opens.
 _KNOWN = {
     bytes.fromhex("79372c41389c2b9b29bc171017ab5400e352debd686b02670a42bec709015074"),
     bytes.fromhex("52f11028ff8a7df3e009d94a8b6a54d4a8a17132efb4ccc1c9a0a41e432bd91e"),
@@ -48,9 +48,10 @@ Units = npt.NDArray[np.int64]
 
 
 def _plain_pieces() -> "re.Pattern[bytes]":
-    """Pieces as the library's trainer writes them: a short text without NUL, a score, a type that is not special here.
+    """Return a pattern for runs of plain pieces: a short text without NUL, a score, and an ordinary type.
 
-    C code reads a hundred times as many of these in the same time.
+    The trainer of the library writes nearly all pieces in this form. The regular expression skips them a hundred times
+    as fast as the parser in Python.
     """
 
     def byte(value: int) -> bytes:
@@ -69,14 +70,14 @@ _PLAIN = _plain_pieces()
 
 
 class _Refusal(ValueError):
-    """Fault of a model."""
+    """A fault of a model."""
 
 
 def check_sentencepiece(model: bytes) -> None:
-    """Refuse a model that the library may not survive.
+    """Refuse a model that may crash the library.
 
     Raises:
-        ValueError: what is wrong with it, as the rest of a sentence that begins with its name.
+        ValueError: the fault, as the rest of a sentence that begins with the name of the model.
     """
     try:
         _check_model(model)
@@ -110,7 +111,7 @@ def _check_model(model: bytes) -> None:
 
 
 def _checked_piece(message: bytes) -> list[bytes]:
-    """Return the text of a piece if a user defined it."""
+    """Check a piece, and return its text if it is user-defined; otherwise an empty list."""
     texts: list[bytes] = []
     kinds: list[int] = []
     for tag, value in tagged(message):
@@ -137,7 +138,7 @@ def _check_nesting(defined: list[bytes]) -> None:
 
 
 def _check_table(table: bytes) -> None:
-    """Follow every unit of a normalisation table that a text can lead to."""
+    """Check every unit of a normalisation table that a text can reach."""
     if not table or hashlib.sha256(table).digest() in _KNOWN:
         return
     size = int.from_bytes(table[:4], "little")
@@ -153,11 +154,11 @@ def _check_table(table: bytes) -> None:
 
 
 class _Table:
-    """A double array (Aoe 1989, by Darts-clone): from a place, byte c leads to unit place ^ c if it has that label.
+    """A double array (Aoe 1989, format of Darts-clone). From a place, byte c leads to unit place ^ c if its label is c.
 
     Args:
         units: int64 `[n]`.
-        text: bytes of what the table writes, the last of them NUL.
+        text: number of bytes of the replacement texts, which end with NUL.
     """
 
     def __init__(self, units: Units, text: int) -> None:
@@ -167,10 +168,10 @@ class _Table:
         self._offsets = units >> 10 << ((units & 0x200) >> 6)
         places = np.where(labels < 256, np.arange(units.size) ^ labels, -1)
         self._order = np.argsort(places, kind="stable")
-        self._places = places[self._order]  # ascending: the units that are reached from a place are side by side
+        self._places = places[self._order]  # ascending, so that the units reached from one place are adjacent
 
     def check(self) -> None:
-        """Follow all paths, byte by byte, with the number of rules that match on each."""
+        """Follow all paths, byte by byte, and count the rules that match on each."""
         places = self._offsets[:1]
         rules = np.zeros(1, np.int64)
         visits = 0
@@ -189,7 +190,7 @@ class _Table:
         raise _Refusal("has a normalisation table whose rules have no end")
 
     def _after(self, reached: Units, rules: Units) -> tuple[Units, Units]:
-        """Return the places behind these units, each once, and the most rules on a path to them."""
+        """Return the places after these units, without duplicates, and the most rules on a path to each place."""
         places = reached ^ self._offsets[reached]
         matches = self._units[reached] & _LEAF != 0
         leaves = places[matches]

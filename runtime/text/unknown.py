@@ -1,7 +1,7 @@
-"""Long runs of characters that are unknown to a SentencePiece model, which needs quadratic time for them.
+"""Shortening of long runs of unknown characters, for which SentencePiece needs quadratic time.
 
-It makes one unknown piece of such a run, however long, so the middle of the run changes nothing. Where the normalised
-text of a run is needed, it is computed in blocks.
+SentencePiece converts such a run to one unknown piece, so the middle of the run does not change the result. If the
+normalised text of a run is needed, it is computed in blocks.
 """
 
 import re
@@ -11,24 +11,24 @@ from itertools import accumulate
 
 from txport.runtime.text.alignment import Span
 
-# Characters without white space that are looked through, and of the pieces in which that is done.
+# Minimum number of characters without white space that are examined, and size of the pieces that are examined at once.
 MIN_RUN = 2_048
 CHUNK = 512
 OVERLAP = 64
 _RUN = re.compile(rf"\S{{{MIN_RUN},}}")
-# Where something was left out of a text, in the text that is left, and how many characters.
+# A removed part of a text: its position in the shortened text, and the number of removed characters.
 Gap = tuple[int, int]
 
 
 def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[Gap]]:
-    """Leave out the middle of long runs of unknown characters.
+    """Remove the middle of long runs of unknown characters.
 
     Args:
         text: one line.
-        is_unknown: whether the model makes nothing but one unknown piece of some characters.
+        is_unknown: returns whether the model converts a text to a single unknown piece.
 
     Returns:
-        the shortened text, which has the same ids, and the removed text.
+        the shortened text, which has the same ids, and the gaps.
     """
     if len(text) < MIN_RUN:
         return text, []
@@ -45,9 +45,9 @@ def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[G
 
 
 def _cuts(text: str, first: int, last: int, is_unknown: Callable[[str], bool]) -> list[Span]:
-    """Parts of a run to leave out: pieces overlap, since neighbours may be normalised together."""
+    """Return the parts of a run to remove. Examined pieces overlap, since neighbours may be normalised together."""
     cuts: list[Span] = []
-    begin: int | None = None  # of the unknown piece before which the rest is left
+    begin: int | None = None  # start of the first of the adjacent unknown pieces
     for start in range(first, last - OVERLAP, CHUNK - OVERLAP):
         if not is_unknown(text[start : min(start + CHUNK, last)]):
             begin = None
@@ -61,7 +61,7 @@ def _cuts(text: str, first: int, last: int, is_unknown: Callable[[str], bool]) -
 
 
 def located(spans: list[Span], gaps: list[Gap]) -> list[Span]:
-    """Spans of the text that `shortened` left as those of the whole text."""
+    """Convert spans of a shortened text to spans of the whole text."""
     if not gaps:
         return spans
 
@@ -72,11 +72,11 @@ def located(spans: list[Span], gaps: list[Gap]) -> list[Span]:
 
 
 def blocks(text: str, normalise: Callable[[str], str]) -> Iterator[Span]:
-    """Cut long runs where the normalised text of both sides together is that of each.
+    """Split long runs at positions where both sides can be normalised separately with the same result.
 
     Args:
         text: one line.
-        normalise: the normalised text of a short text.
+        normalise: returns the normalised text of a short text.
     """
     start = 0
     for run in _RUN.finditer(text) if len(text) >= MIN_RUN else ():

@@ -1,8 +1,8 @@
-"""vocabulary.json: the pieces of a SentencePiece model in the order of a model's ids, where these are not its own.
+"""vocabulary.json: pieces of a SentencePiece model, in the order of the ids of a translation model with other ids.
 
     {"format_version": 1, "pieces": ["</s>", null, "▁the", ...]}
 
-The id of a piece is its index. null marks an id that leaves no text: special tokens, languages, padding.
+The id of a piece is its index. null marks an id without text: special tokens, languages, padding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,18 +17,18 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class VocabularyFile:
-    """The file."""
+    """Contents of the file."""
 
     format_version: int
     pieces: tuple[str | None, ...]
 
 
 class Vocabulary:
-    """Pieces to ids and back.
+    """A mapping of pieces to ids and back.
 
     Args:
-        pieces: by id, each once; None for ids that leave no text.
-        unk: the id of every unknown piece.
+        pieces: the piece of each id, without duplicates; None for ids without text.
+        unk: the id of all unknown pieces.
     """
 
     def __init__(self, pieces: Sequence[str | None], unk: int) -> None:
@@ -51,11 +51,11 @@ def load_vocabulary(path: File, size: int, unk: int) -> Vocabulary:
 
     Args:
         path: the file.
-        size: the number of ids that the model has on this side.
+        size: the number of source or target ids of the model.
         unk: the id of unknown pieces.
 
     Raises:
-        BundleError: it is missing, damaged, of a newer format, has a piece twice, or has more than `size`.
+        BundleError: the file is missing, damaged or of a newer format, or has a duplicate piece or more than `size`.
     """
     pieces = load(VocabularyFile, path, FORMAT_VERSION).pieces
     if len(pieces) > size:

@@ -20,7 +20,7 @@ _NO_HYPOTHESIS = -1e7
 
 
 class _Encoder(torch.nn.Module):
-    """The identity: what is encoded are the ids."""
+    """An encoder that returns its ids."""
 
     def forward(self, input_ids: Any, **_: object) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=input_ids[:, :, None].float())
@@ -56,7 +56,7 @@ class HashModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
 
 def generate(request: Request, limit: int, eos_weight: float) -> list[Hypothesis]:
-    """The n best hypotheses of a request, by `transformers`."""
+    """Return the n best hypotheses of a request, computed by `transformers`."""
     search, rules = request.search, request.search.rules
     prompt = [TOKENS.bos, *request.prefix[request.forced :]]
     assert request.forced in (0, 1)
@@ -82,13 +82,13 @@ def generate(request: Request, limit: int, eos_weight: float) -> list[Hypothesis
     given = request.prefix[request.forced :]
     answers = [[*given, *_unpadded(ids[len(prompt) :], rules.end_ids)] for ids in made.sequences.tolist()]
     scores = [None] if search.beam == 1 else cast(Any, made.sequences_scores).tolist()
-    # Where there are fewer hypotheses, it fills up with ones of no probability.
+    # If there are fewer hypotheses, transformers adds some with probability 0.
     found = zip(answers, scores, strict=True)
     return [Hypothesis(ids, None, score) for ids, score in found if score is None or score > _NO_HYPOTHESIS]
 
 
 def _rules(rules: Rules) -> dict[str, Any]:
-    """Hugging Face's names, and None where a rule is not used."""
+    """Return the rules under Hugging Face's names, with None for unused rules."""
     return {
         "repetition_penalty": rules.repetition_penalty,
         "no_repeat_ngram_size": rules.no_repeat_ngram,
@@ -101,7 +101,7 @@ def _rules(rules: Rules) -> dict[str, Any]:
 
 
 def _unpadded(ids: Sequence[int], end_ids: Sequence[int]) -> list[int]:
-    """Ids to the first end; those that fill a row behind it are left out."""
+    """Return the ids up to the first end, without the padding after it."""
     for position, token in enumerate(ids):
         if token == TOKENS.eos or token in end_ids:
             return list(ids[: position + 1])

@@ -1,4 +1,4 @@
-"""Random beam searches and rules, over ids that every tests' model has."""
+"""Random beam searches and rules, with ids that the models of all tests have."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from txport.runtime.search.requests import Request
 from txport.runtime.search.settings import Rules, Search
 
 WORDS = st.lists(st.integers(4, VOCABULARY - 1), min_size=1, max_size=3).map(tuple)
-# Two at once at most, so that something is left to say.
+# At most two rules at the same time, so that enough tokens remain.
 RULES = st.builds(
     lambda first, second: replace(Rules(), **{**first, **second}),
     *[
@@ -31,13 +31,13 @@ RULES = st.builds(
 LENGTH = st.sampled_from([0.0, 1.0, 2.0, -1.0, 0.6])
 EARLY = st.sampled_from([False, True, "never"])
 BEAMS = st.builds(Search, st.integers(2, 5), st.just(2), LENGTH, EARLY)
-# What it begins with, and how many ids of that the model forces.
+# The prefix, and the number of its ids that the model forces.
 BEGUN = st.sampled_from([([], 0), ([8], 1), ([6, 10], 0), ([11, 6], 1)])
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    """A sentence, without its search."""
+    """Draw a request without its search."""
     prefix, forced = draw(BEGUN)
     longest = draw(st.integers(len(prefix) + 1, 14))
     return Request(draw(SOURCE), longest, draw(st.sampled_from([0, 0, 4])), prefix, forced=forced)

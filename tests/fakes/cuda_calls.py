@@ -25,7 +25,7 @@ _ROOM = 1 << 16
 
 
 def taken_calls() -> Counter[str]:
-    """How often each function of CUDA was called since the last time."""
+    """Return the number of calls of each function of CUDA since the last call of this function."""
     text = ctypes.create_string_buffer(_ROOM)
     needed = ctypes.CDLL("libcuda.so.1").txport_test_calls(text, _ROOM)
     assert needed < _ROOM
@@ -34,10 +34,10 @@ def taken_calls() -> Counter[str]:
 
 
 class Step:
-    """A bundle's decoder step on the CUDA provider, and the calls of each of its runs.
+    """The decoder step of a bundle on the CUDA provider, with counts of the CUDA calls of each run.
 
     Args:
-        bundle: its directory.
+        bundle: directory of the bundle.
         lowering: the decoder step.
 
     Raises:
@@ -50,7 +50,7 @@ class Step:
         self.program = ort_cuda.OrtProgram(bundle, self._manifest, [lowering], self.device)
 
     def prepare(self, rows: int, source: int, target: int, beams: int = 1) -> tuple[PreparedStep, list[Counter[str]]]:
-        """A step over new buffers, captured, and the calls of each run of it, the captured one last."""
+        """Capture a step with new buffers; return it and the calls of each of its runs, the captured one last."""
         sizes, graph = StepSizes(rows, source, target, False, beams), self.program.graph_of(beams)
         assert graph is not None, "the bundle has no step of beam search"
         kind = StepBuffers if beams == 1 else BeamBuffers

@@ -24,11 +24,11 @@ CUDNN, NO_CUDNN = "cudnn", "no-cudnn"
 
 
 def build_stubs(provider: Path, directory: Path) -> None:
-    """Build what a CUDA provider, libonnxruntime_providers_cuda.so, needs.
+    """Build the libraries that a CUDA provider, libonnxruntime_providers_cuda.so, needs.
 
     Args:
-        provider: its file; nothing of it is loaded.
-        directory: where; `directory/cudnn` and `directory/no-cudnn` belong on LD_LIBRARY_PATH.
+        provider: file of the provider, which is not loaded.
+        directory: output. Put `directory/cudnn` or `directory/no-cudnn` on LD_LIBRARY_PATH.
     """
     names = _names(provider)
     libraries = {library for library in names if library} | _needed(provider) | {CUDNN_LIBRARY}
@@ -52,7 +52,7 @@ def build_stubs(provider: Path, directory: Path) -> None:
 
 
 def _link(library: Path, *arguments: str) -> None:
-    """A shared library of this name."""
+    """Link a shared library of this name."""
     named = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library)]
     subprocess.run([_compiler(), *named, *arguments], check=True)
 
@@ -65,15 +65,15 @@ def _compiler() -> str:
 
 
 def _needed(provider: Path) -> set[str]:
-    """CUDA's libraries that the loader wants for it."""
+    """Return the CUDA libraries that the loader needs for the provider."""
     listed = subprocess.run(["readelf", "-d", str(provider)], capture_output=True, text=True, check=True).stdout
     return set(re.findall(r"\(NEEDED\).*\[(libcu\S+)\]", listed))
 
 
 def _names(provider: Path) -> dict[str, set[str]]:
-    """The functions that it needs, by the library that must have them; "" for those that any may have.
+    """Return the functions that the provider needs by their library; "" for functions of any library.
 
-    From 1.31 on it looks for cuDNN's by name when it first needs one.
+    From 1.31 on, the provider looks up functions of cuDNN by name at their first use.
     """
     found = defaultdict[str, set[str]](set)
     listed = subprocess.run(["nm", "-D", "--undefined-only", str(provider)], capture_output=True, text=True, check=True)
@@ -88,7 +88,7 @@ def _names(provider: Path) -> dict[str, set[str]]:
 
 
 def _generated(names: dict[str, set[str]]) -> str:
-    """A weak function of each name: one that is written out takes its place."""
+    """Return a weak function for each name, which a real definition replaces."""
     functions = [
         f'int __attribute__((weak)) {name}() {{ txport_test_count("{name}"); return 0; }}'
         for name in sorted(set.union(*names.values()))
@@ -97,7 +97,7 @@ def _generated(names: dict[str, set[str]]) -> str:
 
 
 def _script(names: dict[str, set[str]]) -> str:
-    """The linker's script: functions carry the names of their libraries as versions."""
+    """Return the linker script. The version of each function is the name of its library."""
     versions = [
         f"{library} {{ global: {' '.join(f'{name};' for name in sorted(functions))} }};"
         for library, functions in sorted(names.items())

@@ -1,9 +1,9 @@
-"""Texts with everything that a document may have, for tests of both runtimes."""
+"""Random texts with all elements of documents, for tests of both runtimes."""
 
 import random
 import unicodedata
 
-# What rules of sentences and of layout look at, and words between.
+# Words that matter to the rules of sentences and layout, and ordinary words.
 WORDS = [
     *"Dr. e.g. U.S. No. z. B. 3. 12.50 1. 2) a) (3) I A the The der Und It it. you? me! Yahoo! x www.a.de".split(),
     *"... … .. ! ?! ( ) [ ] [1] [12] {a} \" ' ` “ ” ‘ ’ „ « » ‹ › ¿ ¡ - – — * + • ⁃ # ## ###### #######".split(),
@@ -34,12 +34,12 @@ SPACES = [
 
 
 def random_text(draw: random.Random) -> str:
-    """Words and white space at random."""
+    """Return random words and white space."""
     return "".join(draw.choice(WORDS) + draw.choice(SPACES) for _ in range(draw.randrange(0, 24)))
 
 
 def wrapped_text(draw: random.Random) -> str:
-    """Paragraphs of words that are wrapped to some width, as an editor does it."""
+    """Return paragraphs that are wrapped to a random width, as by an editor."""
     lines, line, width = [], "", draw.randrange(30, 90)
     for _ in range(draw.randrange(20, 60)):
         word = draw.choice(["some", "plain", "Words", "of", "it.", "end.", "and", "so", "(on)", "über", "x"])
@@ -54,12 +54,12 @@ def wrapped_text(draw: random.Random) -> str:
 
 
 def random_bytes(draw: random.Random) -> str:
-    """Random bytes, where what is no UTF-8 has been replaced."""
+    """Return random bytes as text, with invalid UTF-8 replaced."""
     return draw.randbytes(draw.randrange(0, 60)).decode("utf-8", "replace")
 
 
 def random_characters(draw: random.Random) -> str:
-    """Any assigned characters of Unicode."""
+    """Return random assigned characters of Unicode."""
     made = (chr(draw.choice((draw.randrange(0xD800), draw.randrange(0xE000, 0x110000)))) for _ in range(60))
     return "".join(each for each in made if unicodedata.category(each) not in ("Cn", "Co"))
 

@@ -1,4 +1,4 @@
-"""Greedy search straight from its definition, over the model of `memory_engine`, and requests to try it on."""
+"""Greedy search by its definition, for the model of `memory_engine`, and requests for it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,18 +12,18 @@ from txport.runtime.search.settings import Search
 
 
 def oracle(request: Request, limits: Limits, eos_weight: float) -> tuple[list[int], list[float]]:
-    """One sentence alone, straight from the definition."""
+    """Return the ids and scores of one sentence, computed by the definition of greedy search."""
     limit = min(request.max_length or limits.target, limits.target)
     ids: list[int] = []
     scores: list[float] = []
     while len(ids) < limit and TOKENS.eos not in ids[len(request.prefix) :]:
         logits = logits_after(request.source_ids, [TOKENS.bos, *ids], eos_weight).astype(np.float64)
-        if request.words is not None:  # the others are not there
+        if request.words is not None:  # other words do not exist for the request
             logits[np.setdiff1d(np.arange(len(logits)), request.words)] = -np.inf
         allowed = logits.copy()
         if len(ids) < request.min_length:
             allowed[TOKENS.eos] = -np.inf
-        if allowed.max() == -np.inf:  # nothing else is left
+        if allowed.max() == -np.inf:  # no token is allowed
             allowed[TOKENS.eos] = 0
         token = request.prefix[len(ids)] if len(ids) < len(request.prefix) else int(allowed.argmax())
         scores.append(float(logits[token] - np.log(np.exp(logits).sum())))
@@ -41,7 +41,7 @@ REQUEST = st.builds(
     st.lists(st.integers(3, 11), max_size=5),
     st.booleans(),
 )
-# With words of their own, those of the prefix among them, as `txport.runtime.calls.requests` makes it.
+# Requests with a shortlist that includes the prefix, as in `txport.runtime.calls.requests`.
 RESTRICTED = st.builds(
     lambda request, words: replace(
         request,
@@ -55,13 +55,13 @@ PLAIN = st.builds(Request, SOURCE, st.none() | st.integers(1, 110))
 
 
 def sources(lengths: Sequence[int]) -> list[Request]:
-    """Distinct sources of these lengths that run to the maximum length of 40, since nothing ends them earlier."""
+    """Return distinct sources of these lengths. Their answers have the maximum length of 40."""
     words = [([4 + i % 8, 4 + i // 8 % 8] * 6)[: length - 1] for i, length in enumerate(lengths)]
     return [Request([*word, TOKENS.eos], 40) for word in words]
 
 
 def check_results(results: Sequence[Result], requests: Sequence[Request], limits: Limits, eos_weight: float) -> None:
-    """Each request has its result, which is that of the sentence alone."""
+    """Check that each request has a result, equal to that of the sentence alone."""
     assert sorted(result.index for result in results) == list(range(len(requests)))
     for result in results:
         request = requests[result.index]

@@ -1,4 +1,4 @@
-"""A server on the loopback address that speaks what huggingface_hub needs of the Hub's protocol."""
+"""A server on the loopback address with the part of the Hub's protocol that huggingface_hub needs."""
 
 import base64
 import hashlib
@@ -22,14 +22,14 @@ def _digest(file: Path) -> str:
 
 
 class Hub:
-    """Repositories, and what was asked for.
+    """Repositories and the requests for them.
 
     Attributes:
-        root: a directory for each owner, in it one for each repository.
-        url: of the server.
-        elsewhere: the same by another name: large files of the Hub are on another host, too.
+        root: a directory for each owner, which contains one for each repository.
+        url: URL of the server.
+        elsewhere: the server under another host name, since the Hub has large files on another host.
         requests: method, path and range of each request.
-        cut: says after how many bytes of a file's answer the connection ends; None for the whole.
+        cut: returns the number of bytes after which the connection is closed; None for the whole file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -40,12 +40,12 @@ class Hub:
         self.cut: Callable[[str], int | None] = lambda name: None
 
     def ranges(self, file: str) -> list[str | None]:
-        """The ranges of a file that were fetched; None for the whole."""
+        """Return the requested ranges of a file; None for the whole file."""
         return [part for method, path, part in self.requests if (method, path) == ("GET", f"/data/{file}")]
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers of one connection."""
+    """The handler of one connection."""
 
     hub: Hub
     protocol_version = "HTTP/1.1"

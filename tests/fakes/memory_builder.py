@@ -1,9 +1,8 @@
-"""What `tx-build` asks of TensorRT 8.6's builder, which chooses precisions itself, by the library's own rules.
+"""A fake of TensorRT 8.6's builder, which chooses precisions itself, with the parts that `tx-build` uses.
 
-Layers have the names that its parser gives (onnx-tensorrt 8.6-EA): those of the node only where an importer registers
-its layer. Within a network it says float32 of every floating tensor until it is built, as it did on an H200: inputs,
-weights and casts alone state their type. A timing cache that was serialized in this process is not taken back, as 8.6
-was seen to do.
+Layers have the names of its parser (onnx-tensorrt 8.6-EA): the name of the node only if an importer registers its
+layer. Before the build, a network reports float32 for every floating tensor, as on an H200. Only inputs, weights and
+casts report their real type. A timing cache that this process has serialized is refused, as by the real 8.6.
 """
 
 from types import SimpleNamespace
@@ -15,10 +14,10 @@ class Layer:
     """An `ILayer`; `taken` holds the types that outputs were told to have.
 
     Args:
-        name: as the parser gives it.
-        kind: of `LayerType`.
-        inputs: layers, whose first output is read, or the types of inputs of the network; of a CONSTANT its weights'.
-        to: of a CAST.
+        name: name by the parser.
+        kind: name in `LayerType`.
+        inputs: layers whose first output is read, or types of network inputs; for a CONSTANT, the type of its weights.
+        to: target type of a CAST.
     """
 
     def __init__(self, name: str, kind: str, *inputs: "Layer | str", to: str | None = None) -> None:
@@ -33,7 +32,7 @@ class Layer:
         self.taken: dict[int, str] = {}
 
     def tensor(self, index: int) -> SimpleNamespace:
-        """An output: what it is of, and what is said of it."""
+        """Return an output with its layer and its reported type."""
         kind = str(self.outputs[index])
         return SimpleNamespace(
             name=f"{self.name} {id(self)} {index}", is_of=kind, dtype=FLOAT if kind == HALF else kind
@@ -65,12 +64,12 @@ class ConstantLayer(Layer):
 
 
 def _input(kind: str) -> SimpleNamespace:
-    """An input of the network, which states its type."""
+    """Return an input of the network, which reports its real type."""
     return SimpleNamespace(name=f"a {kind}", is_of=kind, dtype=kind)
 
 
 class Network:
-    """An `INetworkDefinition`, the first outputs of some of whose layers are its own."""
+    """An `INetworkDefinition`. The first outputs of `outputs` are outputs of the network."""
 
     def __init__(self, *layers: Layer, outputs: tuple[Layer, ...] = ()) -> None:
         self.layers, self.num_layers = layers, len(layers)
@@ -87,7 +86,7 @@ class Network:
         return self.inputs[index]
 
     def get_output(self, index: int) -> SimpleNamespace:
-        """It states its type."""
+        """Return an output, which reports its real type."""
         tensor = self.outputs[index].tensor(0)
         return SimpleNamespace(name=tensor.name, dtype=tensor.is_of)
 
@@ -140,7 +139,7 @@ class Builder:
 
 
 def named(*names: str) -> SimpleNamespace:
-    """An enumeration."""
+    """Return an enumeration of these names."""
     return SimpleNamespace(**{name: name for name in names})
 
 

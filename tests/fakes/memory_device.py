@@ -1,8 +1,8 @@
-"""A device in host memory that checks how it is used, and a model to run on it.
+"""A fake device in host memory that checks its use, and a model to run on it.
 
-Memory is real and poisoned, addresses are real, and every access must lie within what was allocated. In its lazy kind
-nothing happens before `synchronize`, and page-locked memory is read only then, as the slowest GPU would; in its eager
-kind everything happens at once, as the fastest would. What is right on both does not depend on luck.
+Memory is real and filled with invalid values, addresses are real, and every access must be within an allocation. A lazy
+device does all work in `synchronize` and reads page-locked memory only then, like the slowest possible GPU. An eager
+device does all work at once, like the fastest one. Code that is right on both does not depend on timing.
 """
 
 import threading
@@ -32,13 +32,13 @@ class MemoryDevice:
     def __init__(self, lazy: bool = True, room: int = 1 << 30) -> None:
         self.lazy, self.room = lazy, room
         self.queue: list[Callable[[], None]] = []
-        self.enqueued = 0  # so far, done or not
+        self.enqueued = 0  # amount of work so far, finished or not
         self.order, self.busy = threading.RLock(), False
         self.memory: dict[int, npt.NDArray[np.uint8]] = {}
         self.pinned: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self.capturing: list[Callable[[], None]] | None = None
         self.copies = self.waits = self.captures = self.activations = 0
-        self.behind: list[int] = []  # how much was enqueued behind each event when it was waited for
+        self.behind: list[int] = []  # amount of work after each event at the time of a wait for it
         self.broken: str | None = None
 
     def activate(self) -> None:
@@ -72,7 +72,7 @@ class MemoryDevice:
         assert array.flags.c_contiguous
         target, source = self.view(address, array.nbytes), array.reshape(-1).view(np.uint8)
         pinned = any(start <= source.ctypes.data < start + len(whole) for start, whole in self.pinned)
-        staged = source.copy()  # pageable memory, before the call returns
+        staged = source.copy()  # CUDA copies pageable memory before the call returns
 
         def work() -> None:
             assert not pinned or np.array_equal(source, staged), "page-locked memory changed under an upload"
@@ -113,9 +113,9 @@ class MemoryDevice:
         self.run(self.enqueued)
 
     def run(self, end: int) -> None:
-        """Do the work before this place in the order of the stream, whichever threads wait.
+        """Do the work of the stream up to this position, once for all threads that wait.
 
-        Python may collect garbage in it, and come here again: what is behind that work waits all the same.
+        Garbage collection during the work may call this method again. Later work still waits for the present one.
         """
         with self.order:
             self._check()
@@ -142,7 +142,7 @@ class MemoryDevice:
         return replay
 
     def enqueue(self, work: Callable[[], None]) -> None:
-        """Put work on the stream, as a program does."""
+        """Append work to the stream, as a program does."""
         self._check()
         if self.capturing is not None:
             self.capturing.append(work)
@@ -154,7 +154,7 @@ class MemoryDevice:
             work()
 
     def view(self, address: int, size: int) -> npt.NDArray[np.uint8]:
-        """Bytes within one allocation."""
+        """Return a view of bytes, which must be within one allocation."""
         for start, array in self.memory.items():
             if start <= address and address + size <= start + len(array):
                 return array[address - start : address - start + size]
@@ -166,7 +166,7 @@ class MemoryDevice:
 
 
 class MemoryEvent:
-    """An `Event`. Of a lazy device nothing behind it happens when it is waited for."""
+    """An `Event`. On a lazy device, a wait does only the work before it."""
 
     def __init__(self, device: MemoryDevice) -> None:
         self.device, self.place = device, 0
@@ -179,7 +179,7 @@ class MemoryEvent:
         device = self.device
         device._check()
         if device.lazy and device.enqueued - len(device.queue) >= self.place:
-            return  # all of it is done
+            return  # all work is finished
         device.waits += 1
         device.behind.append(device.enqueued - self.place)
         device.run(self.place)
@@ -188,8 +188,8 @@ class MemoryEvent:
 class HashProgram:
     """A `Program` whose model is `memory_engine.logits_after`; source ids and tokens go through the real buffers.
 
-    A cross key holds the source's ids and the bias says which count; a self key holds the tokens. Every head, layer and
-    value must agree, so that a copy that misses one is seen.
+    Cross-attention keys contain the source ids, and the bias masks padding; self-attention keys contain the tokens. All
+    heads, layers and values must agree, so that an incomplete copy is noticed.
     """
 
     name = "hash"
@@ -241,7 +241,7 @@ class HashProgram:
         return enqueue
 
     def bind(self, addresses: Mapping[str, int], sizes: StepSizes) -> dict[str, Any]:
-        """The step's tensors by name, at these addresses."""
+        """Return the tensors of the step by name, at these addresses."""
         graph = self.graph_of(sizes.beams)
         assert graph is not None
         bound = {t.name: self._view(addresses[t.name], t, sizes.named) for t in graph.inputs}
@@ -278,7 +278,7 @@ class HashProgram:
             bound["next_token_ids"][row] = made
 
     def step_beams(self, bound: dict[str, Any], sizes: StepSizes) -> None:
-        """A step for each hypothesis, which continues those slots of its sentence that are its ancestors."""
+        """Run a step for each hypothesis, whose tokens are in the slots of its ancestors."""
         beams = sizes.beams
         assert (bound["slot_positions"] == np.arange(sizes.target).repeat(beams)).all()
         assert (bound["rows"].ravel() == np.arange(sizes.rows * beams)).all()
@@ -296,7 +296,7 @@ class HashProgram:
             position = int(bound["positions"][sentence, beam])
             end, seen = (position + 1) * beams, ancestors[sentence, beam]
             if any(key[sentence, :, end:].any() for key in _caches(bound)):
-                continue  # what an earlier batch has left where none was placed since: it must not be read
+                continue  # no sentence was placed here: the values of an earlier batch must not be read
             assert (seen.sum(axis=1) == (np.arange(sizes.target) <= position)).all(), "one ancestor at each position"
             (slots,) = seen.reshape(-1).nonzero()
             exact = self._logits(bound, sentence, _agreed([key[sentence][:, slots] for key in _caches(bound)]))
@@ -308,7 +308,7 @@ class HashProgram:
             bound["top_ids"][row], bound["top_logits"][row] = best.token_ids[0], best.logits[0]
 
     def _logits(self, bound: dict[str, Any], entry: int, fed: list[int]) -> Float32:
-        """What the model says after these tokens of the sentence of an entry."""
+        """Return the logits after these tokens, for the sentence of an entry."""
         cross = [view for name, view in bound.items() if name.startswith(("cross_key", "cross_value", "cross_ids"))]
         seen = bound["cross_bias"][entry, 0, 0] == 0
         bias = bound["cross_bias"][entry]
@@ -325,7 +325,7 @@ class HashProgram:
 
 
 def _ids_of(views: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """What an encoder reads: ids, or vectors each of which holds one id."""
+    """Return the ids of the encoder's input: ids, or vectors that contain one id each."""
     if "input_ids" in views:
         return views["input_ids"]
     vectors = views["features"]
@@ -338,7 +338,7 @@ def _caches(bound: dict[str, Any]) -> list[npt.NDArray[Any]]:
 
 
 def _agreed(values: list[npt.NDArray[Any]]) -> list[int]:
-    """Ids that every head, every value of it and every tensor holds alike: `[heads, length, head_dim]` each."""
+    """Return the ids in tensors `[heads, length, head_dim]`, which must agree in all tensors, heads and values."""
     first = values[0][0, :, 0]
     for value in values:
         assert (value == first[None, :, None]).all(), "heads, values or layers disagree"

@@ -1,8 +1,8 @@
-"""A decoder in plain numpy that runs in memory and checks that it is used by the rules of `txport.runtime.engine`.
+"""A decoder in plain numpy that checks that its callers keep the rules of `txport.runtime.engine`.
 
-The "model" is a hash: the logits of a step depend on the source ids and on every token that was fed to the row so far,
-so that a token in the wrong row, at the wrong position, or read from a stale cache changes all that follows. The caches
-really hold the tokens: a step reads them back from there.
+The model is a hash. The logits of a step depend on the source ids and on all tokens of the row so far. A token in a
+wrong row, at a wrong position, or from an old cache therefore changes the rest of the answer. Tokens are stored in the
+caches, and each step reads them from there.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ from txport.runtime.engine import (
 TOKENS = SpecialTokens(pad=0, unk=1, bos=2, eos=3)
 LIMITS = Limits(4, 12, 100)
 VOCABULARY = 12
-SIZE = 3  # numbers of a vector
+SIZE = 3  # size of a vector
 
 
 def vectors_of(ids: Sequence[int]) -> Float32:
-    """float32 `[n, SIZE]`: the vectors that the model reads as these ids."""
+    """Return float32 `[n, SIZE]` vectors that the model reads as these ids."""
     return np.repeat(np.array([ids], np.float32).T, SIZE, axis=1)
 
 
 def logits_after(source: Sequence[int], fed: Sequence[int], eos_weight: float) -> Float32:
-    """float32 `[VOCABULARY]`: what the model says after bos and the tokens made so far."""
+    """Return float32 `[VOCABULARY]` logits after bos and the tokens so far."""
     digest = hashlib.sha256(repr((list(map(int, source)), list(map(int, fed)))).encode()).digest()
     seed = int.from_bytes(digest[:8], "little")
     logits = np.random.default_rng(seed).standard_normal(VOCABULARY).astype(np.float32)
@@ -47,7 +47,7 @@ def logits_after(source: Sequence[int], fed: Sequence[int], eos_weight: float) -
 
 
 class MemoryEngine:
-    """An `Engine` whose every call is checked; its lists record the calls."""
+    """An `Engine` that checks and records all calls."""
 
     name = "memory"
     vocabulary = VOCABULARY
@@ -88,7 +88,7 @@ class MemoryEngine:
 
 
 class Gate(MemoryEngine):
-    """An engine whose encoder waits until it may go on."""
+    """An engine whose encoder waits for permission to continue."""
 
     def __init__(self, rows: int = 4, eos_weight: float = -99.0) -> None:
         super().__init__(Limits(rows, 12, 100), eos_weight=eos_weight)
@@ -139,7 +139,7 @@ class MemoryState(DecoderState):
     def step(self, count: int = 1) -> None:
         assert self.valid and count >= 1
         assert len(self.unread) < (2 if self.engine.poll > 1 else 1), "more groups than the host may leave unread"
-        # The host cannot know what a group that it has not read did.
+        # The host cannot know the results of an unread group.
         assert self.unread or not self.finished.all(), "a step in which no row works"
         if self.unread:
             self.engine.ahead.append(count)
@@ -172,7 +172,7 @@ class MemoryState(DecoderState):
         assert self.valid and not self.unread and len(rows) == len(token_ids) == len(finished) > 0
         for row, token, done in zip(rows, token_ids, finished, strict=True):
             full = self.positions[row] + self.finished[row] >= self.limits[row]
-            # An end inside the prefix ends nothing.
+            # An end inside the prefix does not finish the row.
             assert token in (TOKENS.eos, TOKENS.pad) or done == full, "a row ends with eos, at its limit, or given up"
             assert done or not full
             self.positions[row] += int(self.finished[row]) - int(done)

@@ -1,11 +1,11 @@
-"""A TensorRT of one model, in the memory of a device: engines, profiles and contexts by the library's own rules.
+"""A fake of TensorRT for one model on a fake device, with engines, profiles and contexts by the rules of TensorRT.
 
-What it has of TensorRT's interface has the names of the real one, which `test_trt.py` compares. A profile belongs to
-one context at a time unless its engine was built to share it, as with 8.6; shapes must lie within the profile; all that
-an engine lists needs a shape and an address before it is enqueued, on the device's stream. A run overwrites the memory
-for temporaries that its context was given, and may compute everything twice, the second time from what it has written.
-A context has memory of its own, too, which the first run after a change of shapes sets up: that run cannot be captured,
-and what was captured before the change cannot be replayed after it. Its profile stays while a run of it is under way.
+Its methods have the names of the real ones; `test_trt.py` compares them. A profile belongs to one context at a time
+unless its engine was built to share it, as with 8.6. Shapes must be within the profile. All tensors of an engine need a
+shape and an address before a run. A run overwrites its memory for temporaries. It may compute everything twice, the
+second time from its own results. A context also has internal memory, which the first run after a change of shapes sets
+up: this run cannot be captured, and earlier captures cannot be replayed after it. A context with a running call keeps
+its profile.
 """
 
 import gc
@@ -31,10 +31,10 @@ class Context:
         self.shaped: set[str] = set()
         self.addresses: dict[str, int] = {}
         self.scratch: tuple[int, int] | None = None
-        self.nvtx_verbosity = "DETAILED"  # what tx-build builds with
+        self.nvtx_verbosity = "DETAILED"  # the setting of tx-build
         self.last: dict[str, int] = {}  # sizes of the run that was enqueued last
-        self.set_up: dict[str, int] = {}  # those that its own memory is for, in the order of the stream
-        self.under_way = 0  # runs
+        self.set_up: dict[str, int] = {}  # sizes for which its own memory is set up, in the order of the stream
+        self.under_way = 0  # number of running calls
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         assert stream_handle == self.engine.library.model.device.stream
@@ -50,7 +50,7 @@ class Context:
         return 0 <= profile_index < len(self.engine.file.profiles)
 
     def _is_taken(self, profile_index: int) -> bool:
-        gc.collect()  # slow where much is loaded
+        gc.collect()  # slow if many modules are loaded
         return profile_index in [context.profile for context in self.engine.contexts if context is not self]
 
     def set_input_shape(self, name: str, shape: list[int]) -> bool:
@@ -101,7 +101,7 @@ class Context:
         return not self.engine.library.fails
 
     def _begin(self) -> bool:
-        """Enqueue what comes before the computation; false if this run cannot be captured."""
+        """Enqueue the setup of a run; return False if this run cannot be captured."""
         assert self.scratch is not None
         device, sizes = self.engine.library.model.device, dict(self.sizes)
         first, captured = sizes != self.last, device.capturing is not None
@@ -110,7 +110,7 @@ class Context:
             return False
         memory, self.last = device.view(*self.scratch), sizes
         self.under_way += not captured
-        alive = weakref.ref(self)  # what was captured does not hold it
+        alive = weakref.ref(self)  # captured work does not keep the context alive
 
         def work() -> None:
             context = alive()
@@ -148,7 +148,7 @@ class Engine:
         return "DataType." + {"float32": "FLOAT", "float16": "HALF"}.get(dtype, dtype.upper())
 
     def new(self, kind: type[Context]) -> Context | None:
-        """A context; without room the log says so, and there is none."""
+        """Return a context. Without memory, log an error and return None."""
         if self.library.refuses_contexts:
             self.library.messages += self.library.refuses_contexts
             return None
@@ -158,7 +158,7 @@ class Engine:
 
 
 class Context86(Context):
-    """Of 8.6: its memory is a property that is written only."""
+    """A context of 8.6, whose memory is a write-only property."""
 
     def _set(self, memory: int) -> None:
         assert memory % 256 == 0
@@ -168,7 +168,7 @@ class Context86(Context):
 
 
 class Engine86(Engine):
-    """Of 8.6."""
+    """An engine of 8.6."""
 
     @property
     def device_memory_size(self) -> int:
@@ -199,7 +199,7 @@ class Engine10(Engine):
 
 
 class MemoryTensorRt:
-    """What `TrtProgram` asks of a `TensorRt`; a plan is the name of its file.
+    """A fake of `TensorRt` with the methods that `TrtProgram` needs; the contents of an engine file are its name.
 
     `fails` makes the next runs fail, `refuses_contexts` is logged instead of making contexts, `twice` computes twice.
     """

@@ -1,4 +1,4 @@
-"""A real tx-serve in a process of its own, on a free port of the loopback address, and raw clients of it."""
+"""A real tx-serve in a separate process, on a free port of the loopback address, and clients for it."""
 
 import http.client
 import json
@@ -24,8 +24,8 @@ class Served:
     """A server.
 
     Attributes:
-        port: where it listens.
-        logs: its lines, as objects, as far as they have come.
+        port: port of the server.
+        logs: log lines so far, as objects.
     """
 
     def __init__(self, *arguments: str, code: str = RUN, **environment: str) -> None:
@@ -45,7 +45,7 @@ class Served:
             self.logs.append(json.loads(line) if line.startswith("{") else {"event": "words", "message": line})
 
     def wait(self, event: str, count: int = 1, seconds: float = 60) -> dict[str, Any]:
-        """The log of an event that has come, or comes soon."""
+        """Wait for an event in the log and return its line."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = [line for line in self.logs if line["event"] == event]
@@ -56,18 +56,18 @@ class Served:
         raise AssertionError(f"no {event} in {seconds} s: {''.join(self.raw)}")
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end, and give its code."""
+        """Send a signal, wait for the end, and return the exit code."""
         self.process.send_signal(number)
         code = self.process.wait(60)
         self._reader.join(60)
         return code
 
     def connection(self) -> http.client.HTTPConnection:
-        """A new connection."""
+        """Return a new connection."""
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def socket(self, receive_buffer: int = 0) -> socket.socket:
-        """A raw connection, which may take in little at a time."""
+        """Return a raw connection, optionally with a small receive buffer."""
         raw = socket.socket()
         if receive_buffer:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -76,17 +76,17 @@ class Served:
         return raw
 
     def get(self, path: str, **headers: str) -> tuple[int, Any]:
-        """Status and JSON of an address."""
+        """Return the status and JSON of a path."""
         return self._ask("GET", path, None, headers)[:2]
 
     def ask(self, **fields: Any) -> tuple[int, Any]:
-        """Status and JSON of a translation."""
+        """Request a translation; return the status and JSON."""
         return self.post(json.dumps(fields).encode())[:2]
 
     def post(
         self, body: bytes, content_type: str = "application/json", path: str = "/translate", **headers: str
     ) -> tuple[int, Any, dict[str, str]]:
-        """Status, JSON and headers of a body that is sent."""
+        """Send a body; return the status, JSON and headers."""
         return self._ask("POST", path, body, {"Content-Type": content_type, **headers})
 
     def _ask(
@@ -103,7 +103,7 @@ class Served:
             connection.close()
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of a metric, by the parser of prometheus-client; 0 if it is not there."""
+        """Return the value of a metric, parsed by prometheus-client; 0 if it is missing."""
         from prometheus_client.parser import text_string_to_metric_families
 
         _, text = self.get("/metrics")
@@ -120,7 +120,7 @@ class Served:
 
 @contextmanager
 def serving(*arguments: str, code: str = RUN, **environment: str) -> Iterator[Served]:
-    """A server, killed at the end if it is still there."""
+    """Start a server, and kill it at the end if it is still running."""
     server = Served(*arguments, code=code, **environment)
     try:
         yield server
@@ -130,7 +130,7 @@ def serving(*arguments: str, code: str = RUN, **environment: str) -> Iterator[Se
 
 
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and members of server-sent events."""
+    """Return the names and fields of server-sent events."""
     found = []
     for block in text.strip().split("\n\n"):
         name, data = block.split("\n")
@@ -139,7 +139,7 @@ def events(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def slow_engine(seconds: float) -> str:
-    """Program of a server whose groups of steps take so long: the toy model's answers are there too soon else."""
+    """Return the program of a server whose groups of steps take this time, since the toy model is too fast."""
     return f"""
 import time
 from txport.runtime.engines.ort_state import OrtState
@@ -152,6 +152,6 @@ OrtState.step = slow
 
 
 def memory_of(process: int) -> int:
-    """Resident bytes of a process."""
+    """Return the resident bytes of a process."""
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")

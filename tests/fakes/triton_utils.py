@@ -1,4 +1,4 @@
-"""What Triton's Python backend gives a model, in memory: the real one is a module of the server's own process."""
+"""A fake of the module that Triton's Python backend provides to models. The real one exists only in the server."""
 
 from dataclasses import dataclass, field
 from threading import Event
@@ -51,7 +51,7 @@ class Request:
         self.answered.set()
 
     def result(self) -> dict[str, list[Any]] | str:
-        """The outputs, or the error."""
+        """Return the outputs, or the error."""
         assert self.answered.wait(60) and self.response is not None
         if self.response.error is not None:
             return str(self.response.error)

@@ -1,4 +1,4 @@
-"""Models of Hugging Face's families whose tokenizers got tokens by `add_tokens`, as people save them."""
+"""Models of Hugging Face's families whose tokenizers have tokens of `add_tokens`, saved as users do."""
 
 import io
 import json
@@ -43,14 +43,14 @@ PARTS = [
 
 
 def texts(count: int = 1000) -> list[str]:
-    """Texts of tokens, words, and parts of both."""
+    """Return texts of tokens, words, and parts of both."""
     draw = random.Random(3)
     drawn = ("".join(draw.choices(PARTS, k=draw.randrange(1, 9))).rstrip() for _ in range(count))
     return ["the <ent> cat", "<ent>", "<ent><ent>the", "a dog, two dogs", *(text for text in drawn if text)]
 
 
 def model_of(algorithm: str = "unigram", rules: str | None = None, **options: Any) -> bytes:
-    """A SentencePiece model; `rules` are a file of its normalisation."""
+    """Return a SentencePiece model; `rules` is a file of normalisation rules."""
     lines = [" ".join(WORDS[(i * step) % len(WORDS)] for i in range(12)) for step in range(1, 60)]
     lines += list("abcdefghijklmnopqrstuvwxyz") * 3
     out = io.BytesIO()
@@ -111,7 +111,7 @@ def _bart(directory: Path) -> Any:
 
 
 NLLB = ["eng_Latn", "fra_Latn"]
-# The tokenizer, and the model's class with its fields.
+# For each family: the function for its tokenizer, and the class and fields of its model.
 FAMILIES: dict[str, tuple[Callable[[Path], Any], str, dict[str, Any]]] = {
     "marian": (_marian, "MarianMT", {**BART, "activation_function": "swish"}),
     "m2m100": (_m2m100, "M2M100ForConditionalGeneration", BART),
@@ -147,18 +147,18 @@ TARGETS = {
     "plbart": "en_XX",
     "seamless": "fra",
 }
-# Files of the model that people keep beside what transformers 5 saves.
+# Files of the original model that users keep beside the files of transformers 5.
 KEPT = {"t5": "spiece.model", "pegasus": "spiece.model"}
 
 
 def saved(family: str, directory: Path, beside: bool = True, tokens: Sequence[Any] = ADDED) -> Any:
-    """Write a model with random weights and its tokenizer; the tokenizer as Hugging Face reads it again.
+    """Write a model with random weights and its tokenizer; return the tokenizer, loaded again by Hugging Face.
 
     Args:
         family: a key of `FAMILIES`.
-        directory: where to.
+        directory: directory to write.
         beside: keep the SentencePiece model beside the tokenizer.json.
-        tokens: what is added.
+        tokens: the added tokens.
     """
     make, name, fields = FAMILIES[family]
     scratch = directory.with_name(f"{directory.name}.files")

@@ -17,12 +17,12 @@ LAYERS = (2, 3)
 
 
 def tokens(count: int = ROWS) -> list[str]:
-    """Special tokens, and others that are theirs by number."""
+    """Return special tokens and numbered ordinary tokens."""
     return [*SPECIAL, *(f"w{index}" for index in range(count - len(SPECIAL)))]
 
 
 def sources(count: int, rows: int = ROWS, longest: int = 11) -> list[list[str]]:
-    """`count` sources of ordinary tokens."""
+    """Return `count` sources of ordinary tokens."""
     draw = np.random.default_rng(1)
     return [
         [f"w{each}" for each in draw.integers(0, rows - len(SPECIAL), draw.integers(1, longest + 1))]
@@ -31,17 +31,17 @@ def sources(count: int, rows: int = ROWS, longest: int = 11) -> list[list[str]]:
 
 
 class Writer:
-    """Fills a specification with random weights of which none is neutral.
+    """A writer of random weights, none of which is neutral, into a specification.
 
     Args:
-        seed: of the weights.
+        seed: seed of the weights.
     """
 
     def __init__(self, seed: int) -> None:
         self._draw = np.random.default_rng(seed)
 
     def array(self, *shape: int, scale: float | None = None, centre: float = 0.0) -> np.ndarray[Any, Any]:
-        """float32 values; matrices keep the size of what they are multiplied with."""
+        """Return float32 values. Products with matrices keep the magnitude of their input."""
         spread = (shape[-1] ** -0.5 if len(shape) > 1 else 0.1) if scale is None else scale
         return (centre + spread * self._draw.standard_normal(shape)).astype(np.float32)
 
@@ -67,7 +67,7 @@ class Writer:
         self.norm(spec.layer_norm)
 
     def side(self, spec: Any, *, bias: bool, inner: int, ffn: int, queries: float) -> None:
-        """Fill the layers of an encoder or a decoder, and what stands around them."""
+        """Fill the layers of an encoder or a decoder, and its embeddings and norms."""
         for layer in spec.layer:
             self.attention(layer.self_attention, own=True, bias=bias, inner=inner, queries=queries)
             if hasattr(layer, "attention"):
@@ -93,7 +93,7 @@ class Writer:
 
 
 def new_spec(heads: tuple[int, int], options: dict[str, Any]) -> Any:
-    """Return an empty specification of these options of CTranslate2's, on both sides."""
+    """Return an empty specification with these options of CTranslate2 on both sides."""
     given = {"activation": ctranslate2.specs.common_spec.Activation.RELU, **options}
     encoder = {key: value for key, value in given.items() if not key.startswith("alignment")}
     return ctranslate2.specs.transformer_spec.TransformerSpec(
@@ -137,24 +137,24 @@ def write_model(
     """Write a model of CTranslate2 with random weights.
 
     Args:
-        directory: to write.
-        seed: of the weights.
-        heads, ffn: of the encoder and the decoder.
-        residual: RMSNorms multiply by 1 more than their weight.
-        quantization: of CTranslate2.
+        directory: directory to write.
+        seed: seed of the weights.
+        heads, ffn: numbers of heads and feed-forward widths of the encoder and the decoder.
+        residual: RMSNorms multiply by 1 plus their weight.
+        quantization: quantization of CTranslate2.
         tied: the projection is the target embedding.
         shared: source and target have one embedding.
         bias: linear layers have biases.
         encodings: tables of positions, instead of CTranslate2's sinusoids.
         inner: the width of all heads together.
         per_layer: each layer has its relative positions.
-        queries_scale: instead of the root of the head width.
+        queries_scale: divisor of scores instead of the square root of the head width.
         projection_bias: logits have a bias.
-        scale: `scale_embeddings`; none for what a specification has.
+        scale: `scale_embeddings`; None for the default of the specification.
         decoder: attributes of the decoder, such as start_from_zero_embedding.
         config: fields of config.json.
         names: the tokens of both sides.
-        options: of TransformerSpec, on both sides.
+        options: options of TransformerSpec, on both sides.
     """
     spec = new_spec(heads, options)
     write = Writer(seed)
@@ -193,7 +193,7 @@ def write_model(
 
 
 class Variable(NamedTuple):
-    """A variable of model.bin: its type is a position in float32, int8, int16, int32, float16, bfloat16."""
+    """A variable of model.bin. Its type is an index into float32, int8, int16, int32, float16, bfloat16."""
 
     name: str
     shape: tuple[int, ...]
@@ -241,7 +241,7 @@ def write_file(
     variables: list[Variable],
     aliases: dict[str, str] | None = None,
 ) -> None:
-    """Write model.bin as converters of that version did."""
+    """Write model.bin in the format of this version."""
 
     def text(value: str) -> bytes:
         return struct.pack("<H", len(value.encode()) + 1) + value.encode() + b"\0"
@@ -260,7 +260,7 @@ def write_file(
 
 
 def without_aliases(variables: list[Variable], aliases: dict[str, str]) -> list[Variable]:
-    """Return the variables with those of aliases, and scales of quantised ones."""
+    """Return the variables with copies for all aliases, and for the scales of quantised ones."""
     named = {each.name: each for each in variables}
     names = [(alias, name) for alias, name in aliases.items()]
     names += [(f"{alias}_scale", f"{name}_scale") for alias, name in names if f"{name}_scale" in named]
@@ -268,7 +268,7 @@ def without_aliases(variables: list[Variable], aliases: dict[str, str]) -> list[
 
 
 def attribute(name: str, value: int | str) -> Variable:
-    """Return an attribute of int8: a number, or the bytes of a text."""
+    """Return an int8 variable for an attribute: a number, or the bytes of a text."""
     if isinstance(value, str):
         return Variable(name, (len(value.encode()),), 1, value.encode())
     return Variable(name, (), 1, struct.pack("<b", value))

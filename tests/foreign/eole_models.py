@@ -1,4 +1,4 @@
-"""Tiny Transformers of eole with random weights: made, saved, loaded and run by its own classes."""
+"""Tiny Transformers of eole with random weights, which eole's classes create, save, load and run."""
 
 import math
 import warnings
@@ -33,18 +33,18 @@ PAD, UNK, BOS, EOS = "<blank>", "<unk>", "<s>", "</s>"
 SPECIAL = [PAD, UNK, BOS, EOS]
 WIDTH, ROWS = 32, 56
 StepLogits = Callable[[list[list[int]]], Tensor]  # of hypotheses [width] -> [width, v]
-_FINISHED = -65504.0  # eole's score of hypotheses that are finished: the lowest of float16
+_FINISHED = -65504.0  # eole's score of finished hypotheses: the minimum of float16
 SPECIALS = {"pad_token": PAD, "unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
 
 
 def tokens(count: int = ROWS) -> list[str]:
-    """Special tokens, and others that are theirs by number."""
+    """Return special tokens and numbered ordinary tokens."""
     return [*SPECIAL, *(f"w{index}" for index in range(len(SPECIAL), count))]
 
 
 @contextmanager
 def settings_restored() -> Iterator[None]:
-    """Restore the kernels of attention that eole turns off in all of PyTorch, and hide its deprecation warnings."""
+    """Restore the attention kernels that eole disables for all of PyTorch, and hide its deprecation warnings."""
     cuda = torch.backends.cuda
     names = ("math", "flash", "mem_efficient", "cudnn")
     before = {name: getattr(cuda, f"{name}_sdp_enabled")() for name in names}
@@ -73,33 +73,33 @@ def write_model(
     """Write a model as eole's ModelSaver does, with random weights of which none is neutral, and return it.
 
     Args:
-        directory: to write.
+        directory: directory to write.
         embeddings: options of eole's embeddings.
         names: source and target tokens.
-        start: the token that the decoder starts from.
-        eos_bias: makes answers end.
-        seed, scale: of the weights.
-        parts: files of weights.
-        options: of eole's model.
+        start: first input token of the decoder.
+        eos_bias: bias of eos, so that answers end.
+        seed, scale: seed and scale of the weights.
+        parts: number of files of weights.
+        options: options of eole's model.
     """
     given: dict[str, Any] = {
         **{"hidden_size": WIDTH, "layers": 2, "heads": 4, "transformer_ff": 48},
         **options,
         "embeddings": {"word_vec_size": WIDTH, **(embeddings or {})},
     }
-    # With the fields that follow from others, which eole sets in the file, and which then apply to both sides.
+    # eole derives some fields from others, writes them to the file, and applies them to both sides.
     config = TransformerModelConfig(**recursive_model_fields_set(TransformerModelConfig(**given)))
     source, target = names or (tokens(), tokens())
     vocabs = dict_to_vocabs({"src": source, "tgt": target, "decoder_start_token": start, "specials": SPECIALS})
     model = EncoderDecoderModel.build(config, vocabs, InferenceConfig(model_path="unused"))
     shake(model, seed=seed, scale=scale)
     for layer in model.decoder.transformer_layers:
-        layer.context_attn.relative_attention_bias = None  # as on a GPU: on a CPU eole 0.6 takes the logarithm of 0
+        layer.context_attn.relative_attention_bias = None  # as on a GPU; on a CPU, eole 0.6 computes the logarithm of 0
     if config.share_decoder_embeddings:
-        model.generator.weight.data *= 0.5  # else each token makes itself likely
+        model.generator.weight.data *= 0.5  # otherwise each token predicts itself
     if model.generator.bias is not None:
         model.generator.bias.data[target.index(EOS)] = eos_bias
-        model.generator.bias.data[target.index(PAD)] = -20.0  # eole masks padding that it reads, not what it makes
+        model.generator.bias.data[target.index(PAD)] = -20.0  # eole does not forbid padding in answers
     else:
         model.generator.weight.data[target.index(EOS)] *= 2
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -119,7 +119,7 @@ def write_model(
 
 @settings_restored()
 def predict(directory: Path, sources: list[list[str]], **options: Any) -> list[list[list[str]]]:
-    """The hypotheses that eole makes of each source, as tokens, by its own search with caches."""
+    """Return eole's hypotheses for each source, as tokens, computed by its search with caches."""
     config = PredictConfig(
         model_path=[str(directory)], src="unused", max_length=MADE, max_length_ratio=0, gpu_ranks=[], **options
     )
@@ -129,7 +129,7 @@ def predict(directory: Path, sources: list[list[str]], **options: Any) -> list[l
 
 
 def widened(model: Any) -> Any:
-    """The same model in float64, except norms that compute in float32."""
+    """Return a copy of a model in float64, except norms that compute in float32."""
     model.double()
     for module in model.modules():
         if isinstance(module, LayerNormFP32):
@@ -139,25 +139,25 @@ def widened(model: Any) -> Any:
 
 @torch.inference_mode()
 def logits(model: Any, sources: list[list[int]], targets: Tensor, pad: int) -> Tensor:
-    """Logits `[b, t, v]` of teacher-forced targets `[b, t]`, in the model's precision."""
+    """Return logits `[b, t, v]` of teacher-forced targets `[b, t]`, in the precision of the model."""
     ids, lengths = padded(sources, pad)
-    # It reads all targets but the last one, and at least two.
+    # eole reads all targets except the last one, and needs at least two.
     states = model(ids, torch.cat([targets, targets[:, :1], targets[:, :1]], dim=1), lengths).dec_out
     made: Tensor = model.generator(states[:, : targets.shape[1]])
     return made
 
 
 def searched(logits_of: StepLogits, start: int, eos: int, width: int) -> list[list[int]]:
-    """The best hypotheses `[width]` by eole's search, without a length penalty.
+    """Return the best hypotheses `[width]` of a reimplementation of eole's search, without a length penalty.
 
     A finished hypothesis keeps its place in the beam, so that `width` candidates are taken and not twice as many. The
     search ends when the best one is finished and `width` are.
 
     Args:
-        logits_of: the next token's logits `[width, v]` of hypotheses.
-        start: id that the decoder starts from.
+        logits_of: returns the logits `[width, v]` of the next token of hypotheses.
+        start: first input id of the decoder.
         eos: id that ends a hypothesis.
-        width: beams.
+        width: number of beams.
     """
     alive = [(0.0, [start])] + [(-math.inf, [start])] * (width - 1)
     ended: list[tuple[float, list[int]]] = []
@@ -178,12 +178,12 @@ def searched(logits_of: StepLogits, start: int, eos: int, width: int) -> list[li
 
 
 def logits_of_eole(model: Any, source: list[int], pad: int) -> StepLogits:
-    """The next token's logits of hypotheses for one source, by eole's model."""
+    """Return a function for the logits of the next token, for one source, by eole's model."""
     return lambda rows: logits(model, [source] * len(rows), torch.tensor(rows), pad)[:, -1]
 
 
 def logits_of_ours(model: Transformer, source: list[int], pad: int) -> StepLogits:
-    """The next token's logits of hypotheses for one source, by the imported model."""
+    """Return a function for the logits of the next token, for one source, by the imported model."""
 
     @torch.inference_mode()
     def step(rows: list[list[int]]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tiny models of other toolkits with random weights, saved by those toolkits' own code, and how ours is compared."""
+"""Tiny models of other toolkits with random weights, saved by these toolkits, and comparisons with txport's models."""
 
 import copy
 import io
@@ -25,22 +25,22 @@ from txport.runtime.engines.native import missing
 from txport.runtime.translator import Translator
 
 LONGEST, MADE, INPUTS = 12, 16, 200
-CROSS = ("encoder_attn", "multihead_attn", "context_attn", "EncDecAttention")  # what toolkits call cross-attention
+CROSS = ("encoder_attn", "multihead_attn", "context_attn", "EncDecAttention")  # cross-attention in toolkits
 WORDS = (
     "the a cat dog bird tree sees likes hears big small red blue and or not le la chat chien oiseau voit grand".split()
 )
 
 
 def import_here(source: Path, target: Path, kind: str | None = None, **options: Any) -> Checkpoint:
-    """Import and load, as `tx-import` and then `tx-export` do."""
+    """Import a model and load the checkpoint, like `tx-import` and `tx-export`."""
     write_imported(import_model(str(source), kind, ImportOptions(**options)), target, str(source), replace=False)
     return load_checkpoint(target)
 
 
 def shake(model: torch.nn.Module, seed: int, scale: float = 1.0, but: str = "no such name") -> None:
-    """Random weights of which none is neutral: norms, biases and padding rows would hide a wrong mapping.
+    """Randomise all weights so that none is neutral. Neutral norms, biases and padding rows would hide wrong mappings.
 
-    Tables that are computed stay as they are, also if their names contain `but`.
+    Computed tables, and weights whose names contain `but`, stay unchanged.
     """
     draw = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -48,7 +48,7 @@ def shake(model: torch.nn.Module, seed: int, scale: float = 1.0, but: str = "no 
             continue
         noise = torch.randn(parameter.shape, generator=draw)
         if parameter.dim() > 1:
-            # Sharp attention to the source makes outputs that follow the source, rather than repeat one token.
+            # With sharp attention to the source, outputs follow the source and do not repeat one token.
             sharp = 3.0 if any(cross in name for cross in CROSS) else 1.0
             parameter.data = sharp * scale * noise * parameter.shape[-1] ** -0.5
         else:
@@ -56,20 +56,20 @@ def shake(model: torch.nn.Module, seed: int, scale: float = 1.0, but: str = "no 
 
 
 def random_sources(ids: Sequence[int], suffix: Sequence[int], prefix: Sequence[int] = ()) -> list[list[int]]:
-    """`INPUTS` sources of different lengths."""
+    """Return `INPUTS` random sources of different lengths."""
     draw = random.Random(1)
     lengths = [draw.randrange(1, LONGEST) for _ in range(INPUTS)]
     return [[*prefix, *draw.choices(list(ids), k=length), *suffix] for length in lengths]
 
 
 def padded(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """int64 ids `[b, s]` and their lengths `[b]`."""
+    """Return int64 ids `[b, s]` and their lengths `[b]`."""
     ids, lengths = pad(sources, pad_id)
     return torch.from_numpy(ids), torch.from_numpy(lengths)
 
 
 def greedy(checkpoint: Checkpoint, sources: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> list[list[int]]:
-    """The ids that our model makes, at most `MADE`."""
+    """Return the ids of txport's model, at most `MADE`."""
     made: dict[int, list[int]] = {}
     for answer in answers(checkpoint.model, sources, MADE, prefix):
         made.update(zip(answer.batch.indices, answer.batch.targets, strict=True))
@@ -77,7 +77,7 @@ def greedy(checkpoint: Checkpoint, sources: Sequence[Sequence[int]], prefix: Seq
 
 
 def until_end(rows: Sequence[Sequence[int]], eos: int) -> list[list[int]]:
-    """The ids of `generate` without the start token, each row up to its first eos, at most `MADE`."""
+    """Return the ids of `generate` without the start token, each row up to its first eos, at most `MADE`."""
     cut = [list(row)[1 : MADE + 1] for row in rows]
     return [row[: row.index(eos) + 1] if eos in row else row for row in cut]
 
@@ -85,7 +85,7 @@ def until_end(rows: Sequence[Sequence[int]], eos: int) -> list[list[int]]:
 def assert_same_numbers(
     checkpoint: Checkpoint, theirs: Any, sources: Sequence[Sequence[int]], banned: Sequence[int] = ()
 ) -> None:
-    """Encoder outputs and logits of a Hugging Face model within 1e-4, in a padded batch, teacher forced."""
+    """Check that encoder outputs and teacher-forced logits equal Hugging Face's within 1e-4, in a padded batch."""
     config = checkpoint.config
     ours, theirs = _widened(checkpoint, theirs)
     ids, lengths = padded(sources[:24], config.pad_id)
@@ -107,10 +107,10 @@ def assert_same_numbers(
 
 
 def _widened(checkpoint: Checkpoint, theirs: Any) -> tuple[Transformer, Any]:
-    """Copies of both models in float64.
+    """Return copies of both models in float64.
 
-    The numbers of a random model change with the order of a sum in float32, which is the processor's, by more than a
-    wrong constant may change them. Hugging Face's FSMT has no mask of float64: it stays in float32, and so do we.
+    In float32, the order of sums, which depends on the processor, changes the results of a random model by more than a
+    wrong constant may do. Hugging Face's FSMT has no float64 mask, so for FSMT both models stay in float32.
     """
     model, theirs = copy.deepcopy(checkpoint.model), copy.deepcopy(theirs)
     return (model, theirs) if theirs.config.model_type == "fsmt" else (model.double(), theirs.double())
@@ -119,13 +119,13 @@ def _widened(checkpoint: Checkpoint, theirs: Any) -> tuple[Transformer, Any]:
 def _assert_same_attention(
     model: Transformer, theirs: Any, source: tuple[torch.Tensor, torch.Tensor, torch.Tensor], targets: torch.Tensor
 ) -> None:
-    """Every weight of every attention within 1e-5; `targets` begin with bos.
+    """Check that all attention weights are equal within 1e-5; `targets` begin with bos.
 
-    Where something is in float32, as FSMT and T5's norms always, within 1e-4.
+    The tolerance is 1e-4 for models with float32 parts, such as FSMT and the norms of T5.
     """
     ids, lengths, mask = source
     single = theirs.config.model_type in ("fsmt", "t5", "mt5", "umt5")
-    theirs.set_attn_implementation("eager")  # others do not give their weights
+    theirs.set_attn_implementation("eager")  # other implementations do not return weights
     with torch.inference_mode():
         output = theirs(
             input_ids=ids, attention_mask=mask, decoder_input_ids=targets, use_cache=False, output_attentions=True
@@ -143,7 +143,7 @@ def _assert_same_attention(
 
 
 def generate(theirs: Any, sources: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
-    """Greedy ids of a Hugging Face model, in a padded batch: without the start token, up to the first end."""
+    """Return greedy ids of a Hugging Face model in a padded batch, without the start token, up to the first end."""
     ids, lengths = padded(sources, theirs.config.pad_token_id)
     mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
     rows = theirs.generate(
@@ -159,9 +159,9 @@ def assert_same_ids(
     prefix: Sequence[int] = (),
     **options: Any,
 ) -> None:
-    """Greedy ids of all sources are those of Hugging Face's `generate` with `options`; ours begin with `prefix`.
+    """Check that greedy ids, which begin with `prefix`, equal those of Hugging Face's `generate` with `options`.
 
-    By PyTorch, and with TXPORT_WHOLE_GRID=1 by a bundle of it, in every lowering and by the fused engine.
+    PyTorch computes them and, with TXPORT_WHOLE_GRID=1, also a bundle with each lowering and the fused engine.
     """
     expected = generate(theirs, sources, **options)
     assert_varied(expected, checkpoint.config.eos_id)
@@ -171,14 +171,14 @@ def assert_same_ids(
     with TemporaryDirectory() as place:
         bundle = Path(place, "bundle")
         export_bundle(checkpoint.directory, bundle, ExportOptions(verify=False, max_source=20, max_target=MADE))
-        own = [] if checkpoint.tokenizer.target_prefix else list(prefix)  # else a bundle begins so by itself
+        own = [] if checkpoint.tokenizer.target_prefix else list(prefix)  # otherwise the bundle adds the prefix
         for name, translator in translators(bundle):
             made = translator.translate_ids(sources, max_length=MADE, prefix=own)
             assert [each.ids for each in made] == expected, name
 
 
 def translators(bundle: Path) -> Iterator[tuple[str, Translator]]:
-    """One of each lowering, and of the fused engine where it is built and runs the model, by name."""
+    """Yield a translator by name for each lowering, and for the fused engine if it can run the model."""
     for lowering in LOWERINGS:
         yield lowering, Translator(bundle, "cpu", "ort", lowering=lowering, workers=0)
     if not missing() and Manifest.load(bundle).parameters is not None:
@@ -186,14 +186,14 @@ def translators(bundle: Path) -> Iterator[tuple[str, Translator]]:
 
 
 def assert_varied(rows: Sequence[Sequence[int]], eos: int) -> None:
-    """The comparison of greedy ids means something: answers differ, and many end, at different lengths, but not all."""
+    """Check that answers are varied enough for a comparison: they differ, and many, but not all, end early."""
     ended = [row for row in rows if eos in row]
     assert len({tuple(row) for row in rows}) > len(rows) / 12 and len({token for row in rows for token in row}) > 6
     assert len(rows) / 4 <= len(ended) < len(rows) and len({len(row) for row in ended}) > 3
 
 
 def sentencepiece_model(vocabulary: int = 60, kind: str = "unigram") -> bytes:
-    """A tiny model of words and letters."""
+    """Return a tiny SentencePiece model of words and letters."""
     lines = [" ".join(WORDS[(i * step) % len(WORDS)] for i in range(12)) for step in range(1, 60)]
     lines += list("abcdefghijklmnopqrstuvwxyz") * 3
     out = io.BytesIO()
@@ -211,7 +211,7 @@ def sentencepiece_model(vocabulary: int = 60, kind: str = "unigram") -> bytes:
 
 
 def pieces(model: bytes) -> list[str]:
-    """The pieces of a model but its special ones."""
+    """Return the pieces of a model except special ones."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
 
@@ -227,5 +227,5 @@ def changed_json(file: Path, **fields: Any) -> None:
 
 
 def identical(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> int:
-    """How many rows are the same."""
+    """Return the number of equal rows."""
     return int(np.sum([list(a) == list(b) for a, b in zip(first, second, strict=True)]))

@@ -22,7 +22,7 @@ SIZES = {
 
 
 def byt5(directory: Path) -> Any:
-    """T5 over bytes."""
+    """Write ByT5, a T5 model over bytes."""
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "feed_forward_proj": "gated-gelu"}
     config = transformers.T5Config(vocab_size=384, decoder_start_token_id=0, tie_word_embeddings=False, **sizes)
     model = transformers.T5ForConditionalGeneration(config).eval()
@@ -30,13 +30,13 @@ def byt5(directory: Path) -> Any:
     for name, weight in model.named_parameters():
         weight.data *= 8**-0.5 if name.endswith(".q.weight") else 1.0  # T5 does not scale attention
     model.shared.weight.data *= 0.3
-    model.lm_head.weight.data[3:100] = model.lm_head.weight.data[126:] = 0  # letters win
+    model.lm_head.weight.data[3:100] = model.lm_head.weight.data[126:] = 0  # only letters remain likely
     transformers.ByT5Tokenizer().save_pretrained(directory)
     return model
 
 
 def m2m100(directory: Path) -> Any:
-    """A model of many languages, whose target is French."""
+    """Write a multilingual model with the target language French."""
     spm = sentencepiece_model()
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pieces(spm))]
     directory.mkdir()
@@ -47,7 +47,7 @@ def m2m100(directory: Path) -> Any:
     config = transformers.M2M100Config(vocab_size=len(tokens) + 108, decoder_start_token_id=2, **SIZES)
     model = transformers.M2M100ForConditionalGeneration(config).eval()
     shake(model, 4, scale=1.6)
-    model.lm_head.weight.data[[1, 3, *range(len(tokens), len(tokens) + 108)]] = 0  # words win
+    model.lm_head.weight.data[[1, 3, *range(len(tokens), len(tokens) + 108)]] = 0  # only words remain likely
     model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("fr")
     return model
 

@@ -1,4 +1,4 @@
-"""Tiny Transformers in Marian's own format with random weights, and Marian itself if pymarian is installed."""
+"""Tiny Transformers in Marian's format with random weights, and Marian itself if pymarian is installed."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ OPTIONS: dict[str, Any] = {
 
 
 def tokens(count: int = ROWS) -> list[str]:
-    """Special tokens, and others that are theirs by number."""
+    """Return special tokens and numbered ordinary tokens."""
     return [EOS, UNK, *(f"w{index}" for index in range(count - 2))]
 
 
 def yaml(options: Mapping[str, Any]) -> str:
-    """Return options as Marian writes them."""
+    """Return options in Marian's format."""
     lines = []
     for name, value in options.items():
         if isinstance(value, list):
@@ -55,7 +55,7 @@ def _scalar(value: object) -> str:
 
 
 def random_weights(options: Mapping[str, Any], seed: int = 0) -> Arrays:
-    """Return weights of a model of these options, of which none is neutral."""
+    """Return random weights for these options, none of which is neutral."""
     draw = np.random.default_rng(seed)
     arrays: Arrays = {}
     before, after = (str(options[f"transformer-{name}process"]) for name in ("pre", "post"))
@@ -108,7 +108,7 @@ def random_weights(options: Mapping[str, Any], seed: int = 0) -> Arrays:
 
 
 def save(file: Path, arrays: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any] | str) -> None:
-    """Write a model as Marian does: with its options in an array of bytes that ends with a zero."""
+    """Write a model like Marian, with its options in an array of bytes that ends with a zero."""
     text = options if isinstance(options, str) else yaml(options)
     config: npt.NDArray[np.int8] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(file, **{**arrays, "special:model.yml": config})
@@ -117,9 +117,9 @@ def save(file: Path, arrays: Mapping[str, npt.NDArray[Any]], options: Mapping[st
 def save_binary(
     file: Path, arrays: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any], kind: int = 0x404
 ) -> list[int]:
-    """Write a model as marian-conv does, with matrices of a type by its code; return where fields end.
+    """Write a model like marian-conv, with matrices of the type `kind`; return the end offsets of its fields.
 
-    Codes are those of Marian (0x10001, 0x10002) and of browsermt (0x4101, 0x4102), which rounds embeddings too.
+    Types are those of Marian (0x10001, 0x10002) and of browsermt (0x4101, 0x4102), which also rounds embeddings.
     """
     config: npt.NDArray[np.int8] = np.frombuffer(yaml(options).encode() + b"\0", np.int8)
     items: list[tuple[str, int, tuple[int, ...], bytes]] = []
@@ -140,7 +140,7 @@ def save_binary(
 
 
 def _rounded(array: npt.NDArray[np.float32], size: int, *, transposed: bool) -> bytes:
-    """Return a matrix as integers, and the factor behind them."""
+    """Return a matrix as integers, followed by their factor."""
     factor = np.float32(127 / np.abs(array).max() if size == 1 else 1024)
     limit = 127 if size == 1 else 32767
     values = np.clip(np.rint(array * factor), -limit, limit).astype(np.int8 if size == 1 else np.int16)

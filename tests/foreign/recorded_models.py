@@ -1,4 +1,4 @@
-"""Models of tests/data/foreign, recorded by tests/data/make_foreign_models.py, and the check that ours equal them."""
+"""Models of tests/data/foreign, recorded by tests/data/make_foreign_models.py, and comparisons with txport's models."""
 
 import argparse
 import copy
@@ -18,16 +18,16 @@ FOLDER = Path(__file__).parents[1] / "data" / "foreign"
 
 @dataclass(frozen=True)
 class Recorded:
-    """A random model of another toolkit, and what the toolkit made of some sources.
+    """A random model of another toolkit, and the toolkit's results for several sources.
 
     Attributes:
-        config: as the toolkit stores it.
-        weights: its state, float32.
-        sources, answers: ids, the answers by its greedy search.
-        beams: ids by the search that `config` says; empty ones are not compared.
-        targets: int64 `[b, t]`, what its decoder read after the first sources.
-        memory: float32 `[b, s, d]`, of float64, padded on the right.
-        logits: float32 `[b, t, v]`, of float64.
+        config: config in the format of the toolkit.
+        weights: weights, float32.
+        sources, answers: ids of the sources, and ids of its greedy search.
+        beams: ids of the search that `config` specifies; empty ones are not compared.
+        targets: int64 `[b, t]`, input of the decoder for the first sources.
+        memory: float32 `[b, s, d]`, computed in float64, padded on the right.
+        logits: float32 `[b, t, v]`, computed in float64.
     """
 
     config: Any
@@ -67,7 +67,7 @@ def recorded(name: str) -> Recorded:
 def assert_as_recorded(
     checkpoint: Checkpoint, theirs: Recorded, banned: tuple[int, ...] = (), within: float = 1e-5
 ) -> Tensor:
-    """Compare encoder outputs and logits, in float64, and greedy ids; return our logits."""
+    """Compare encoder outputs and logits, in float64, and greedy ids; return txport's logits."""
     config = checkpoint.config
     ids, lengths = padded(theirs.sources[: len(theirs.targets)], config.pad_id)
     model = copy.deepcopy(checkpoint.model).double()

@@ -1,4 +1,4 @@
-"""Tiny TrOCR, Donut and Whisper models of Hugging Face's with random weights."""
+"""Tiny TrOCR, Donut and Whisper models of Hugging Face with random weights."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ DECODER = {
 
 
 def vision(directory: Path, decoder: Any, *, hidden: int = 24, seed: int = 0) -> Any:
-    """A tiny ViT before this decoder, with random weights."""
+    """Write a tiny ViT encoder with this decoder and random weights."""
     sizes = {
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
@@ -48,7 +48,7 @@ def trocr(directory: Path, **changes: Any) -> Any:
 
 
 def sinusoidal_trocr(directory: Path) -> Any:
-    """The large models'. Padding is never made: Hugging Face does not count it in positions."""
+    """Write the variant of large TrOCR models. It never generates padding, which has no position in Hugging Face."""
     options = {"use_learned_position_embeddings": False, "layernorm_embedding": False, "scale_embedding": True}
     model = trocr(directory, **options)
     model.generation_config.suppress_tokens = [PAD]
@@ -57,7 +57,7 @@ def sinusoidal_trocr(directory: Path) -> Any:
 
 
 def mbart(directory: Path, hidden: int = 32, **changes: Any) -> Any:
-    """Donut's and Nougat's."""
+    """Write a model with the decoder of Donut and Nougat."""
     fields = {"is_decoder": True, "add_cross_attention": True, "add_final_layer_norm": True, "scale_embedding": True}
     config = transformers.MBartConfig(**{**DECODER, **fields, "encoder_layers": 2, **changes})
     return vision(directory, config, hidden=hidden)

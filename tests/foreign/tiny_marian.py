@@ -29,7 +29,7 @@ def tiny_marian(
     eos_bias: float = 4.0,
     **changes: Any,
 ) -> Any:
-    """A Marian model with random weights, saved by `save_pretrained`. Pad is the last id that both sides have."""
+    """Save a Marian model with random weights by `save_pretrained`. Pad is the last id of both sides."""
     import transformers
 
     fields = {**SIZES, **changes}
@@ -43,7 +43,7 @@ def tiny_marian(
     model.final_logits_bias = 0.3 * torch.randn(model.final_logits_bias.shape, generator=generator)
     model.final_logits_bias[0, EOS] = eos_bias
     for table in {model.get_encoder().embed_tokens, model.get_decoder().embed_tokens}:
-        table.weight.data *= 1 if config.scale_embedding else 4  # or positions would drown the tokens
+        table.weight.data *= 1 if config.scale_embedding else 4  # otherwise positions would dominate embeddings
         table.weight.data[last] = 0
     model.tie_weights()
     model.generation_config = transformers.GenerationConfig(

@@ -1,4 +1,4 @@
-"""A model around `torch.nn.Transformer`, such as tx-import takes with a torch.json; written to be copied."""
+"""A model with `torch.nn.Transformer` that tx-import can import with a torch.json. Users may copy it."""
 
 import math
 
@@ -8,13 +8,13 @@ from txport.models.positions import sinusoids
 
 
 class TorchSeq2Seq(nn.Module):
-    """What `nn.Transformer` lacks: embeddings, sinusoidal positions (Vaswani et al. 2017, 3.5), a projection.
+    """`nn.Transformer` with embeddings, sinusoidal positions (Vaswani et al. 2017, 3.5) and a projection.
 
     Args:
         source_vocabulary: rows of the source embedding.
         target_vocabulary: rows of the target embedding and of the projection.
-        max_positions: the longest source or target.
-        transformer: made with `batch_first=True`.
+        max_positions: maximum source or target length.
+        transformer: a Transformer with `batch_first=True`.
         scale_embedding: multiply embeddings by sqrt(d_model).
     """
 
@@ -37,7 +37,7 @@ class TorchSeq2Seq(nn.Module):
         self.register_buffer("positions", sinusoids(max_positions, d_model), persistent=False)
 
     def forward(self, source_ids: Tensor, source_padding: Tensor, target_ids: Tensor) -> Tensor:
-        """int64 `[b, s]`, bool `[b, s]` true where padding is, int64 `[b, t]` that start with bos -> logits."""
+        """Return logits for int64 `[b, s]`, bool `[b, s]` (True for padding), int64 `[b, t]` that start with bos."""
         source = self.source_embedding(source_ids) * self.scale + self.positions[: source_ids.shape[1]]
         target = self.target_embedding(target_ids) * self.scale + self.positions[: target_ids.shape[1]]
         length = target_ids.shape[1]

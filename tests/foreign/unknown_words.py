@@ -1,4 +1,4 @@
-"""A random model that makes many unknown tokens, as a bundle of --with-attention, and texts with unknown words."""
+"""A random model that generates many unknown tokens, its bundle with attention, and texts with unknown words."""
 
 import io
 import random
@@ -23,7 +23,7 @@ def texts(count: int) -> list[str]:
 
 
 def write_models(directory: Path, **options: Any) -> None:
-    """Write source.model and target.model, which know nothing of each other's words in full."""
+    """Write source.model and target.model, each of which lacks words of the other one."""
     import sentencepiece
 
     directory.mkdir(parents=True)
@@ -49,11 +49,11 @@ def write_models(directory: Path, **options: Any) -> None:
 
 
 def unknown_checkpoint(directory: Path, **options: Any) -> Any:
-    """Save a random model of those words, whose first head aligns; returns the model.
+    """Save and return a random model of these words whose first head is an alignment head.
 
     Args:
-        directory: of the checkpoint; must not exist.
-        options: of the training of SentencePiece.
+        directory: directory of the checkpoint; it must not exist.
+        options: options of SentencePiece's training.
     """
     import sentencepiece
     import torch
@@ -81,7 +81,7 @@ def unknown_checkpoint(directory: Path, **options: Any) -> Any:
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
                 parameter.add_(0.05 * torch.randn_like(parameter))
-            else:  # sharp attention to the source, so that translations follow it
+            else:  # sharp attention to the source, so that translations depend on it
                 sharp = 5.0 if "cross_attention" in name else 1.0
                 parameter.copy_(sharp * torch.randn_like(parameter) * parameter.shape[-1] ** -0.5)
         model.projection.bias += torch.tensor(
@@ -93,7 +93,7 @@ def unknown_checkpoint(directory: Path, **options: Any) -> Any:
 
 
 def unknown_bundle(checkpoint: Path, directory: Path) -> None:
-    """Export it. The model's settings ask for the graphs of attention."""
+    """Export a checkpoint. The generation settings of the model require the graphs for attention."""
     from txport.exporter.export import ExportOptions, export_bundle
 
     export_bundle(checkpoint, directory, ExportOptions(verify=False, sentences=8, lowerings=("ort",)))

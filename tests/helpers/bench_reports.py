@@ -17,7 +17,7 @@ CONTESTANT = Contestant("txport", "bundle", "float32", "cpu", 0, "ort", load_ms=
 
 
 def measurement(rounds: list[float], workload: str = "1 x 8 -> 4") -> Measurement:
-    """Of calls of four steps; `rounds` are the medians of its rounds."""
+    """Return a measurement of calls of four steps; `rounds` are the medians of its rounds."""
     middle = sorted(rounds)[(len(rounds) - 1) // 2]
     return Measurement(
         contestant="txport",
@@ -43,7 +43,7 @@ def measurement(rounds: list[float], workload: str = "1 x 8 -> 4") -> Measuremen
 
 
 def report(*measurements: Measurement) -> BenchReport:
-    """Of one contestant and two workloads."""
+    """Return a report of one contestant and two workloads."""
     return BenchReport(
         format=BENCH_FORMAT,
         format_version=BENCH_FORMAT_VERSION,

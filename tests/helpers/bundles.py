@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from txport.runtime.bundle.schema import Island
 
 RECORDED = Path(__file__).parents[1] / "data" / "checkpoints"
-# The ends of their names; those that take longest first.
+# Suffixes of their names; bundles with the longest export come first.
 KINDS = ("-int8", "-attention", "", "-float16", "-islands")
 
 
@@ -25,8 +25,8 @@ def recorded_checkpoint(name: str, directory: Path) -> None:
     """Copy a recorded checkpoint (`data/make_checkpoints.py`), which is the same on every processor.
 
     Args:
-        name: of the model. All have the tokenizer and the sentences of `tiny`.
-        directory: must not exist.
+        name: name of the model. All models have the tokenizer and the sentences of `tiny`.
+        directory: directory to write; it must not exist.
     """
     shutil.copytree(RECORDED / "tiny", directory)
     shutil.copytree(RECORDED / name, directory, dirs_exist_ok=True)
@@ -36,8 +36,8 @@ def export(checkpoint: Path, directory: Path, kind: str) -> None:
     """Export one bundle.
 
     Args:
-        checkpoint: of the recorded model `tiny`.
-        directory: of the bundle.
+        checkpoint: checkpoint of the recorded model `tiny`.
+        directory: directory of the bundle.
         kind: one of `KINDS`.
     """
     from txport.exporter import export as exporter
@@ -53,8 +53,8 @@ def _options(kind: str) -> "ExportOptions":
         return ExportOptions(sentences=32, singles=2, lowerings=("ort", "scatter"), attention=True, beams=True)
     if kind == "-int8":
         return ExportOptions(sentences=200, int8=True, lowerings=("ort",))
-    # Half of the answers of a model that was trained for seconds are ties: in float16 all of it would be an island, and
-    # verification fail. The golden cases are those that survive the rounding.
+    # The model was trained for seconds, so half of its answers are ties. In float16, the whole model would become an
+    # island and verification would fail. The golden cases are those that do not change by rounding.
     return ExportOptions(sentences=64, singles=4, float16=bool(kind), verify=not kind)
 
 
@@ -72,7 +72,7 @@ def _first_layers(_scratch: Path, files: dict[str, Path], *_others: object) -> "
 
 
 def main(named: Path, *kinds: str) -> None:
-    """Export the bundles of these kinds that are missing, or, without a kind, all of them side by side."""
+    """Export the missing bundles of these kinds or, without a kind, all bundles in parallel."""
     if not kinds:
         command = [sys.executable, __file__, str(named)]
         workers = [

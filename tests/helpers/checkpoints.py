@@ -1,4 +1,4 @@
-"""Weights of models and checkpoints: random ones, and a comparison bit by bit."""
+"""Random weights of models, and a bitwise comparison of checkpoints."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from txport.models.transformer import Transformer
 
 
 def randomised(model: Transformer, seed: int = 0) -> Transformer:
-    """Make every parameter random, biases and norms included, so that none can be forgotten; return the model."""
+    """Randomise all parameters, including biases and norms, so that a test notices if one is ignored."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -23,7 +23,7 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def changed(one: Path, other: Path) -> set[str]:
-    """The names of those in which two checkpoints of one architecture differ."""
+    """Return the names of the weights in which two checkpoints of the same architecture differ."""
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()
     return {name for name, value in first.items() if not torch.equal(value, second[name])}

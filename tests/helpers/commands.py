@@ -1,4 +1,4 @@
-"""Our commands without the imports, most of their time: in this process, or in forks of one that has imported all."""
+"""txport's commands without the time for imports: in this process, or in forks of a process that has imported all."""
 
 import contextlib
 import keyword
@@ -25,13 +25,13 @@ _CONTEXT.set_forkserver_preload(["txport.training.train_command", "txport.traini
 def run(
     entry: ModuleType, command: str, *arguments: object, stdin: bytes | str = b""
 ) -> subprocess.CompletedProcess[str]:
-    """In this process: `run_command` is what the console script runs.
+    """Run a command in this process by `run_command`, like its console script.
 
     Args:
         entry: the module of the command's function.
-        command: as in a shell: `tx-export`.
-        arguments: of the command.
-        stdin: all of standard input.
+        command: name of the command, such as `tx-export`.
+        arguments: arguments of the command.
+        stdin: contents of standard input.
     """
     function = command.removeprefix("tx-").replace("-", "_")
     with _streams(stdin.encode() if isinstance(stdin, str) else stdin) as (folder, streams):
@@ -46,7 +46,7 @@ def run(
 
 @contextlib.contextmanager
 def _streams(stdin: bytes) -> Iterator[tuple[Path, list[TextIO]]]:
-    """Standard input, output and errors in files of a folder: with file descriptors and bytes, as in a process."""
+    """Redirect standard input, output and error to files of a folder, with file descriptors as in a process."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         (folder / "stdin").write_bytes(stdin)
@@ -65,7 +65,7 @@ def _streams(stdin: bytes) -> Iterator[tuple[Path, list[TextIO]]]:
 
 @contextlib.contextmanager
 def _new_logging() -> Iterator[None]:
-    """As it is at the start of a process: pytest's handlers would keep a command from adding its own."""
+    """Reset logging as at the start of a process, since a command adds no handlers if those of pytest exist."""
     level = logging.root.level
     with patch.object(logging.root, "handlers", []):
         yield
@@ -85,18 +85,18 @@ def _train(arguments: Sequence[str], environment: Mapping[str, str], output: Con
 
 
 class WarmTraining:
-    """`tx-train` in a process of its own, with what the tests need of `subprocess.Popen`. One thread computes.
+    """`tx-train` in a separate process with one thread, with the methods of `subprocess.Popen` that tests need.
 
     Args:
-        arguments: of the command.
-        environment: all of it.
+        arguments: arguments of the command.
+        environment: the whole environment.
     """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(2)]
         writers = [writer for _, writer in pipes]
         self._process = _CONTEXT.Process(target=_train, args=(arguments, environment, *writers))
-        with patch.dict(os.environ, OMP_NUM_THREADS="1"):  # read at the import of PyTorch, by the first process of all
+        with patch.dict(os.environ, OMP_NUM_THREADS="1"):  # the first process reads it when it imports PyTorch
             self._process.start()
         for writer in writers:
             writer.close()
@@ -111,7 +111,7 @@ class WarmTraining:
         os.kill(self._process.pid, number)
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """What it says, less than a pipe holds, when it has ended."""
+        """Wait for the end and return the output, which must fit into the buffer of a pipe."""
         self._process.join(timeout)
         assert self._process.exitcode is not None, f"it has not ended in {timeout} s"
         return self.stdout.read(), self.stderr.read()

@@ -1,4 +1,4 @@
-"""What every device must do, device engines over any, requests for them, and what must come out."""
+"""Checks of devices, device engines on any device, requests for them, and their expected answers."""
 
 import dataclasses
 import gc
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def any_request() -> "SearchStrategy[Request]":
-    """Requests that the engines here take."""
-    from hypothesis import strategies as st  # which is not there where a GPU is tested
+    """Return a strategy for requests to these engines."""
+    from hypothesis import strategies as st  # not installed on machines for GPU tests
 
     source = st.lists(st.integers(4, 11), max_size=39).map(lambda ids: [*ids, TOKENS.eos])
     limit, prefix = st.none() | st.integers(1, 100), st.lists(st.integers(3, 11), max_size=5)
@@ -34,9 +34,9 @@ def any_request() -> "SearchStrategy[Request]":
 
 
 def manifest_of(precision: str = "float32", features: bool = False) -> Manifest:
-    """The toy bundle's manifest with the step of beam search, or that of the same model in another precision.
+    """Return the manifest of the toy bundle with the step of beam search, in this precision.
 
-    With `features` its encoder reads vectors.
+    With `features`, its encoder reads vectors.
     """
     manifest = Manifest.load(BUNDLE)
     if features:
@@ -64,7 +64,7 @@ def manifest_of(precision: str = "float32", features: bool = False) -> Manifest:
 
 
 def reading_vectors(requests: list[Request]) -> list[Request]:
-    """The same requests to a model that reads vectors."""
+    """Convert requests for a model that reads vectors."""
     return [dataclasses.replace(request, source_ids=vectors_of(request.source_ids)) for request in requests]
 
 
@@ -86,7 +86,7 @@ def engine_on(
 
 
 def expected(requests: list[Request], eos_weight: float = 0.0) -> list[list[int]]:
-    """By the loop over the engine that it is proven on."""
+    """Return the expected ids: those of the same search with `MemoryEngine`."""
     return [result.ids for result in decode_all(MemoryEngine(BOUND, eos_weight=eos_weight), requests)]
 
 
@@ -95,12 +95,12 @@ def ids_of(engine: DeviceEngine, requests: list[Request]) -> list[list[int]]:
 
 
 def sources(count: int, limit: int) -> list[Request]:
-    """Distinct sources that nothing ends before their limit."""
+    """Return distinct sources whose answers reach the maximum length."""
     return [Request([4 + i % 8, 4 + i // 8, 5, TOKENS.eos], limit) for i in range(count)]
 
 
 def check_threads(engine: DeviceEngine) -> None:
-    """Four threads at once get what one alone gets."""
+    """Check that four simultaneous threads get the same answers as one thread."""
     requests = sources(6, 30)
     answers: list[list[list[int]]] = []
     threads = [threading.Thread(target=lambda: answers.append(ids_of(engine, requests))) for _ in range(4)]
@@ -112,13 +112,13 @@ def check_threads(engine: DeviceEngine) -> None:
 
 
 def check_copies(device: Device) -> None:
-    """Copies, clearing and capture do what they say, and memory is what is left."""
+    """Check copies, fills, capture and the report of free memory."""
     first, second = device.allocate(1 << 16), device.allocate(1 << 16)
     assert first % 256 == second % 256 == 0
     given = np.random.default_rng(0).integers(0, 255, (4, 8, 64), np.uint8)
     device.upload(first, given)
     device.fill(Buffer(second, 1 << 12), 0, 1 << 12, 16)
-    # Rows 1 to 3 of each of four planes, 48 of 64 bytes, into planes of 16 rows of 128 bytes.
+    # Copy rows 1 to 3 of four planes, 48 of 64 bytes each, to planes of 16 rows of 128 bytes.
     device.copy(Buffer(second + 128, 128, 16 * 128), Buffer(first + 64, 64, 8 * 64), 48, 3, 4)
     found = device.host_buffer(1 << 16, device.create_event())
     device.download(found, second)
@@ -127,7 +127,7 @@ def check_copies(device: Device) -> None:
     expected[:, 1:4, :48] = given[:, 1:4, :48]
     np.testing.assert_array_equal(found[: expected.size].reshape(expected.shape), expected)
 
-    # CUDA promises copies of several rows at the pitches that its own allocations have; lines of ours are shorter.
+    # CUDA guarantees copies of several rows only for the pitches of its own allocations. txport's rows are shorter.
     for pitch in (16, 40, 200):
         device.fill(Buffer(second), 0, 1 << 16)
         device.copy(Buffer(second, pitch), Buffer(first, 64), 16, 8)
@@ -163,7 +163,7 @@ def check_copies(device: Device) -> None:
 
 
 def check_any_thread(device: Device) -> None:
-    """A thread that did not make the device may use it."""
+    """Check that a thread that did not create the device can use it."""
     address = device.allocate(256)
     found = np.zeros(256, np.uint8)
     faults: list[Exception] = []

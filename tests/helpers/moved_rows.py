@@ -1,7 +1,7 @@
-"""What `DecoderState.resized` and `reorder` must do: each row, copied or not, goes on as if it had been decoded alone.
+"""Checks of `DecoderState.resized` and `reorder`: each row, copied or not, must continue as if it were decoded alone.
 
-Copies that share their buffers would go unnoticed, since they make the same tokens. So rows are also given other tokens
-(`override`) and new sentences (`place`) on the way, after which only independent copies are right.
+Copies that wrongly share buffers generate the same tokens, so a test would not notice them. Therefore rows also get
+other tokens (`override`) and new sentences (`place`), after which only independent copies are right.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from memory_engine import TOKENS, logits_after
 from txport.runtime.engine import DecoderState, Engine
 
-# The next token of a sentence decoded alone: from source ids and the tokens that it has made.
+# Returns the next token of a sentence that is decoded alone, from its source ids and its tokens so far.
 NextToken = Callable[[Sequence[int], Sequence[int]], int]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Some steps, after which tokens are replaced, rows move and finished ones are refilled.
+    """Several steps, after which tokens are replaced, rows are moved and finished rows are refilled.
 
     Attributes:
-        steps: as many as there is room for.
-        tokens: replacements of the last token, in the order of the rows; None leaves a row as it is.
-        rows: rows to take, each modulo the number of rows; empty to stay.
-        longer: tokens by which the new caches are longer than needed.
+        steps: number of steps, as far as the caches have room.
+        tokens: replacements of the last token, in the order of the rows; None leaves a row unchanged.
+        rows: arguments of `resized`, each modulo the number of rows; empty for no move.
+        longer: number of tokens by which the new caches are longer than necessary.
         refill: whether finished rows get the first source again.
-        order: rows to take in place, each modulo the number of rows, repeated as often as it takes; empty to stay.
+        order: arguments of `reorder`, each modulo the number of rows, repeated to their number; empty for no move.
     """
 
     steps: int
@@ -38,7 +38,7 @@ class Turn:
 
 
 def turns(words: st.SearchStrategy[int], most_rows: int) -> st.SearchStrategy[list[Turn]]:
-    """Random walks of a state; `words` are ids that end nothing."""
+    """Return a strategy for random walks of a state; `words` are ids other than eos."""
     tokens = st.lists(st.none() | words, max_size=most_rows)
     rows = st.lists(st.integers(0, most_rows - 1), max_size=most_rows)
     turn = st.builds(Turn, st.integers(1, 3), tokens, rows, st.integers(0, 40), st.booleans(), rows)
@@ -54,7 +54,7 @@ WALK = turns(st.integers(4, 11), 4)
 
 
 def after(source: Sequence[int], made: Sequence[int]) -> int:
-    """The next token of `memory_engine`'s model."""
+    """Return the next token of the model of `memory_engine`."""
     return int(logits_after(source, [TOKENS.bos, *made], 0.0).argmax())
 
 
@@ -64,13 +64,13 @@ class _Row:
     limit: int
     made: list[int]
     finished: bool = False
-    stepped: bool = True  # not finished before the last step; a row that waited cannot go on, its cache is undefined
+    stepped: bool = True  # whether it took the last step. Otherwise it cannot continue, since its cache is undefined.
 
 
 def check_moves(
     engine: Engine, sources: Sequence[Sequence[int]], limits: Sequence[int], walk: Sequence[Turn], next_token: NextToken
 ) -> None:
-    """Take a state through a walk and compare each token with that of the sentence alone."""
+    """Take a state through a walk, and compare each token with that of the sentence alone."""
     state = engine.allocate(len(sources), max(map(len, sources)), min(4, engine.limits.target))
     rows = [_Row(source, limit, []) for source, limit in zip(sources, limits, strict=True)]
     _place(engine, state, rows, range(len(rows)))
@@ -111,7 +111,7 @@ def _place(engine: Engine, state: DecoderState, rows: list[_Row], indices: Seque
 
 
 def _with_room(engine: Engine, state: DecoderState, rows: list[_Row]) -> DecoderState:
-    """The state, with longer caches if an unfinished row has filled them."""
+    """Return the state, with longer caches if an unfinished row has filled them."""
     made = max(len(row.made) for row in rows if not row.finished)
     if made < state.target:
         return state
@@ -135,7 +135,7 @@ def _step(engine: Engine, state: DecoderState, rows: list[_Row], steps: int, nex
 
 
 def _override(state: DecoderState, rows: list[_Row], tokens: Sequence[int | None]) -> None:
-    """As a prefix does: an eos may be taken back, a row at its limit stays finished."""
+    """Override tokens as for a prefix: an eos may be replaced, but a row at its limit stays finished."""
     pairs = zip(range(len(rows)), tokens, rows, strict=False)
     changes = [(i, token, len(row.made) >= row.limit) for i, token, row in pairs if token is not None and row.stepped]
     for index, token, finished in changes:

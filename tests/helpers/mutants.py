@@ -33,7 +33,7 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests" / "data" / "mutants.toml"
 RESULTS = ROOT / "build" / "mutants.json"
-# Pytest, in which Hypothesis does not look for the smallest example that fails: that takes longer than all else.
+# A program that runs pytest, without Hypothesis's search for the smallest failing example, which takes the most time.
 UNSHRUNK = """
 import sys, pytest, hypothesis
 phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
@@ -68,12 +68,12 @@ class Mutant:
 
     @property
     def compiled(self) -> bool:
-        """Whether the file is C++."""
+        """True if the file is C++."""
         return not self.file.endswith(".py")
 
     @property
     def in_build(self) -> bool:
-        """Whether the file is in the build of the C++ runtime. Tests of the chain of kernels compile it themselves."""
+        """True if the file is in the build of the C++ runtime. Tests of the chain of kernels compile it themselves."""
         return self.compiled and not self.file.startswith("tests/gpu/chain/")
 
     def changed(self, text: str) -> str:
@@ -206,8 +206,8 @@ def check_killers(outcomes: Sequence[Outcome], folder: Path) -> str:
 
 
 def main() -> None:
-    """Plant the mutants that the arguments choose."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which restores the file
+    """Plant the mutants that the arguments select."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave by an exception, which restores the file
     parser = argparse.ArgumentParser(description="Plant mutants and print which test kills each.")
     parser.add_argument("--area", action="append", help="only mutants of this area, may be repeated")
     parser.add_argument("--name", action="append", help="only mutants of this name, may be repeated")

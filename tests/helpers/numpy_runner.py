@@ -1,4 +1,4 @@
-"""Small models of many shapes, and a way to run their graphs that shares one session option with the runtime."""
+"""Small models of many shapes, and a runner of their graphs that is independent of the runtime."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from txport.runtime.engines.ort_session import avoid_overflow
 
 T5 = {"norm": "pre", "norm_kind": "rms", "positions": "relative", "position_buckets": 6, "position_distance": 9}
 GATED = {"feed_forward": "gated", "activation": "silu"}
-# Every option of the model appears at least once; head_dim 12 is one that ONNX Runtime's fused attention refuses.
+# Every option of the model appears at least once. ONNX Runtime's fused attention does not support head_dim 12.
 OPTIONS: dict[str, dict[str, Any]] = {
     "post": {},
     "pre": {"norm": "pre", "positions": "learned", "activation": "gelu", "tie_projection": False},
@@ -40,7 +40,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "copies": {"copy_heads": ((1, 0), (0, 3)), "norm": "pre", "projection_bias": True},
 }
 
-# Those that the fused engine for CPUs computes: with LayerNorm or RMSNorm.
+# Options that the fused engine for CPUs supports: with LayerNorm or RMSNorm.
 FUSED = {
     name: options
     for name, options in OPTIONS.items()
@@ -49,9 +49,9 @@ FUSED = {
 
 
 def random_model(seed: int = 0, **overrides: Any) -> Transformer:
-    """A tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1.
+    """Return a tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1.
 
-    Running means are of twenty batches, so that they fit what the norms read.
+    Running means are computed from twenty batches, so that they match the inputs of the norms.
     """
     torch.manual_seed(seed)
     sizes = {"source_vocabulary": 64, "target_vocabulary": 64, "max_positions": 32}
@@ -66,23 +66,23 @@ def random_model(seed: int = 0, **overrides: Any) -> Transformer:
     return model.eval()
 
 
-# What float16 writes otherwise has a name of its own here.
+# A lowering that is different in float16 has a separate name.
 STEPS = LOWERINGS | {"ort.float16": HALF_LOWERINGS["ort"]}
 
 
 def graphs_of(model: Transformer, lowering: str) -> tuple[ir.Model, ir.Model]:
-    """The encoder and one decoder step."""
+    """Return the encoder and one decoder step."""
     length, tensors = model.config.max_positions, ModelTensors()
     return write_encoder(model, length, tensors), write_step(model, STEPS[lowering], length, tensors)
 
 
 def attention_graphs_of(model: Transformer) -> dict[str, ir.Model]:
-    """The optional graphs."""
+    """Return the optional graphs."""
     return {name: write(model, model.config.max_positions, ModelTensors()) for name, write in ATTENTION.items()}
 
 
 def copied(model: ir.Model) -> ir.Model:
-    """A graph that may be changed; a clone's tensors would still share their types."""
+    """Return an independent copy of a graph. The tensors of a clone would still share their types."""
     return ir.from_proto(ir.to_proto(ir.external_data.load_to_model(model)))
 
 
@@ -95,13 +95,13 @@ def open_session(model: ir.Model) -> onnxruntime.InferenceSession:
 
 
 def run_graph(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All outputs of a session by name."""
+    """Run a session and return all outputs by name."""
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
 class NumpyRunner:
-    """Feeds and fetches plain arrays: no IO binding, no aliasing, and of txport.runtime one session option."""
+    """A runner with plain arrays: no IO binding, no aliasing, and only one session option of txport.runtime."""
 
     def __init__(self, model: Transformer, encoder: ir.Model, step: ir.Model) -> None:
         self.config = model.config
@@ -118,7 +118,7 @@ class NumpyRunner:
         return {name: np.zeros(shape, dtypes[self._inputs[name].type]) for name in names}
 
     def step(self, cross: dict[str, np.ndarray], caches: dict[str, np.ndarray], **state: Any) -> dict[str, np.ndarray]:
-        """One step; `caches` is replaced by the written ones. `state` may leave out what has a neutral value."""
+        """Run one step; `caches` receives the written caches. Inputs that are not in `state` get a neutral value."""
         rows, length = len(state["token_ids"]), next(iter(caches.values())).shape[2]
         feed = {
             "finished": np.zeros(rows, bool),

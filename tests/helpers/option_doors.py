@@ -1,7 +1,7 @@
-"""Every option of a translation, and every door by which it can be set: Python, the commands, C and C++.
+"""All options of a translation, and all interfaces ("doors") that set them: Python, the commands, C and C++.
 
-`CASES` has each field of `Options` at least once, and `DOORS` translates `TEXTS` with the options of a case. All doors
-must agree; tests/cpp/test_options.py compares them. A new option needs a row here, or that test fails.
+`CASES` contains each field of `Options` at least once, and `DOORS` translates `TEXTS` with the options of a case. All
+interfaces must agree; tests/cpp/test_options.py compares them. It fails if a new option has no case.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from txport.runtime.translator import Translator
 
 TEXTS = ("the cat sees a bird", "four likes", "cat " * 30)
 
-# What comes out of each text: (ids, scores with four decimals or None) of each hypothesis; or why a call was refused.
+# Results of each text, (ids, scores with four decimals or None) of each hypothesis; or the reason of a refusal.
 Outcome = list[list[tuple[list[int], list[float] | None]]] | str
 NO_STREAM = "no stream"
 Door = Callable[[Path, Mapping[str, Any]], Outcome]
@@ -30,7 +30,7 @@ Door = Callable[[Path, Mapping[str, Any]], Outcome]
 
 @dataclass(frozen=True)
 class Case:
-    """One option with a value that changes what comes out, besides `others`; `ids` if no command line can say it."""
+    """An option with a value that changes results, and `others` that it needs; `ids` if no command line can set it."""
 
     option: str
     value: Any
@@ -84,7 +84,7 @@ CASES = (
 
 
 def multilingual(directory: Path) -> Path:
-    """Give a copy of the toy bundle two languages on each side, with defaults, and settings of its own."""
+    """Return a copy of the toy bundle with two languages on each side, defaults, and generation settings."""
     manifest = Manifest.load(directory)
     languages = Languages({"eng": 90, "deu": 91}, {"fra": 40, "ita": 41}, "eng", "fra", False)
     description = TokenizerDescription(
@@ -98,7 +98,7 @@ def multilingual(directory: Path) -> Path:
     generation = Generation(beam=2, early_stopping=True, bad_words=((18,), (35, 7)), forced_end=0, max_length=7)
     manifest = Manifest(**{**vars(manifest), "tokenizer": description, "generation": generation})
     vocabularies = manifest.model.source_vocabulary, manifest.model.target_vocabulary
-    starts = np.arange(vocabularies[0] + 1) * 2  # each source id brings two
+    starts = np.arange(vocabularies[0] + 1) * 2  # each source id has two words
     own = np.stack([starts[:-1] // 2 % 40 + 5, starts[:-1] // 2 % 40 + 9], axis=1).reshape(-1)
     put_shortlist(Shortlist(np.array([3, 18, 35]), starts, own, vocabularies[1]), directory, manifest)
     return directory
@@ -123,7 +123,7 @@ def _refused(message: str) -> Outcome:
 
 
 def by_python(bundle: Path, options: Mapping[str, Any], *, alone: bool = False) -> Outcome:
-    """`Translator.translate`, of all texts or each alone."""
+    """Translate by `Translator.translate`, all texts together or each alone."""
     translator = Translator(bundle, "cpu")
     calls = [[text] for text in TEXTS] if alone else [TEXTS]
     try:
@@ -134,7 +134,7 @@ def by_python(bundle: Path, options: Mapping[str, Any], *, alone: bool = False) 
 
 
 def by_submit(bundle: Path, options: Mapping[str, Any]) -> Outcome:
-    """`Translator.submit`, all texts in one batch."""
+    """Translate by `Translator.submit`, all texts in one batch."""
     with Translator(bundle, "cpu") as translator:
         try:
             futures = [translator.submit(text, **options) for text in TEXTS]
@@ -145,7 +145,7 @@ def by_submit(bundle: Path, options: Mapping[str, Any]) -> Outcome:
 
 
 def by_stream(bundle: Path, options: Mapping[str, Any]) -> Outcome:
-    """`Translator.stream`, each text by itself."""
+    """Translate by `Translator.stream`, each text alone."""
     translator = Translator(bundle, "cpu")
     try:
         streams = [list(translator.stream(text, **options)) for text in TEXTS]
@@ -156,7 +156,7 @@ def by_stream(bundle: Path, options: Mapping[str, Any]) -> Outcome:
 
 
 def by_command(command: str | Path) -> Door:
-    """tx-translate or txport-translate."""
+    """Return the interface of a command: tx-translate or txport-translate."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
         flags = [word for name, value in options.items() for word in _flags(name, value)]
@@ -171,7 +171,7 @@ def by_command(command: str | Path) -> Door:
 
 
 def _flags(name: str, value: Any) -> Iterator[str]:
-    """What a command line says for an option."""
+    """Yield the command-line arguments for an option."""
     for one in value if isinstance(value, list) else [value]:
         yield f"--{name.replace('_', '-')}"
         if name == "early_stopping":
@@ -181,7 +181,7 @@ def _flags(name: str, value: Any) -> Iterator[str]:
 
 
 def by_cpp_api(program: Path, *, submitted: bool = False) -> Door:
-    """txport.hpp, through tests/cpp/abi/options_door.cpp: one call of all texts, or each submitted."""
+    """Return the interface of txport.hpp, by tests/cpp/abi/options_door.cpp: one call for all texts, or submitted."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
         words = [word for item in options.items() for word in _assignments(*item)]
@@ -203,7 +203,7 @@ def by_cpp_api(program: Path, *, submitted: bool = False) -> Door:
 
 
 def _assignments(name: str, value: Any) -> Iterator[str]:
-    """What tests/cpp/abi/options_door.cpp takes for an option: lists of ids have names of their own."""
+    """Yield the arguments of tests/cpp/abi/options_door.cpp for an option; lists of ids have separate names."""
     if name == "bad_words":
         for word in value:
             yield f"bad_words={word}" if isinstance(word, str) else f"bad_words_ids={' '.join(map(str, word))}"
@@ -219,18 +219,18 @@ def _run(arguments: Sequence[object]) -> "subprocess.CompletedProcess[bytes]":
 
 
 class CIds(ctypes.Structure):
-    """`txport_ids` of txport.h."""
+    """The struct `txport_ids` of txport.h."""
 
     _fields_ = [("values", ctypes.POINTER(ctypes.c_int64)), ("count", ctypes.c_size_t)]
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> "CIds":
-        """The struct of these ids."""
+        """Return the struct of these ids."""
         return cls((ctypes.c_int64 * len(ids))(*ids), len(ids))
 
 
 class CWords(ctypes.Structure):
-    """`txport_words` of txport.h."""
+    """The struct `txport_words` of txport.h."""
 
     _fields_ = [
         ("texts", ctypes.POINTER(ctypes.c_char_p)),
@@ -241,14 +241,14 @@ class CWords(ctypes.Structure):
 
     @classmethod
     def of(cls, words: Sequence[str | Sequence[int]]) -> "CWords":
-        """The struct of these texts and sequences."""
+        """Return the struct of these texts and sequences."""
         texts = [word.encode() for word in words if isinstance(word, str)]
         ids = [CIds.of(word) for word in words if not isinstance(word, str)]
         return cls((ctypes.c_char_p * len(texts))(*texts), len(texts), (CIds * len(ids))(*ids), len(ids))
 
 
 class COptions(ctypes.Structure):
-    """`txport_options` of txport.h."""
+    """The struct `txport_options` of txport.h."""
 
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -291,7 +291,7 @@ class COptions(ctypes.Structure):
 
 
 def c_options(options: Mapping[str, Any]) -> COptions:
-    """The struct as an application fills it."""
+    """Return the struct, filled as by an application."""
     result = COptions(struct_size=ctypes.sizeof(COptions))
     kinds: dict[str, Any] = dict(COptions._fields_)
     for name, value in options.items():
@@ -311,7 +311,7 @@ def c_options(options: Mapping[str, Any]) -> COptions:
 
 
 def by_c(library_path: Path, *, submitted: bool = False) -> Door:
-    """libtxport.so, by ctypes: one call of all texts, or each submitted."""
+    """Return the interface of libtxport.so, by ctypes: one call for all texts, or each submitted."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
         library = ctypes.CDLL(str(library_path))
@@ -336,7 +336,7 @@ _Read = list[list[tuple[list[int], list[float] | None]]]
 
 
 def _called(library: ctypes.CDLL, translator: ctypes.c_void_p, asked: object) -> _Read | None:
-    """What one call makes of all texts; None if it failed."""
+    """Return the results of one call with all texts, or None if it failed."""
     texts = (ctypes.c_char_p * len(TEXTS))(*(text.encode() for text in TEXTS))
     result = ctypes.c_void_p()
     count = ctypes.c_size_t(len(TEXTS))
@@ -346,11 +346,11 @@ def _called(library: ctypes.CDLL, translator: ctypes.c_void_p, asked: object) ->
 
 
 def _submitted(library: ctypes.CDLL, translator: ctypes.c_void_p, asked: object) -> _Read | None:
-    """What the queue makes of the texts, all submitted before the first is waited for; None if one was refused."""
+    """Submit all texts to the queue, then wait for their results; return None if one was refused."""
     handles = [ctypes.c_void_p() for _ in TEXTS]
     results: _Read | None = []
     for text, handle in zip(TEXTS, handles, strict=True):
-        whole = ctypes.c_size_t(-1)  # SIZE_MAX: up to its NUL
+        whole = ctypes.c_size_t(-1)  # SIZE_MAX: the text ends at NUL
         if library.txport_submit(translator, text.encode(), whole, asked, None, ctypes.byref(handle)):
             results = None
             break
@@ -364,7 +364,7 @@ def _submitted(library: ctypes.CDLL, translator: ctypes.c_void_p, asked: object)
 
 
 def _hypotheses(library: ctypes.CDLL, result: ctypes.c_void_p, count: int) -> _Read:
-    """Ids and scores of each hypothesis of each sentence; frees the result."""
+    """Return the ids and scores of each hypothesis of each sentence, and free the result."""
     found = []
     for index in range(count):
         several = library.txport_result_hypotheses(result, ctypes.c_size_t(index))
@@ -374,7 +374,7 @@ def _hypotheses(library: ctypes.CDLL, result: ctypes.c_void_p, count: int) -> _R
 
 
 def _read(library: ctypes.CDLL, result: object) -> list[tuple[list[int], list[float] | None]]:
-    """Ids and scores of each translation of a `txport_result`."""
+    """Return the ids and scores of each translation of a `txport_result`."""
     handle, length = ctypes.c_void_p(result) if isinstance(result, int) else result, ctypes.c_size_t()
     found = []
     for index in map(ctypes.c_size_t, range(library.txport_result_count(handle))):

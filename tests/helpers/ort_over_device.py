@@ -17,19 +17,19 @@ from txport.runtime.search.requests import Request
 
 
 def over(device: Device, bundle: Path, lowering: Lowering | None = None, poll: int = 4) -> DeviceEngine:
-    """The engine over a device that does everything at once."""
+    """Return an engine on a device that runs all work immediately."""
     manifest = Manifest.load(bundle)
     program = OrtProgram(bundle, manifest, manifest.usable_lowerings(lowering), device, where="cpu")
     return DeviceEngine(device, manifest, program, poll)
 
 
 def golden_requests(bundle: Path) -> list[Request]:
-    """Its golden cases, three times."""
+    """Return the golden cases of a bundle as requests, each three times."""
     return [Request(case.read) for case in load_golden(bundle).cases] * 3
 
 
 def check_like_host(device: Device, bundle: Path, lowering: Lowering) -> DeviceEngine:
-    """An engine over a device gives the ids and scores of the one in host memory; it is returned."""
+    """Check that an engine on a device gives the ids and scores of `OrtEngine`, and return it."""
     try:
         host = OrtEngine(bundle, Manifest.load(bundle), [lowering])
     except BundleError as error:

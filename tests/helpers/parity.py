@@ -3,10 +3,10 @@
 python tests/helpers/parity.py BUNDLE LINES TOOL translates a file of lines in batches of 1 and 32 with each lowering
 that both can run, by the Python runtime and by TOOL (txport-translate), and prints how many lines are identical.
 
-`compare` is for another processor, such as ARM64. Sums of floats depend on their order, which belongs to a processor's
-kernels: logits differ in their last digits. In int8 that may round an activation to its other neighbour, and logits
-differ by more. Where two tokens are nearly as good as each other, the other one may then win, and all that follows has
-another beginning.
+`compare` is for results of another processor, such as ARM64. The order of floating-point sums depends on the kernels of
+a processor, so the last digits of logits differ. In int8, an activation may also be rounded in the other direction,
+and logits differ by more. If two tokens are nearly equal, the other one may be chosen, and the rest of the answer
+changes.
 """
 
 import json
@@ -27,16 +27,16 @@ from txport.runtime.translator import Translator
 
 
 def by_python(bundle: Path, lines: Sequence[str], where: Mapping[str, str], batch: int) -> list[bytes]:
-    """What `tx-translate --json --scores` writes, a line each, with this engine or lowering."""
-    translator = Translator(bundle, "cpu", **where, batch=batch, workers=0)  # as the tools
+    """Return the output lines of `tx-translate --json --scores` with this engine or lowering."""
+    translator = Translator(bundle, "cpu", **where, batch=batch, workers=0)  # the default of the commands
     with tempfile.NamedTemporaryFile() as file, open_lines(_filled(file, lines), first=FIRST_LINES) as windows:
         results = translator.translate_windows(text_windows(windows), Options(scores=True))
         return [as_json_line(result) for window in results for result in window]
 
 
 def by_cpp(tool: Path, bundle: Path, lines: Sequence[str], where: Mapping[str, str], batch: int) -> list[bytes]:
-    """What `txport-translate --json --scores` writes, a line each."""
-    with tempfile.NamedTemporaryFile() as file:  # not a pipe: its windows would depend on who is faster
+    """Return the output lines of `txport-translate --json --scores`."""
+    with tempfile.NamedTemporaryFile() as file:  # not a pipe, whose windows would depend on timing
         options = [f"--{name}={value}" for name, value in where.items()]
         arguments = [tool, bundle, _filled(file, lines), "--json", "--scores", *options]
         done = subprocess.run([*arguments, "--batch", str(batch)], capture_output=True, check=True)
@@ -51,13 +51,13 @@ def _filled(file: Any, lines: Sequence[str]) -> Path:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an answer first has another id.
+    """The first different id of two answers.
 
     Attributes:
-        line: counted from 0.
-        position: of the id in the answer.
-        margin: between the log-probabilities of the two ids, each by the processor that chose it; infinite if one
-            answer has ended there.
+        line: number of the line, from 0.
+        position: position of the id in the answer.
+        margin: difference of the log-probabilities of the two ids, each by the processor that chose it; infinite if
+            one answer has ended.
     """
 
     line: int
@@ -67,12 +67,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
-        lines: how many were compared.
-        deviation: the largest difference of the log-probabilities of an id, over all ids before a difference.
-        differences: one for each line with other ids.
+        lines: number of compared lines.
+        deviation: maximum difference of the log-probabilities of an id, over all ids before a difference.
+        differences: one for each line with different ids.
     """
 
     lines: int
@@ -80,7 +80,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     def beyond(self, tie: float) -> list[Difference]:
-        """The differences that are no tie: two ids whose log-probabilities are more than `tie` apart."""
+        """Return the differences that are not ties: the log-probabilities of both ids differ by more than `tie`."""
         return [difference for difference in self.differences if difference.margin > tie]
 
     def __str__(self) -> str:
@@ -97,8 +97,8 @@ def compare(expected: Sequence[bytes], found: Sequence[bytes]) -> Comparison:
     """Compare answers line by line.
 
     Args:
-        expected: of one processor, as `tx-translate --json --scores` writes them.
-        found: of the other.
+        expected: answers of one processor, in the format of `tx-translate --json --scores`.
+        found: answers of the other processor.
     """
     deviation, differences = 0.0, []
     for line, (one, other) in enumerate(zip(map(json.loads, expected), map(json.loads, found), strict=True)):

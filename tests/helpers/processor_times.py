@@ -1,7 +1,6 @@
-"""Where the processor time of tests goes, by file and by test, in build/test-times.txt.
+"""Processor time of tests by file and by test, written to build/test-times.txt.
 
-Seconds of the test processes and of the processes that they waited for. Unlike the duration of a test they hardly
-depend on what else the machine does.
+It includes the processes that tests have waited for. Unlike durations, it hardly depends on the load of the machine.
 """
 
 import os
@@ -25,7 +24,7 @@ class ProcessorTimes:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Write the seconds since the last report into this one, which workers send to the main process."""
+        """Add the seconds since the last report to this report, which workers send to the main process."""
         report = yield
         now = _processor_seconds()
         report.processor_seconds = now - self.last
@@ -39,7 +38,7 @@ class ProcessorTimes:
         self.tests[report.nodeid] += seconds
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write all files and the costliest tests."""
+        """Write all files and the most expensive tests."""
         TIMES.parent.mkdir(exist_ok=True)
         rows = [*self.files.most_common(), *self.tests.most_common(COSTLIEST)]
         TIMES.write_text("".join(f"{seconds:8.1f} {name}\n" for name, seconds in rows), encoding="utf-8")

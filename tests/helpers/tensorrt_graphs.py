@@ -1,4 +1,4 @@
-"""Graphs of random models as a bundle that TensorRT-RTX can parse and build, without a GPU."""
+"""Bundles of random models that TensorRT-RTX can parse and build without a GPU."""
 
 import dataclasses
 from collections.abc import Collection
@@ -21,14 +21,14 @@ CAPABILITY = "8.9"
 def write_bundle(
     directory: Path, option: dict[str, Any], precision: str, islands: Collection[str] = (), listed: bool = True
 ) -> Manifest:
-    """Encoder and both lowerings of a model, and a manifest of them (not written: no more of a bundle is needed here).
+    """Write the encoder and both lowerings of a model; return their manifest, which is not written.
 
     Args:
-        directory: where to write `onnx/`.
-        option: what differs from the preset.
+        directory: directory that receives `onnx/`.
+        option: changes of the preset.
         precision: "float32" or "float16".
         islands: nodes that stay in float32.
-        listed: whether the manifest says so.
+        listed: whether the manifest lists the islands.
     """
     model = random_model(**option)
     graphs = {"encoder": graphs_of(model, "scatter")[0]}
@@ -53,7 +53,7 @@ def write_bundle(
 
 
 def rtx_builder(bundle: Path, manifest: Manifest, directory: Path) -> EngineBuilder:
-    """A builder for a GPU that need not be there, at the level that builds fastest."""
+    """Return a builder for a GPU that need not be installed, at the level with the fastest build."""
     options = BuildOptions(capabilities=(CAPABILITY,), optimization_level=0, inspect=False)
     directory.mkdir(parents=True, exist_ok=True)
     return EngineBuilder(

@@ -1,4 +1,4 @@
-"""Programs of TensorRT engines over the library in memory, as tx-build would have built them."""
+"""Programs of TensorRT engines on the fake library in memory, in the form of tx-build."""
 
 import hashlib
 import itertools
@@ -21,7 +21,7 @@ def sizes(least: int, best: int, most: int) -> Value:
 
 
 def profile(batch: int, target: int | None, beams: int | None = None) -> Value:
-    """A bucket as tx-build makes it: encoders take any batch up to it, steps exactly it."""
+    """Return a bucket in the form of tx-build: an encoder supports any batch up to it, a step only this size."""
     more = {} if beams is None else {"beams": beams}
     return more | {
         "batch": sizes(1 if target is None else batch, batch, batch),
@@ -37,7 +37,7 @@ def engine(role: str, file: str, profiles: list[Value]) -> Value:
 def record_in(
     directory: Path, one_file: bool = True, version: str = "8.6.0", beams: tuple[int, ...] = ()
 ) -> BuildRecord:
-    """Engine files, each of which holds its own name, and what was built."""
+    """Write engine files that contain their own names, and return their build record."""
     steps = [profile(batch, target) for batch in BATCHES for target in TARGETS]
     value = records().value("tensorrt_8_6") | {
         "library": {"name": "tensorrt", "version": version},
@@ -46,7 +46,7 @@ def record_in(
     }
     if one_file:
         value["engines"].append(engine("decoder_step", "decoder_step.plan", steps))
-    else:  # as for layers whose cache length is fixed
+    else:  # one file for each cache length, as for layers with a fixed length
         for target in TARGETS:
             profiles = [profile(batch, target) for batch in BATCHES]
             value["engines"].append(engine("decoder_step", f"decoder_step.{target}.plan", profiles))
@@ -68,7 +68,7 @@ def open_program(
     features: bool = False,
     **changes: Any,
 ) -> tuple[TrtProgram, MemoryTensorRt]:
-    """A program over engines in `directory`, and the library that runs them."""
+    """Return a program with engines in `directory`, and the library that runs them."""
     manifest = manifest_of(features=features)
     record = record_in(directory, one_file, **changes)
     device = MemoryDevice() if device is None else device
@@ -79,5 +79,5 @@ def open_program(
 
 
 def trt_engine(program: TrtProgram, library: MemoryTensorRt) -> DeviceEngine:
-    """The engine over what `open_program` opened."""
+    """Return the engine for the results of `open_program`."""
     return DeviceEngine(library.model.device, library.manifest, program)

@@ -1,4 +1,4 @@
-"""Lists of words or characters as the tokenizer of a model of any kind."""
+"""Checks of lists of words or characters as the tokenizer of an imported model."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,16 @@ from txport.runtime.text.tokenizer import open_tokenizer
 
 
 def check_lists(theirs: Path, scratch: Path, letters: bool, **options: Any) -> Checkpoint:
-    """Import with lists of the sizes of the embeddings, the end where the model has it, and <unk> as the token 7.
+    """Import a model with token lists of its vocabulary sizes, with eos at the model's id and <unk> as token 7.
 
     Args:
         theirs: the model.
         scratch: a directory.
-        letters: lists of characters instead of words.
-        options: of the import.
+        letters: use lists of characters instead of words.
+        options: options of the import.
 
     Returns:
-        the checkpoint, whose ids and texts were those of the lists.
+        the checkpoint, after a check that its ids and texts are those of the lists.
     """
     plain = import_here(theirs, scratch / "plain", tokenizer=False, **options).config
     (scratch / "lists").mkdir()

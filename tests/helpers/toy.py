@@ -1,4 +1,4 @@
-"""The committed toy bundle and what it must answer; `make_toy_bundle.py` says what it computes."""
+"""The committed toy bundle and its expected answers; `make_toy_bundle.py` describes its model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,21 +13,21 @@ SOURCE, LIMIT, BATCH = 24, 72, 8
 
 
 def logits(source: Sequence[int], fed: Sequence[int]) -> np.ndarray:
-    """float64 `[VOCABULARY]`: a parabola whose top is the id to be chosen; of its neighbours the higher is second."""
+    """Return float64 `[VOCABULARY]` logits: a parabola with its top at the best id. Its larger neighbour is second."""
     total = 9 * sum(source) + 14 * sum(token * (i + 1) for i, token in enumerate(fed))
     ids = np.arange(VOCABULARY)
     return 0.25 * ids - (ids - total % MADE) ** 2.0
 
 
 def default_limit(source: Sequence[int]) -> int:
-    """The most ids of an answer, where nobody asks for another limit."""
+    """Return the default maximum number of ids of an answer."""
     return min(LIMIT, 2 * len(source) + 20)
 
 
 def answer(
     source: Sequence[int], limit: int = LIMIT, minimum: int = 0, prefix: Sequence[int] = ()
 ) -> tuple[list[int], list[float]]:
-    """The ids that must come out for one source, and their log-probabilities."""
+    """Return the expected ids for one source, and their log-probabilities."""
     ids: list[int] = []
     scores: list[float] = []
     while len(ids) < limit and TOKENS.eos not in ids[len(prefix) :]:

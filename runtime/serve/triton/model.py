@@ -42,7 +42,7 @@ class PendingResponse:
     Args:
         translator: translator of the bundle.
         request: request with an array of texts of any shape, and optional languages that hold for all texts.
-        sender: Triton's sender of responses.
+        sender: response sender of Triton.
     """
 
     def __init__(self, translator: Translator, request: Any, sender: Any) -> None:
