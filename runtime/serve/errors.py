@@ -6,9 +6,7 @@ from txport.runtime.search.queue import DeadlineExceeded
 RETRY_SECONDS = 1
 NO_TIME = "there was no answer in time: try again later, or with less text"
 _BUSY = "the server has too much to do: try again later"
-_FAILED = (
-    "the engine failed, not because of the request: try again, or report it to the operator of the server"
-)
+_FAILED = "the engine failed, not because of the request: try again, or report it to the operator of the server"
 
 
 class Refusal(Exception):
