@@ -11,6 +11,9 @@ from txport.runtime.files import new_file
 
 Vectors = npt.NDArray[np.float32]
 
+# Bytes, and times its own size, that a compressed file may unpack to.
+MIN_UNPACKED = 64 << 20
+MAX_RATIO = 100
 LAYOUT = "'features' [vectors, size], 'lengths' [sources] and perhaps 'texts' [sources]"
 
 
@@ -30,13 +33,19 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
         size: required size of a vector; None for any.
 
     Raises:
-        InputError: the file cannot be read, lacks an array, or has arrays of inconsistent shapes or types.
+        InputError: the file cannot be read, unpacks to much more than its size, lacks an array, or has arrays of
+            inconsistent shapes or types.
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
+            most = max(MIN_UNPACKED, MAX_RATIO * file.stat().st_size)
+            if sum(member.file_size for member in archive.zip.infolist()) > most:
+                raise InputError(f"{file} would unpack to more than {most:,} bytes: save it with numpy.savez")
             found = {
                 name: np.asarray(archive[name]) for name in archive.files if name in ("features", "lengths", "texts")
             }
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # zipfile, zlib, NumPy and Python's parser raise errors of many classes

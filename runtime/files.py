@@ -116,6 +116,34 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
             _publish(directory, target, replace)
 
 
+def check_regular(directory: Path, error: type[TxportError] = InputError, depth: int = 3) -> None:
+    """Refuse a directory that contains a named pipe, a device or a socket: to open one may take forever.
+
+    Args:
+        directory: of a model. Hidden folders are not examined, since tools such as Git have sockets there.
+        error: type of the error.
+        depth: maximum number of nested folders.
+
+    Raises:
+        TxportError: of the type `error`.
+    """
+    for entry in _entries(directory):
+        if entry.is_dir():
+            if depth and not entry.name.startswith("."):
+                check_regular(Path(entry.path), error, depth - 1)
+        elif not entry.is_file() and os.path.exists(entry.path):
+            raise error(f"{entry.path} is a named pipe, a device or a socket: remove it, or copy the model again")
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a directory in name order; none if it cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
 def make_directory(path: Path) -> None:
     """Make a directory and its parents, if they do not exist, for files that are written one by one.
 

@@ -56,7 +56,7 @@ def main(
         value: dict[str, Any] = {"manifest": encode(manifest), "choice": encode(choice), "installed": installed()}
         if check:
             value["checks"] = checks
-        click.echo(json.dumps(value, ensure_ascii=False, indent=1))
+        click.echo(json.dumps(value, indent=1))  # only ASCII: controls of a terminal are escaped
     else:
         library = installed() or "ONNX Runtime, not installed: pip install 'txport[ort]'"
         if choice.directory is not None:

@@ -109,3 +109,20 @@ def test_entries_of_docstrings_begin_small_and_end_with_a_period(folder: str) ->
                     if capital or not text.endswith((".", ".)", "?")):
                         wrong.append(f"{path.relative_to(ROOT)}:{node.name if hasattr(node, 'name') else ''}: {text}")
     assert not wrong
+
+
+def test_no_string_stands_alone() -> None:
+    """Such a string is lost: the end of a message that was broken over two lines without parentheses."""
+    lost = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        docstrings = {
+            id(node.body[0]) for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list) and node.body
+        }
+        lost += [
+            f"{path.relative_to(ROOT)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            if id(node) not in docstrings
+        ]
+    assert lost == []

@@ -23,6 +23,7 @@ from txport.models.importers.tokenizers.word_lists import has_lists, read_word_l
 from txport.models.importers.weights import read_pickle, read_safetensors, state_dict_of
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.files import check_regular
 
 # Kinds whose directory contains a tokenizer.
 _WITH_TOKENIZER = (*MODEL_TYPES.values(), "small100")
@@ -44,6 +45,9 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
         MissingLibrary: huggingface_hub is needed but not installed.
     """
     path = _local(source, options.pickles)
+    for directory in (options.vocabulary, options.adapter):
+        if directory is not None:
+            check_regular(directory)
     if kind is not None and kind not in IMPORTERS:
         raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
     kind = kind or _detected(path)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from txport.runtime.errors import InputError, TxportError
+from txport.runtime.files import check_regular
 
 Kind = Literal["bundle", "checkpoint", "model", "ctranslate2", "argos", "run"]
 # Advice for each kind if another kind is expected. No advice means that the command reads this kind itself.
@@ -67,13 +68,16 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) -> None:
-    """Refuse a path that does not exist or is of a known other kind. Other faults are found when it is read.
+    """Refuse a path that does not exist, is of a known other kind, or contains files that may block.
+
+    Other faults are found when it is read.
 
     Raises:
         TxportError: of the type `error`. The message contains the kind and the command that takes it.
     """
     if not path.exists():
         raise error(f"{path} does not exist")
+    check_regular(path, error)
     kind = kind_of(path)
     if kind is None or kind == wanted:
         return
@@ -112,6 +116,8 @@ def check_model(path: Path) -> None:
 
 def _fields(file: Path) -> dict[str, Any]:
     """Return the fields of a JSON file; no fields if it cannot be read as an object."""
+    if not file.is_file():  # to open a named pipe may take forever
+        return {}
     try:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):

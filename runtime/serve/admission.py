@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from txport.runtime.serve.errors import Refusal
+from txport.runtime.serve.errors import Refusal, too_many_of_client
 
 # Approximate maximum number of sentences of one request that are in the queue at the same time. Documents and lists of
 # texts are submitted in pieces, so a long request does not count with its whole length.
@@ -33,7 +33,7 @@ class Admission:
         """
         count = max(1, min(sentences, MAX_OF_A_REQUEST))
         if self._max_per_client and self._clients[client] >= self._max_per_client:
-            raise Refusal(429, "too many requests of one client at the same time: wait for an answer first", retry=True)
+            raise too_many_of_client()
         if self._waiting and self._waiting + count > self._max_waiting:
             raise Refusal(503, "too many requests wait for an answer: try again later", retry=True)
         self._waiting += count

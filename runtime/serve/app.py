@@ -5,8 +5,9 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
-from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of
+from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of, too_many_of_client
 from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
@@ -31,8 +32,8 @@ from txport.runtime.serve.settings import Settings
 T = TypeVar("T")
 # Maximum bytes of a body whose client has not sent its key in the header.
 MAX_UNKNOWN = 64 << 10
-# Bodies that are still arriving may together have the size of this number of bodies of the maximum size.
-BODIES = 32
+# Bodies of the maximum size for which there is memory while they arrive. One client alone gets half of it.
+BODIES = 64
 _SMALL = 16 << 10  # bytes. Parsing a body of this size takes less than a millisecond; a thread parses larger bodies.
 
 
@@ -100,7 +101,7 @@ class Routes:
     def __init__(self, service: Service, keys: Keys) -> None:
         self._service = service
         self._keys = keys
-        self._bodies = Bodies(BODIES * service.settings.max_bytes)
+        self._bodies = Bodies(BODIES * service.settings.max_bytes, service.settings.max_per_client)
         self._page, self._policy = page()
 
     async def load(self) -> None:
@@ -181,7 +182,7 @@ class Routes:
         key = key or request.query_params.get("api_key", "")
         self._keys.check(key)
         array = await asyncio.to_thread(array_of, body, request.headers.get("Content-Type", ""))
-        client = key or (request.client.host if request.client else "")
+        client = key or _host(request)
         asked = request.query_params.get("model", ""), request.query_params.get("alignments") == "true"
         work = self._service.features(array, *asked, client, request.scope["record"])
         answer = await unless_gone(request.receive, work)
@@ -198,7 +199,8 @@ class Routes:
             self._keys.check(key)
         known = bool(key) or not self._keys
         settings = self._service.settings
-        return key, await _in_time(body_of(request, settings, self._bodies, known=known), settings)
+        with self._bodies.place(key or _host(request), known) as share:
+            return key, await _in_time(body_of(request, settings, share, known=known), settings)
 
     async def translate(self, request: Request) -> Response:
         """Translate with LibreTranslate's API; with `stream`, answer by a stream of events."""
@@ -212,7 +214,7 @@ class Routes:
         key = key or str(fields.get("api_key") or request.query_params.get("api_key") or "")
         self._keys.check(key)
         ask = ask_of(fields, settings)
-        client = key or (request.client.host if request.client else "")
+        client = key or _host(request)
         record: Record = request.scope["record"]
         if ask.stream:
             return Events(self._service, ask, client, record)
@@ -220,39 +222,80 @@ class Routes:
         return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
 
 
+def _host(request: Request) -> str:
+    """Return the address of the client, or "" if it has none."""
+    if request.client:
+        return request.client.host
+    return ""
+
+
+@dataclass
+class Share:
+    """Bodies of one client that are arriving: their number and their bytes."""
+
+    count: int = 0
+    bytes: int = 0
+
+
 class Bodies:
-    """Number of bytes of all bodies that are still arriving.
+    """Request bodies that are still arriving.
+
+    A client may send as many bytes as are free (Choudhury and Hahne 1998, "Dynamic Queue Length Thresholds"), so that
+    one client gets half of them, and others always find some.
 
     Args:
-        most: maximum number of these bytes; None for no limit.
+        most: maximum number of bytes of all clients.
+        max_per_client: maximum number of bodies of a client, 0 for any.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int, max_per_client: int = 0) -> None:
         self._most = most
+        self._max_per_client = max_per_client
         self._bytes = 0
+        self._shares: dict[str, Share] = {}
 
-    def add(self, size: int) -> None:
-        """Count received bytes.
+    @contextmanager
+    def place(self, client: str, known: bool = True) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts received bytes until the block ends.
+
+        Args:
+            client: key or address.
+            known: whether the number of its bodies is limited: several keys may come from one address.
 
         Raises:
-            Refusal: 503, the maximum is exceeded.
+            Refusal: 429, the client sends too many bodies; the function: 503, it sends too many bytes.
         """
-        if self._most is not None and self._bytes + size > self._most:
-            raise Refusal(503, "too many requests are being sent: try again later", retry=True)
-        self._bytes += size
+        share = self._shares.setdefault(client, Share())
+        if known and self._max_per_client and share.count >= self._max_per_client:
+            raise too_many_of_client()
+        share.count += 1
+        total = 0
 
-    def remove(self, size: int) -> None:
-        """Subtract the bytes of a complete or abandoned body."""
-        self._bytes -= size
+        def add(size: int) -> None:
+            nonlocal total
+            if share.bytes + size > self._most - self._bytes - size:
+                raise Refusal(503, "too many requests are being sent: try again later", retry=True)
+            total += size
+            share.bytes += size
+            self._bytes += size
+
+        try:
+            yield add
+        finally:
+            self._bytes -= total
+            share.bytes -= total
+            share.count -= 1
+            if not share.count:
+                del self._shares[client]
 
 
-async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known: bool = True) -> bytes:
+async def body_of(request: Request, settings: Settings, add: Callable[[int], None], *, known: bool = True) -> bytes:
     """Return the body of a request.
 
     Args:
         request: the request.
         settings: limits of the server.
-        bodies: the count of all arriving bodies.
+        add: function that counts received bytes, from `Bodies.place`.
         known: whether the client needs no key or has sent a valid key in the header.
 
     Raises:
@@ -274,15 +317,13 @@ async def body_of(request: Request, settings: Settings, bodies: Bodies, *, known
     size = 0
     try:
         async for chunk in request.stream():
-            bodies.add(len(chunk))
+            add(len(chunk))
             size += len(chunk)
             if size > most:
                 raise too_long
             chunks.append(chunk)
     except ClientDisconnect:
         raise ClientGone from None
-    finally:
-        bodies.remove(size)
     return b"".join(chunks)
 
 

@@ -30,6 +30,11 @@ class Refusal(Exception):
             self.headers["Connection"] = "close"
 
 
+def too_many_of_client() -> Refusal:
+    """Return the answer for a client that has its share of requests."""
+    return Refusal(429, "too many requests of one client at the same time: wait for an answer first", retry=True)
+
+
 class ClientGone(Exception):
     """The client closed the connection, so that no answer can be sent."""
 

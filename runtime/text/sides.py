@@ -14,6 +14,7 @@ from txport.runtime.errors import BundleError, EngineError, is_failure
 from txport.runtime.libraries import needs
 from txport.runtime.text.added_tokens import WORD, Normalised
 from txport.runtime.text.alignment import Span
+from txport.runtime.text.expression_rules import SlowExpression, check_expressions
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.unknown import blocks, located, shortened
 from txport.runtime.text.vocabulary import Vocabulary
@@ -213,9 +214,13 @@ class FromTokenizers(Side):
         with needs("tokenizers"):
             import tokenizers
         try:
-            self._tokenizer: Any = tokenizers.Tokenizer.from_str(model.read_bytes().decode("utf-8"))
+            data = bytes(model.read_bytes())
+            check_expressions(data)
+            self._tokenizer: Any = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         except OSError as error:
             raise BundleError(f"{model} is missing or cannot be read: copy or export the bundle again") from error
+        except SlowExpression as error:
+            raise BundleError(f"{model} {error}: use a tokenizer.json without it") from error
         except BaseException as error:  # the library raises nothing more special, or panics
             if not is_failure(error):
                 raise

@@ -18,7 +18,7 @@ from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
-from txport.runtime.features import write_features
+from txport.runtime.features import read_features, write_features
 from txport.runtime.golden import check_translator, load_golden
 from txport.runtime.translator import Translator
 
@@ -176,8 +176,6 @@ def test_held_out_vectors_of_a_checkpoint_and_a_file_are_samples(tmp_path: Path)
 def test_files_of_vectors_that_do_not_fit_are_refused(
     tmp_path: Path, change: dict[str, np.ndarray | None], message: str
 ) -> None:
-    from txport.runtime.features import read_features
-
     arrays = {"features": np.ones((5, 4), np.float16), "lengths": np.array([2, 3]), "texts": np.array(["a", "b"])}
     np.savez(tmp_path / "good.npz", **arrays)
     good = read_features(tmp_path / "good.npz", 4)
@@ -188,8 +186,6 @@ def test_files_of_vectors_that_do_not_fit_are_refused(
 
 
 def test_pickled_files_and_others_are_refused(tmp_path: Path) -> None:
-    from txport.runtime.features import read_features
-
     np.savez(tmp_path / "pickled.npz", features=np.array([{}], dtype=object), lengths=np.array([1]))
     (tmp_path / "text.npz").write_text("no archive")
     for name in ("pickled", "text"):
@@ -203,6 +199,15 @@ def test_pickled_files_and_others_are_refused(tmp_path: Path) -> None:
             read_features(tmp_path / "bad.npz")
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_features(tmp_path / "missing.npz")
+
+
+def test_a_compressed_file_cannot_fill_memory(tmp_path: Path) -> None:
+    count = 3 << 20  # of 24 bytes: 72 MiB, in a file of 300 kB
+    np.savez_compressed(tmp_path / "small.npz", features=np.zeros((count, 6), np.float32), lengths=np.array([count]))
+    with pytest.raises(InputError, match=r"small.npz would unpack to more than 67,108,864 bytes: save it with numpy"):
+        read_features(tmp_path / "small.npz")
+    np.savez_compressed(tmp_path / "good.npz", features=np.zeros((1000, 6), np.float32), lengths=np.array([1000]))
+    assert read_features(tmp_path / "good.npz").arrays[0].shape == (1000, 6)
 
 
 def test_a_manifest_without_features_has_no_new_fields(bundle: Path) -> None:

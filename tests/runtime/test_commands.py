@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +146,16 @@ def test_names_do_not_control_the_terminal(damaged: Path) -> None:
     manifest.rename(damaged / "\x1b[2J\x9b2J\x7f\u202e\u2066\u00e9\u200d")
     done = run("translate", damaged / "\x1b[2J\x9b2J\x7f\u202e\u2066\u00e9\u200d")
     assert_one_sentence(done, 2, r"\x1b[2J\x9b2J\x7f\u202e\u2066" + "\u00e9\u200d")
+
+
+def test_json_of_a_manifest_does_not_control_the_terminal(tmp_path: Path) -> None:
+    name = "\x1b[2J\x9b2J\x7f\u202e\u2066\u00e9"
+    shutil.copytree(BUNDLE, tmp_path / "copy")
+    manifest = Manifest.load(BUNDLE)
+    dataclasses.replace(manifest, made_by=dataclasses.replace(manifest.made_by, version=name)).write(tmp_path / "copy")
+    done = run("inspect", tmp_path / "copy", "--json")
+    assert done.returncode == 0 and not re.search("[^\n -~]", done.stdout)
+    assert json.loads(done.stdout)["manifest"]["made_by"]["version"] == name
 
 
 def test_bad_options_are_clicks() -> None:

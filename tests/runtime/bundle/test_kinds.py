@@ -1,6 +1,8 @@
 """Directories of the wrong kind: what they are is said, and which command takes them."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,41 @@ def test_the_kind_that_is_wanted_and_what_is_none_of_them_are_left_to_who_reads_
     (tmp_path / "config.json").write_text("[" * 100_000)
     check_kind(tmp_path, "checkpoint")
     check_kind(BUNDLE, "bundle")
+
+
+PLACES = ("config.json", "model.bin", "tokenizer/vocab.json", "model/source/spm.model")
+SPECIAL: dict[str, Callable[[Path], None]] = {
+    "pipe": lambda path: os.mkfifo(path),
+    "link to a pipe": lambda path: _link_to_a_pipe(path),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+def _link_to_a_pipe(path: Path) -> None:
+    folder = path.with_name("elsewhere")
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    path.symlink_to(folder / "pipe")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("special", SPECIAL)
+def test_files_that_may_block_are_not_opened(tmp_path: Path, place: str, special: str) -> None:
+    """To open a named pipe, or to read /dev/zero, takes forever."""
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    SPECIAL[special](path)
+    kinds: tuple[Kind, ...] = ("bundle", "checkpoint", "model")
+    assert kind_of(tmp_path) is None
+    for kind in kinds:
+        with pytest.raises(InputError, match="is a named pipe, a device or a socket: remove it"):
+            check_kind(tmp_path, kind)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_sockets_of_git_and_dangling_links_are_left_alone(places: dict[Kind, Path]) -> None:
+    (places["model"] / ".git").mkdir()
+    os.mkfifo(places["model"] / ".git" / "daemon.ipc")
+    (places["model"] / "dangling").symlink_to("nowhere")
+    check_kind(places["model"], "model")

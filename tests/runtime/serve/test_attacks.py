@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import PAIR, serving
+from serving import PAIR, Served, serving
 from toy import BUNDLE
 
 pytest.importorskip("uvicorn", reason="needs a server: pip install 'txport[serve]'")
@@ -209,15 +209,44 @@ def test_unfinished_bodies_of_all_clients_are_bounded() -> None:
         "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n"
     )
     with serving(PAIR, "--max-bytes", "20000") as server:
-        clients = [server.socket() for _ in range(40)]  # there is room for 32 bodies
+        clients = [server.socket() for _ in range(40)]  # one client has room for 32 bodies
         for client in clients:
             client.sendall(head.encode() + b"x" * 19_990)
         refused = [client for client in clients if _answered(client, 0.5)]
         assert len(refused) >= 8 and all(_status(client) == 503 for client in refused)
+        with _from_another_address(server) as other:
+            other.sendall(head.encode() + json.dumps(ASK).encode().ljust(20_000))
+            assert _status(other) == 200, "one client does not starve another"
         for client in clients:
             client.close()
         server.wait("request", 40)
         assert server.ask(**ASK)[0] == 200, "what they had sent is forgotten"
+
+
+def test_unfinished_bodies_of_one_client_are_counted() -> None:
+    """Before, requests counted only after their bodies."""
+    head = (
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200\r\n\r\n"
+    )
+    with serving(PAIR, "--max-per-client", "2") as server:
+        slow = [server.socket() for _ in range(2)]
+        for client in slow:
+            client.sendall(head)
+            assert not _answered(client, 0.3)
+        assert server.ask(**ASK)[0] == 429
+        with _from_another_address(server) as other:
+            other.sendall(head + json.dumps(ASK).encode().ljust(200))
+            assert _status(other) == 200
+        for client in slow:
+            client.close()
+        server.wait("request", 4)
+        assert server.ask(**ASK)[0] == 200
+
+
+def _from_another_address(server: Served) -> socket.socket:
+    if sys.platform != "linux":
+        pytest.skip("needs several loopback addresses, as Linux has them")
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30, source_address=("127.0.0.2", 0))
 
 
 def _answered(client: socket.socket, seconds: float) -> bool:
