@@ -14,12 +14,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("runtime", "models", "training", "exporter", "benchmarks")
-# The entry of a command of each kind, the file of its argument that it reads first, and more arguments: without a
-# heavy library, with PyTorch, and in a process that starts others. `run_command` handles signals and pipes for all.
+DATA = ROOT / "tests" / "data"
+BUNDLE = str(DATA / "toy_bundle")
+# The entry of a command of each kind, and arguments with which it reads the named pipe: without a heavy library, in a
+# package that needs PyTorch, and in a process that starts others. `run_command` handles signals and pipes for all.
 COMMANDS = {
-    "tx-translate": ("runtime", "translate", "manifest.json", []),
-    "tx-import": ("models", "import_", "config.json", ["--from", "marian", "-o", "{0}/out"]),
-    "tx-bench": ("benchmarks", "bench", "manifest.json", ["-o", "{0}/out"]),
+    "tx-translate": ("runtime", "translate", [BUNDLE, "{pipe}"]),
+    "tx-export": ("exporter", "export", [str(DATA / "checkpoints" / "tiny"), "-o", "{out}", "--text", "{pipe}"]),
+    "tx-bench": ("benchmarks", "bench", [BUNDLE, "-o", "{out}", "--text", "{pipe}"]),
 }
 RUN = "import sys; sys.argv[0] = '{0}'; from txport.{1}.entry import {2}; {2}()"
 
@@ -52,11 +54,10 @@ def open_when_read(pipe: Path, process: "subprocess.Popen[bytes]") -> int:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_control_c_is_one_line_and_130(tmp_path: Path, name: str) -> None:
-    (tmp_path / "x").write_text("one\n")
-    pipe = tmp_path / "in" / COMMANDS[name][2]
-    pipe.parent.mkdir()
+    pipe = tmp_path / "in"
     os.mkfifo(pipe)
-    with start(name, pipe.parent, *(argument.format(tmp_path) for argument in COMMANDS[name][3])) as process:
+    arguments = [argument.format(pipe=pipe, out=tmp_path / "out") for argument in COMMANDS[name][2]]
+    with start(name, *arguments) as process:
         writing = open_when_read(pipe, process)
         process.send_signal(signal.SIGINT)
         os.close(writing)  # what is not read yet when the signal comes ends here

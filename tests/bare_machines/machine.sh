@@ -3,7 +3,7 @@
 #
 # The machine has python3 and git: no compiler, no make, no venv, as a new user's. debootstrap makes its root file system
 # once, in $BARE_FOLDER/SUITE; a run works in a copy (overlayfs), so that each begins with the same machine. The clone is
-# HEAD, so commit first. TXPORT_DATA (default ../shared/data) is copied to /root/data. BARE_BIND names folders of this
+# HEAD, so commit first. TXPORT_DATA (default ../shared/data) is copied to /data. BARE_BIND names folders of this
 # machine that are visible there, such as local indexes of pip, whose settings are copied. Needs root.
 set -euo pipefail
 suite=$1
@@ -24,7 +24,7 @@ make_base() {
   # A user answers yes to the questions of apt.
   echo 'APT::Get::Assume-Yes "true";' > "$base.new/etc/apt/apt.conf.d/00-yes"
   echo force-unsafe-io > "$base.new/etc/dpkg/dpkg.cfg.d/unsafe-io"  # minutes less on a busy disk
-  for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /root/.config/pip /etc/apt/apt.conf.d /etc/ssl/certs \
+  for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "$HOME/.config/pip" /etc/apt/apt.conf.d /etc/ssl/certs \
     /usr/local/share/ca-certificates; do
     [ ! -e "$file" ] || { mkdir -p "$base.new$(dirname "$file")" && cp -rL "$file" "$base.new$(dirname "$file")"; } 2> /dev/null || true
   done
@@ -37,17 +37,17 @@ if [ -z "${BARE_INSIDE:-}" ]; then
   BARE_INSIDE=1 exec unshare --mount --propagation private "$0" "$suite" "$@"
 fi
 run=$(mktemp -d "$folder/run.XXXX")
-trap 'umount -l "$run/root" && rm -rf "$run"' EXIT
-mkdir "$run/root" "$run/changes" "$run/work"
-mount -t overlay overlay -o "lowerdir=$base,upperdir=$run/changes,workdir=$run/work" "$run/root"
+trap 'umount -l "$run/system" && rm -rf "$run"' EXIT
+mkdir "$run/system" "$run/changes" "$run/work"
+mount -t overlay overlay -o "lowerdir=$base,upperdir=$run/changes,workdir=$run/work" "$run/system"
 for shared in /dev /proc /sys ${BARE_BIND:-}; do
-  mkdir -p "$run/root$shared"
-  mount --rbind "$shared" "$run/root$shared"
+  mkdir -p "$run/system$shared"
+  mount --rbind "$shared" "$run/system$shared"
 done
-git clone -q "$top" "$run/root/root/project"
+git clone -q "$top" "$run/system/project"
 data=${TXPORT_DATA:-$top/../shared/data}
-[ ! -d "$data" ] || cp -r "$data" "$run/root/root/data"
+[ ! -d "$data" ] || cp -r "$data" "$run/system/data"
 settings=$(env | grep -E '^(PIP_|SSL_CERT|REQUESTS_CA|CURL_CA|https?_proxy=|HTTPS?_PROXY=)' || true)
 # shellcheck disable=SC2086
-chroot "$run/root" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
-  $settings bash -c 'cd /root/project && exec "$@"' bash "$@"
+chroot "$run/system" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+  $settings bash -c 'cd /project && exec "$@"' bash "$@"

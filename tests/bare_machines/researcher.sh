@@ -8,8 +8,8 @@ paste training/README.md 'env/bin/activate'
 . env/bin/activate
 mkdir data
 for language in en de; do
-  head -n 4000 "/root/data/multi30k/train.$language" > "data/train.$language"
-  head -n 200 "/root/data/multi30k/val.$language" > "test.$language"
+  head -n 4000 "/data/multi30k/train.$language" > "data/train.$language"
+  head -n 200 "/data/multi30k/val.$language" > "test.$language"
 done
 block training/README.md 'source_language = "en"' > mine.toml
 train=$(line training/README.md 'tx-train --recipe mine.toml --data data -o build/mine')

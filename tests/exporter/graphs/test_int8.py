@@ -251,7 +251,7 @@ def test_quality_is_measured_on_text(int8_bundle: Path, checkpoint: Path) -> Non
     [
         (Quality(10, 0.5, 29.0, 30.0, 0.2), None),
         (Quality(10, 0.5, 31.0, 30.0), None),
-        (Quality(10, 0.0, 29.69, 30.0, 0.01), "0.31 BLEU"),
+        (Quality(10, 0.0, 29.69, 30.0, 0.0009), "0.31 BLEU"),
         (Quality(10, 0.02), None),
         (Quality(10, 0.021), "2.10% of the tokens"),
     ],
