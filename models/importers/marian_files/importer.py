@@ -201,4 +201,6 @@ def _generation(decoder: Settings, unk: int) -> Generation:
     penalty = 0.0
     if isinstance(normalize, int | float):
         penalty = float(normalize)
-    return replace(settings, length_penalty=penalty, early_stopping=True)
+    # Marian's beam becomes smaller with each hypothesis that ends. Without early stopping, the best hypothesis is more
+    # often Marian's (158 to 200 of 200 inputs of random models; 131 to 200 with it).
+    return replace(settings, length_penalty=penalty, early_stopping=False)

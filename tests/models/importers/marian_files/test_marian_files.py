@@ -1,5 +1,6 @@
 """Imports of Marian's own files, against CTranslate2's converter and Marian itself, and what is refused."""
 
+import os
 import shutil
 import struct
 import zipfile
@@ -18,8 +19,13 @@ from txport.models.importers.imported import ImportOptions
 from txport.models.importers.layers import offset_sinusoids
 from txport.models.importers.marian_files.binary import read_binary
 from txport.models.importers.marian_files.yaml_files import parse_settings, read_vocabulary_file
+from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
+from txport.runtime.search.decoding import decode_all
+from txport.runtime.search.requests import Request
+from txport.runtime.search.settings import Search
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
+from txport.training.torch_engine import TorchEngine
 
 PRE = {"transformer_preprocess": "n", "transformer_postprocess": "da", "transformer_postprocess_top": "n"}
 GRID: dict[str, dict[str, Any]] = {
@@ -44,6 +50,8 @@ MARIAN_ONLY: dict[str, dict[str, Any]] = {
     "order": {"transformer_postprocess": "adnd"},
 }
 FEW = 40
+INPUTS = 200
+WHOLE_GRID = bool(os.environ.get("TXPORT_WHOLE_GRID"))
 
 
 def rows_of_ids(count: int = FEW) -> list[list[int]]:
@@ -59,20 +67,42 @@ def with_positions(directory: Path) -> None:
     np.savez(directory / "model.npz", **arrays)
 
 
-@pytest.mark.parametrize("name", GRID)
-def test_same_logits_and_greedy_ids_as_ctranslate2(name: str, tmp_path: Path) -> None:
+def converted(model: Path, directory: Path) -> Any:
+    """Return CTranslate2's translator of the same model, with Marian's sinusoids."""
     ctranslate2 = pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'txport[dev]'")
     from ctranslate2.converters.marian import MarianConverter
 
+    with_positions(model)
+    MarianConverter(str(model / "model.npz"), [str(model / "vocab.yml")] * 2).convert(str(directory))
+    config = directory / "config.json"
+    config.write_text(config.read_text().replace('"layer_norm_epsilon": null', '"layer_norm_epsilon": 1e-6'))
+    return ctranslate2.Translator(str(directory), compute_type="float32", inter_threads=1, intra_threads=1)
+
+
+@pytest.mark.parametrize("name", GRID if WHOLE_GRID else ["post"])
+def test_same_hypotheses_as_ctranslate2(name: str, tmp_path: Path) -> None:
     write_marian(tmp_path / "theirs", **GRID[name])
     checkpoint = import_here(tmp_path / "theirs", tmp_path / "ours")
-    with_positions(tmp_path / "theirs")
-    vocabulary = str(tmp_path / "theirs" / "vocab.yml")
-    MarianConverter(str(tmp_path / "theirs" / "model.npz"), [vocabulary] * 2).convert(str(tmp_path / "converted"))
-    config = tmp_path / "converted" / "config.json"
-    config.write_text(config.read_text().replace('"layer_norm_epsilon": null', '"layer_norm_epsilon": 1e-6'))
-    translator = ctranslate2.Translator(str(tmp_path / "converted"), inter_threads=1, intra_threads=1)
-    rows = rows_of_ids()
+    translator = converted(tmp_path / "theirs", tmp_path / "converted")
+    rows = rows_of_ids(INPUTS if WHOLE_GRID else FEW)
+    search = Search(beam=4, n_best=4, length_penalty=0.2, early_stopping=True)
+    requests = [Request([*row, 0], MADE, search=search) for row in rows]
+    ours = [
+        [[tokens()[each] for each in hypothesis.ids if each] for hypothesis in result.hypotheses]
+        for result in decode_all(TorchEngine(checkpoint.model), requests)
+    ]
+    settings = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.2, "max_decoding_length": MADE}
+    sources = [[tokens()[each] for each in row] for row in rows]
+    theirs = translator.translate_batch(sources, min_decoding_length=0, **settings)
+    assert ours == [result.hypotheses for result in theirs]
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_same_logits_and_greedy_ids_as_ctranslate2(name: str, tmp_path: Path) -> None:
+    write_marian(tmp_path / "theirs", **GRID[name])
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "ours")
+    translator = converted(tmp_path / "theirs", tmp_path / "converted")
+    rows = rows_of_ids(INPUTS if WHOLE_GRID else FEW)
     results = translator.translate_batch(
         [[tokens()[each] for each in row] for row in rows],
         **{"beam_size": 1, "max_decoding_length": MADE, "min_decoding_length": 0, "return_logits_vocab": True},
@@ -112,6 +142,55 @@ def test_same_greedy_ids_as_marian(name: str, tmp_path: Path) -> None:
         expected = [tokens().index(token) for token in line.split()][:length]
         assert [each for each in ours[:length] if each] == expected
     assert (ended > 1 or name in ("untied", "no_bias")) and len({tuple(row) for row in made}) > 5
+
+
+def search_of_marian(model: Transformer, source: list[int], limit: int) -> list[tuple[float, list[int]]]:
+    """Return the scores and ids of four hypotheses by Marian's search (src/translator/beam_search.cpp, history.h).
+
+    The beam becomes smaller with each hypothesis that ends. Scores are divided by the length.
+    """
+    config = model.config
+    alive, ended = [(0.0, [config.bos_id])], list[tuple[float, list[int]]]()
+    beam = 4
+    for length in range(1, limit + 1):
+        ids, lengths = padded([source] * len(alive), config.pad_id)
+        with torch.inference_mode():
+            logits = model.decode(torch.tensor([row for _, row in alive]), model.encode(ids, lengths), lengths)[:, -1]
+        scores = logits[:, :ROWS].log_softmax(-1) + torch.tensor([score for score, _ in alive])[:, None]
+        best = scores.flatten().topk(beam)
+        made = [
+            (score, [*alive[index // ROWS][1], index % ROWS])
+            for score, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        alive = [each for each in made if each[1][-1] != config.eos_id]
+        if not alive or length == limit:
+            ended += [(score / length, row[1:]) for score, row in made]
+            break
+        ended += [(score / length, row[1:]) for score, row in made if row[-1] == config.eos_id]
+        beam = len(alive)
+    return sorted(ended, key=lambda each: -each[0])
+
+
+@pytest.mark.parametrize("name", [name for name in {**GRID, **MARIAN_ONLY} if name not in ("pre", "gelu")])
+def test_marians_search_makes_the_same_hypotheses(name: str, tmp_path: Path) -> None:
+    """The imported model in Marian's search makes Marian's lists; txport's search has another rule for the end."""
+    pymarian = pytest.importorskip("pymarian", reason="needs Marian: pip install pymarian")
+    write_marian(tmp_path / "theirs", **{**GRID, **MARIAN_ONLY}[name])
+    model = import_here(tmp_path / "theirs", tmp_path / "ours").model
+    vocabulary = tmp_path / "theirs" / "vocab.yml"
+    translator = pymarian.Translator(
+        f"-m {tmp_path / 'theirs' / 'model.npz'} -v {vocabulary} {vocabulary} --beam-size 4 --normalize 1 --n-best "
+        "--allow-unk --max-length-factor 3 --cpu-threads 1 --mini-batch 1 --quiet"
+    )
+    rows = rows_of_ids(INPUTS if WHOLE_GRID else FEW)
+    theirs: list[list[tuple[float, list[int]]]] = [[] for _ in rows]
+    for line in translator.translate([" ".join(tokens()[each] for each in row) for row in rows]):
+        number, text, *_, score = line.split(" ||| ")
+        theirs[int(number)].append((float(score), [tokens().index(token) for token in text.split()]))
+    for row, expected in zip(rows, theirs, strict=True):
+        found = search_of_marian(model, [*row, 0], 3 * (len(row) + 1))
+        assert [[each for each in ids if each] for _, ids in found] == [ids for _, ids in expected]
+        assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], abs=1e-4)
 
 
 def assert_refused(source: Path, *words: str, error: type = CheckpointError, **options: Any) -> None:
