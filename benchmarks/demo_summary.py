@@ -14,6 +14,8 @@ MIN_EXACT = 0.97
 # Number of typical first sentences that are printed and must be right, and the required share of all of them.
 SHOWN = 8
 MIN_RIGHT = 0.95
+# Exact match of a model whose training was cut short, as on a busy machine. On an idle one it is 0.95 or more.
+WEAK = 0.9
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     table.add_row("bundle", escape(str(figures.bundle)))
     console.print(table)
     misses = missed(figures)
-    if misses:
+    if figures.exact < WEAK:
         misses.append("The model learned too little, as on a busy machine: run `make demo` again when it is idle.")
     for sentence in misses:
         console.print(f"[yellow]{escape(sentence)}", highlight=False, soft_wrap=True)
