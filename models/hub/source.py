@@ -148,7 +148,9 @@ class _Limited:
         self._archive = archive
         self._file = file
         self._most = _most(archive)
-        self.seek, self.tell, self.close = file.seek, file.tell, file.close
+        self.seek = file.seek
+        self.tell = file.tell
+        self.close = file.close
 
     def read(self, size: int) -> bytes:
         """Return the next bytes.

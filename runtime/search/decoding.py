@@ -97,7 +97,7 @@ def stream(engine: Engine, request: Request) -> Iterator[Token]:
 
 
 def check_streams(search: Search) -> None:
-    """Check that a search can be streamed, that is, that its tokens are final as soon as they are generated.
+    """Check that each token of a search is final when it is generated, so that it can be streamed.
 
     Raises:
         InputError: the search is not greedy.

@@ -1,4 +1,4 @@
-"""Tiny Transformers in Marian's format with random weights, and Marian itself if pymarian is installed."""
+"""Tiny Transformers in Marian's format with random weights, and Marian's search."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from foreign_models import padded
+from txport.models.transformer import Transformer
 
 WIDTH, HEADS, FFN, ROWS = 32, 4, 48, 60
 LAYERS = (2, 3)
@@ -164,3 +167,30 @@ def write_marian(
     decoder = {"relative-paths": True, "models": ["model.npz"], "vocabs": files, "beam-size": 4, "normalize": 1}
     (directory / "decoder.yml").write_text(yaml(decoder) + "\n")
     return given
+
+
+def search_of_marian(model: Transformer, source: list[int], limit: int) -> list[tuple[float, list[int]]]:
+    """Return the scores and ids of four hypotheses by Marian's search (src/translator/beam_search.cpp, history.h).
+
+    The beam becomes smaller with each hypothesis that ends. Scores are divided by the length.
+    """
+    config = model.config
+    alive, ended = [(0.0, [config.bos_id])], list[tuple[float, list[int]]]()
+    beam = 4
+    for length in range(1, limit + 1):
+        ids, lengths = padded([source] * len(alive), config.pad_id)
+        with torch.inference_mode():
+            logits = model.decode(torch.tensor([row for _, row in alive]), model.encode(ids, lengths), lengths)[:, -1]
+        scores = logits[:, :ROWS].log_softmax(-1) + torch.tensor([score for score, _ in alive])[:, None]
+        best = scores.flatten().topk(beam)
+        made = [
+            (score, [*alive[index // ROWS][1], index % ROWS])
+            for score, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        alive = [each for each in made if each[1][-1] != config.eos_id]
+        if not alive or length == limit:
+            ended += [(score / length, row[1:]) for score, row in made]
+            break
+        ended += [(score / length, row[1:]) for score, row in made if row[-1] == config.eos_id]
+        beam = len(alive)
+    return sorted(ended, key=lambda each: -each[0])

@@ -156,7 +156,7 @@ def test_logits_of_1000_steps(plain: Path, record_property: Rows) -> None:
 def test_time_of_a_step(measured: Path, record_property: Rows) -> None:
     """By the stop rule of `chain_gpu.verdict`. Both loops wait for the host every few steps.
 
-    Programmatic launches begin before the kernel in front has ended: what is timed must make the same tokens.
+    Programmatic launches begin before the previous kernel has ended. They must generate the same tokens.
     """
     rehearsal = chain_gpu.is_rehearsal()
     steps, repeats = (POLL, 1) if rehearsal else (64, 9)

@@ -13,13 +13,12 @@ import pytest
 import sentencepiece
 import torch
 from foreign_models import MADE, greedy, import_here, padded, pieces, sentencepiece_model
-from marian_models import EOS, ROWS, UNK, WIDTH, save, save_binary, tokens, write_marian, yaml
+from marian_models import EOS, ROWS, UNK, WIDTH, save, save_binary, search_of_marian, tokens, write_marian, yaml
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.layers import offset_sinusoids
 from txport.models.importers.marian_files.binary import read_binary
 from txport.models.importers.marian_files.yaml_files import parse_settings, read_vocabulary_file
-from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
@@ -142,33 +141,6 @@ def test_same_greedy_ids_as_marian(name: str, tmp_path: Path) -> None:
         expected = [tokens().index(token) for token in line.split()][:length]
         assert [each for each in ours[:length] if each] == expected
     assert (ended > 1 or name in ("untied", "no_bias")) and len({tuple(row) for row in made}) > 5
-
-
-def search_of_marian(model: Transformer, source: list[int], limit: int) -> list[tuple[float, list[int]]]:
-    """Return the scores and ids of four hypotheses by Marian's search (src/translator/beam_search.cpp, history.h).
-
-    The beam becomes smaller with each hypothesis that ends. Scores are divided by the length.
-    """
-    config = model.config
-    alive, ended = [(0.0, [config.bos_id])], list[tuple[float, list[int]]]()
-    beam = 4
-    for length in range(1, limit + 1):
-        ids, lengths = padded([source] * len(alive), config.pad_id)
-        with torch.inference_mode():
-            logits = model.decode(torch.tensor([row for _, row in alive]), model.encode(ids, lengths), lengths)[:, -1]
-        scores = logits[:, :ROWS].log_softmax(-1) + torch.tensor([score for score, _ in alive])[:, None]
-        best = scores.flatten().topk(beam)
-        made = [
-            (score, [*alive[index // ROWS][1], index % ROWS])
-            for score, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
-        alive = [each for each in made if each[1][-1] != config.eos_id]
-        if not alive or length == limit:
-            ended += [(score / length, row[1:]) for score, row in made]
-            break
-        ended += [(score / length, row[1:]) for score, row in made if row[-1] == config.eos_id]
-        beam = len(alive)
-    return sorted(ended, key=lambda each: -each[0])
 
 
 @pytest.mark.parametrize("name", [name for name in {**GRID, **MARIAN_ONLY} if name not in ("pre", "gelu")])
