@@ -15,7 +15,7 @@ from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 
 _UNUSED = 5  # ModelProto.SentencePiece.Type
 # fields of ModelProto, and of NormalizerSpec
-_NORMALIZER_SPEC = 3
+_NORMALIZER_SPECS = (3, 5)  # of texts and of answers
 _RULE_TSV = 6
 
 
@@ -48,7 +48,7 @@ def without_rule_file(model: bytes) -> bytes:
     """Return the model file without the name of its normalisation rules file, which is a path on one machine."""
     parts = []
     for number, content, whole in fields(model):
-        if number == _NORMALIZER_SPEC:
+        if number in _NORMALIZER_SPECS:
             whole = field(number, b"".join(inner for name, _, inner in fields(content) if name != _RULE_TSV))
         parts.append(whole)
     return b"".join(parts)

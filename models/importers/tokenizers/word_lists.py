@@ -5,18 +5,20 @@ with two unavoidable differences: consecutive unknown words become one, and spac
 """
 
 import io
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 from txport.models.importers.imported import ImportOptions, TokenizerParts
 from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.pieces import completed, pieces_of, without_rule_file
 from txport.models.importers.tokenizers.vocabulary import vocabulary_bytes
-from txport.models.normalisation import rule_file
+from txport.models.normalisation import spacing_rules
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles, ids_only
 from txport.runtime.console.words import plural
 from txport.runtime.errors import CheckpointError
@@ -25,6 +27,9 @@ from txport.runtime.text.lines import read_lines
 # Usual names of special tokens in such lists.
 NAMES = {"pad_id": ("<pad>", "<blank>"), "unk_id": ("<unk>",), "bos_id": ("<bos>", "<s>"), "eos_id": ("<eos>", "</s>")}
 _SPECIAL = {name for names in NAMES.values() for name in names}
+# SentencePiece reads this character as a space. In tokens that contain it, the second one replaces it, in texts and
+# back in answers.
+_SPACE, _MARK = "\u2581", "\ue000"
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,7 @@ def _piece(token: str) -> str | None:
     """Return the piece of a token; None for special tokens, blanks and words with spaces, which cannot occur."""
     if token in _SPECIAL or token.split() != [token]:
         return None
-    return f"▁{token}"
+    return f"▁{token.replace(_SPACE, _MARK)}"
 
 
 def _are_characters(tokens: Sequence[str]) -> bool:
@@ -162,46 +167,58 @@ def _are_characters(tokens: Sequence[str]) -> bool:
 def _character(token: str) -> str | None:
     if token in _SPECIAL:
         return None
-    return token.replace(" ", "\u2581")
+    return token.replace(_SPACE, _MARK).replace(" ", _SPACE)
 
 
 def _letters(characters: Sequence[str]) -> bytes:
     """Train SentencePiece's algorithm "char" on exactly these characters, without changes to spaces."""
-    out = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["".join(characters).replace("\u2581", " ")]),
-        model_writer=out,
-        model_type="char",
-        vocab_size=2 * len(characters) + 4,
-        hard_vocab_limit=False,
-        character_coverage=1.0,
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        num_threads=1,
-        minloglevel=2,
-    )
-    return without_rule_file(out.getvalue())
+    options = {"model_type": "char", "add_dummy_prefix": False, "remove_extra_whitespaces": False}
+    return _trained(["".join(characters).replace(_SPACE, " ")], 2 * len(characters) + 4, False, **options)
 
 
 def _model(words: Sequence[str], spaced: bool) -> bytes:
+    return _trained([word[1:] for word in words], 2 * len(words) + 3, spaced, model_type="word")
+
+
+def _trained(sentences: Sequence[str], size: int, spaced: bool, **options: Any) -> bytes:
+    """Train SentencePiece on texts that contain each token once."""
     out = io.BytesIO()
-    rule: dict[str, str] = {"normalization_rule_name": "identity"}
-    with rule_file(lower_case=True) if spaced else nullcontext() as rules:
-        if rules is not None:
-            rule = {"normalization_rule_tsv": str(rules)}
+    with _rules(any(_MARK in sentence for sentence in sentences), spaced) as rules:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(word[1:] for word in words),
+            sentence_iterator=iter(sentences),
             model_writer=out,
-            model_type="word",
-            vocab_size=2 * len(words) + 3,
+            vocab_size=size,
             hard_vocab_limit=False,
             character_coverage=1.0,
-            **rule,
             num_threads=1,
             minloglevel=2,
+            **rules,
+            **options,
         )
     return without_rule_file(out.getvalue())
+
+
+@contextmanager
+def _rules(marked: bool, spaced: bool) -> Iterator[dict[str, str]]:
+    """Yield the trainer's options for the normalisation of texts and answers.
+
+    Args:
+        marked: whether tokens contain `_MARK`.
+        spaced: whether texts are lower-cased and split before punctuation, as d2l does.
+    """
+    if not marked and not spaced:
+        yield {"normalization_rule_name": "identity"}
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        texts, answers = Path(scratch) / "texts.tsv", Path(scratch) / "answers.tsv"
+        rules = spacing_rules(lower_case=True) if spaced else ""
+        options = {"normalization_rule_tsv": str(texts)}
+        if marked:
+            rules += f"{ord(_SPACE):X}\t{ord(_MARK):X}\n"
+            answers.write_text(f"{ord(_MARK):X}\t{ord(_SPACE):X}\n", encoding="ascii")
+            options["denormalization_rule_tsv"] = str(answers)
+        texts.write_text(rules, encoding="ascii")
+        yield options
 
 
 def _described(files: Mapping[str, bytes], prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenizerDescription:

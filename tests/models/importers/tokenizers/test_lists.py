@@ -54,6 +54,26 @@ def test_characters(marian: Path, tmp_path: Path) -> None:
             assert ours.decode([*ids, 60, 0]) == text
 
 
+def test_words_with_the_mark_of_a_space(marian: Path, tmp_path: Path) -> None:
+    """SentencePiece reads U+2581 as a space; in a list of tokens it is a character like others."""
+    marked = ["</s>", "<unk>", "▁", "▁the", "the▁", "x▁y", "▁▁", *WORDS[7:]]
+    ours = opened(marian, tmp_path, marked)
+    for text in ("word9 ▁", "▁", "▁ word9 ▁ ▁", "▁the the▁ x▁y", "word9 ▁▁ ▁", "x▁ word9"):
+        ids = [marked.index(word) if word in marked else 1 for word in text.split()]
+        assert ours.encode(text) == [*ids, 0]
+        if 1 not in ids:
+            assert ours.decode([*ids, 60, 0]) == text
+
+
+def test_characters_with_the_mark_of_a_space(marian: Path, tmp_path: Path) -> None:
+    marked = [*LETTERS[:28], "▁", *LETTERS[28:59], "<pad>"]
+    ours = opened(marian, tmp_path, marked)
+    for text in ("a▁ b", "▁", " ▁ ▁", "ab▁"):
+        ids = [marked.index(letter) for letter in text]
+        assert ours.encode(text) == [*ids, 0]
+        assert ours.decode([*ids, 60, 0]) == text
+
+
 def test_lists_that_do_not_fit(marian: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has 60 lines, but the embedding has 61 rows"):
         opened(marian, tmp_path, WORDS[:-1])
