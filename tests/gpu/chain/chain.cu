@@ -49,8 +49,27 @@ struct Attention {
   const void *keys, *values;  // [rows, HEADS, capacity, HEAD_DIM]
   const int* lengths;         // [rows], to which `more` is added
   const float* biases;        // of scores by distance, [HEADS, CACHE], or null
+  float* weights;             // for copying: [rows, HEADS, capacity], or null
   float* context;
   int more, capacity;
+};
+
+// The copy mechanism, see models/copying.py. Its attention is the mean over `count` heads of some layers.
+struct Mixture {
+  const float* logits;  // [rows, VOCABULARY]
+  const float* best;    // of `blocks` blocks
+  const int* best_ids;
+  const float *state, *embedding;  // [rows, d_model]
+  const float* context;            // [rows, HEADS * HEAD_DIM]
+  const float* gate;               // weights of the three, then a bias
+  const float* weights;            // of attention: [layers, rows, HEADS, capacity]
+  const int* heads;                // [count], where each begins for row 0: (layer * rows * HEADS + head) * capacity
+  const int *ids, *lengths;        // of the sources, [rows, capacity] and [rows]
+  float* output;                   // log-probabilities [rows, VOCABULARY], or null
+  float* mixed;                    // the largest of each row, [ROWS]
+  int* mixed_ids;
+  int* error;
+  int blocks, count, capacity;
 };
 
 struct Choice {
@@ -65,6 +84,7 @@ struct Choice {
 
 constexpr int WARPS = 8;
 constexpr float NONE = -3.402823466e38f;  // the lowest float: below all scores and logits
+constexpr float NOTHING = 1e-30f;         // smaller probabilities of copying are treated as 0
 
 DEVICE constexpr int padded(int count) { return (count + 7) / 8 * 8; }
 DEVICE int lane() { return threadIdx.x % 32; }
@@ -426,6 +446,7 @@ KERNEL void attend(Attention p) {
       score = lanes_sum(score, lanes);
       if (p.biases && key < length) score += p.biases[head * CACHE + length - 1 - key];
       scores[i] = key < length ? score : NONE;
+      if (p.weights && dim == 0 && key < length) p.weights[line + key] = score;
       reached = fmaxf(reached, scores[i]);
     }
     const float before = expf(most - reached);
@@ -455,15 +476,18 @@ KERNEL void attend(Attention p) {
   const int i = threadIdx.x;
   float* context = p.context + row * padded(HEADS * HEAD_DIM) + head * HEAD_DIM;
   if (head == HEADS - 1 && i < padded(HEADS * HEAD_DIM) - HEADS * HEAD_DIM) context[HEAD_DIM + i] = 0;
-  if (i >= HEAD_DIM) return;
   float above = 0, below = 0;
   for (int k = 0; k < groups; k++) most = k ? fmaxf(most, maxima[k]) : maxima[0];
   for (int k = 0; k < groups; k++) {
     const float weight = expf(maxima[k] - most);
-    above += weight * sums[k * padded(HEAD_DIM) + i];
+    if (i < HEAD_DIM) above += weight * sums[k * padded(HEAD_DIM) + i];
     below += weight * totals[k];
   }
-  context[i] = below == 0 ? 0 : above / below;  // 0 for a row without keys
+  if (i < HEAD_DIM) context[i] = below == 0 ? 0 : above / below;  // 0 for a row without keys
+  for (int key = i; p.weights && key < length; key += 256) {
+    float* weight = p.weights + line + key;  // this block has written the score
+    *weight = expf(*weight - most) / below;
+  }
 }
 
 // The norm of the stream as a stream, for stacks that end in two norms.
@@ -478,15 +502,80 @@ KERNEL void normalise(Product p) {
     p.output[row * padded(D_MODEL) + k] = (x[k] - norm.mean) * norm.scale * p.gamma[k] + p.beta[k];
 }
 
+// The largest of a row's logits, of all blocks of their product.
+DEVICE Best best_of_blocks(const float* values, const int* ids, int blocks, int row) {
+  Best best = {NONE, VOCABULARY};
+  for (int block = lane(); block < blocks; block += 32)
+    best = larger(best, {values[block * ROWS + row], ids[block * ROWS + row]});
+  return warp_best(best);
+}
+
+DEVICE float block_sum(float x, Shared& shared) {
+  float* parts = shared.take<float>(WARPS);
+  x = warp_sum(x);
+  if (lane() == 0) parts[warp()] = x;
+  block_barrier();
+  x = 0;
+  for (int i = 0; i < WARPS; i++) x += parts[i];
+  return x;
+}
+
+// Logits of a row become log-probabilities of the mixture of its vocabulary and the words of its source. A block for
+// each row; positions of one word write the same number.
+KERNEL void mix(Mixture p) {
+  SHARED_MEMORY(shared, 4 * 2 * WARPS + 8 * WARPS);
+  begin_dependents();
+  wait_for_inputs();
+  const int row = blockIdx.x, width = HEADS * HEAD_DIM, length = min(p.lengths[row], p.capacity);
+  const float* logits = p.logits + (long long)row * VOCABULARY;
+  float* output = p.output + (long long)row * VOCABULARY;
+  const int* ids = p.ids + row * p.capacity;
+  const Best generated = best_of_blocks(p.best, p.best_ids, p.blocks, row);
+  float gate = 0, total = 0;
+  for (int k = threadIdx.x; k < D_MODEL; k += 256) {
+    gate += p.state[row * padded(D_MODEL) + k] * p.gate[k];
+    gate += p.embedding[row * padded(D_MODEL) + k] * p.gate[D_MODEL + k];
+  }
+  for (int k = threadIdx.x; k < width; k += 256) gate += p.context[row * padded(width) + k] * p.gate[2 * D_MODEL + k];
+  gate = block_sum(gate, shared) + p.gate[2 * D_MODEL + width];
+  for (int id = threadIdx.x; id < VOCABULARY; id += 256) total += expf(logits[id] - generated.value);
+  // The logarithms of the sum of exponentials, and of the probability of not copying.
+  const float shift = generated.value + logf(block_sum(total, shared)) - fminf(gate, 0) + log1pf(expf(-fabsf(gate)));
+  for (int id = threadIdx.x; p.output && id < VOCABULARY; id += 256) output[id] = logits[id] - shift;
+  block_barrier();
+  Best best = {generated.value - shift, generated.id};
+  for (int key = threadIdx.x; key < length; key += 256) {
+    const int id = ids[key];
+    if (id < 0 || id >= VOCABULARY) {
+      *p.error = 1;
+      continue;
+    }
+    float copied = 0;
+    for (int other = 0; other < length; other++)
+      for (int i = 0; i < p.count && ids[other] == id; i++)
+        copied += p.weights[p.heads[i] + row * HEADS * p.capacity + other];
+    copied = copied / p.count / (1 + expf(gate)) - NOTHING;
+    float value = logits[id] - shift;
+    if (copied > 0) value = fmaxf(value, logf(expf(value) + copied));
+    best = larger(best, {value, id});
+    if (p.output) output[id] = value;
+  }
+  Best* all = shared.take<Best>(WARPS);
+  best = warp_best(best);
+  if (lane() == 0) all[warp()] = best;
+  block_barrier();
+  if (threadIdx.x) return;
+  for (int i = 0; i < WARPS; i++) best = larger(best, all[i]);
+  p.mixed[row] = best.value;
+  p.mixed_ids[row] = best.id;
+}
+
 // The last kernel of a step, one block: the next token, position and end of each row.
 KERNEL void choose(Choice p) {
   begin_dependents();
   wait_for_inputs();
   for (int row = warp(); row < p.rows; row += WARPS) {
-    Best best = {NONE, VOCABULARY};
-    for (int block = lane(); block < p.blocks; block += 32)
-      best = larger(best, {p.best[block * ROWS + row], p.best_ids[block * ROWS + row]});
-    best = warp_best(best);
+    const Best best = best_of_blocks(p.best, p.best_ids, p.blocks, row);
     if (lane()) continue;
     const bool finished = p.current.finished[row], failed = best.id >= VOCABULARY;
     const int position = p.current.positions[row], token = finished || failed ? p.pad : best.id;

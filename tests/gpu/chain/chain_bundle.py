@@ -17,18 +17,15 @@ def model_of_bundle(bundle: Path) -> ChainModel:
         ValueError: the chain cannot compute it; the message is the reason.
     """
     manifest = Manifest.load(bundle)
-    if manifest.precision.type != "float16" or manifest.parameters is None:
-        raise ValueError("needs a bundle in float16 with a table of parameters")
-    if manifest.precision.islands:
-        raise ValueError("needs a bundle without float32 islands")
+    if reason := refusal(manifest):
+        raise ValueError(reason)
+    assert manifest.parameters is not None
     data = np.memmap(bundle / WEIGHTS, np.uint8, "r")
     parameters = {}
     for tensor in manifest.parameters.tensors:
         in_step = tensor.name.startswith(("decoder", "target", "projection"))
         if not in_step or "cross_attention.key" in tensor.name or "cross_attention.value" in tensor.name:
             continue
-        if tensor.dtype == "int8":
-            raise ValueError("needs a bundle without int8 weights")
         kind = np.dtype(tensor.dtype)
         strides = [stride * kind.itemsize for stride in tensor.strides]
         view: Array = np.ndarray(tensor.shape, kind, data, tensor.offset, strides)  # type: ignore[call-overload]
@@ -45,6 +42,19 @@ def model_of_bundle(bundle: Path) -> ChainModel:
         pad_id=manifest.tokens.pad,
         eos_id=manifest.tokens.eos,
     )
+
+
+def refusal(manifest: Manifest) -> str | None:
+    """Return what the chain needs and a bundle lacks."""
+    if manifest.model.copies:
+        return "needs a bundle without a copy mechanism: the chain supports it, but such bundles have no parameters"
+    if manifest.precision.type != "float16" or manifest.parameters is None:
+        return "needs a bundle in float16 with a table of parameters"
+    if manifest.precision.islands:
+        return "needs a bundle without float32 islands"
+    if manifest.precision.weights == "int8":
+        return "needs a bundle without int8 weights"
+    return None
 
 
 def cache_of(bundle: Path) -> int:

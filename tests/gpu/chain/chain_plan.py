@@ -44,6 +44,7 @@ class ChainModel:
         embedding_scale: of the target embedding.
         epsilon: of norms.
         pad_id, eos_id: token ids.
+        copy_heads: (layer, head) of cross-attention by which the model copies words of the source; none: it does not.
     """
 
     parameters: Mapping[str, Array]
@@ -55,6 +56,11 @@ class ChainModel:
     epsilon: float
     pad_id: int
     eos_id: int
+    copy_heads: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def copy_layers(self) -> list[int]:
+        return sorted({layer for layer, _ in self.copy_heads})
 
     @property
     def layers(self) -> int:
@@ -109,6 +115,10 @@ def padded(values: Array, multiple: int, axis: int = -1) -> Array:
     return np.pad(values, widths)
 
 
+def _nan(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    return np.full(shape, np.nan, dtype)
+
+
 def pack_weights(weight: Array) -> Array:
     """float32 `[outputs, inputs]` -> float16 `[outputs / 8, inputs / 32, 8, 32]`, zeros at the ends.
 
@@ -140,7 +150,14 @@ Product = _structure(
     *("weights", "bias", "stream", "gamma", "beta", "input", "output", "keys", "values", "turns"),
     *(*_CURRENT, "best", "best_ids", "rows:i"),
 )
-Attention = _structure("Attention", "query", "keys", "values", "lengths", "biases", "context", "more:i", "capacity:i")
+Attention = _structure(
+    "Attention", "query", "keys", "values", "lengths", "biases", "weights", "context", "more:i", "capacity:i"
+)
+Mixture = _structure(
+    "Mixture",
+    *("logits", "best", "best_ids", "state", "embedding", "context", "gate", "weights", "heads", "ids", "lengths"),
+    *("output", "mixed", "mixed_ids", "error", "blocks:i", "count:i", "capacity:i"),
+)
 Choice = _structure(
     "Choice",
     *("best", "best_ids", *_CURRENT, *_NEXT, "limits", "history", "error"),
@@ -205,57 +222,55 @@ class Chain:
 
     def _allocate(self, logits: bool) -> None:
         """All buffers that are not weights. Integers are 0, and floats are NaN: kernels must not read them first."""
-        constants = self.constants
-        width = self._heads * self._head_dim
-        rows = self.rows
-        floats = {
-            "stream": constants["D_MODEL"],
-            "other_stream": constants["D_MODEL"],
-            "query": width,
-            "context": width,
-            "hidden": constants["FFN"],
-        }
-        self._at |= {name: self.memory.place(self._empty(rows, int(size))) for name, size in floats.items()}
-        integers = [*_NEXT, *_CURRENT, "limits", "source_lengths"]
-        self._at |= {name: self.memory.place(np.zeros(rows, np.int32)) for name in integers}
-        self._at["error"] = self.memory.place(np.zeros(1, np.int32))
-        self._at["history"] = self.memory.place(np.zeros((rows, self._cache), np.int32))
-        parts = (self._blocks, int(constants["ROWS"]))
-        self._at["best"] = self.memory.place(np.full(parts, np.nan, np.float32))
-        self._at["best_ids"] = self.memory.place(np.zeros(parts, np.int32))
-        shape = (rows, int(constants["VOCABULARY"]))
-        self._at["logits"] = self.memory.place(np.full(shape, np.nan, np.float32)) if logits else 0
+        integers = {name: (self.rows,) for name in (*_NEXT, *_CURRENT, "limits", "source_lengths")}
+        integers |= {"error": (1,), "history": (self.rows, self._cache)}
+        integers |= {"source_ids": (self.rows, self.source), "mixed_ids": (int(self.constants["ROWS"]),)}
+        integers["best_ids"] = (self._blocks, int(self.constants["ROWS"]))
+        self._at |= {name: self.memory.place(np.zeros(shape, np.int32)) for name, shape in integers.items()}
+        self._scratch = self._scratch_shapes(logits)
+        self._at |= {name: self.memory.place(_nan(shape)) for name, shape in self._scratch.items()}
         for layer in range(self.model.layers):
             for kind, length in (("self", self._cache), ("cross", self.source)):
                 for name in (f"{kind}.{layer}.keys", f"{kind}.{layer}.values"):
                     if name not in self._at:
-                        empty = np.full((rows, self._heads, length, self._head_dim), np.nan, self._cache_type)
-                        self._at[name] = self.memory.place(empty)
+                        shape = (self.rows, self._heads, length, self._head_dim)
+                        self._at[name] = self.memory.place(_nan(shape, self._cache_type))
 
-    def _empty(self, rows: int, width: int) -> Array:
-        return padded(np.full((rows, width), np.nan, np.float32), 8)
+    def _scratch_shapes(self, logits: bool) -> dict[str, tuple[int, ...]]:
+        """Shapes of the float32 buffers that a step writes before it reads them."""
+        streams = ("embedding", "stream", "other_stream")
+        widths = dict.fromkeys(streams, int(self.constants["D_MODEL"])) | {"hidden": int(self.constants["FFN"])}
+        widths |= dict.fromkeys(("query", "context"), self._heads * self._head_dim)
+        shapes: dict[str, tuple[int, ...]] = {"best": (self._blocks, int(self.constants["ROWS"]))}
+        vocabulary = (self.rows, int(self.constants["VOCABULARY"]))
+        layers = len(self.model.copy_layers)
+        if layers:
+            widths["copy_context"] = self._heads * self._head_dim
+            shapes["copy_weights"] = (layers, self.rows, self._heads, self.source)
+            shapes |= {"mixed": (int(self.constants["ROWS"]),), "unmixed": vocabulary}
+        if logits:
+            shapes["logits"] = vocabulary
+        return shapes | {name: (self.rows, width + -width % 8) for name, width in widths.items()}
 
     def poison(self) -> None:
         """Fill every buffer that a step must write before it reads it with NaN."""
-        for name in ("stream", "other_stream", "query", "context", "hidden"):
-            width = {"query": "WIDTH", "context": "WIDTH", "hidden": "FFN"}.get(name, "D_MODEL")
-            size = self._heads * self._head_dim if width == "WIDTH" else int(self.constants[width])
-            shape = padded(np.empty((self.rows, size)), 8).shape
-            self.memory.write(self._at[name], np.full(shape, np.nan, np.float32))
-        parts = (self._blocks, int(self.constants["ROWS"]))
-        self.memory.write(self._at["best"], np.full(parts, np.nan, np.float32))
-        self.memory.write(self._at["best_ids"], np.full(parts, -1, np.int32))
+        for name, shape in self._scratch.items():
+            self.memory.write(self._at[name], _nan(shape))
+        for name, shape in (("best_ids", self._scratch["best"]), ("mixed_ids", self._scratch["best"][1:])):
+            self.memory.write(self._at[name], np.full(shape, -1, np.int32))
 
-    def place_sources(self, cross: Sequence[tuple[Array, Array]], lengths: Array) -> None:
-        """Set cross-attention's keys and values, of each layer `[rows, heads, source, head_dim]`, and int `[rows]`."""
+    def place_sources(self, cross: Sequence[tuple[Array, Array]], lengths: Array, ids: Array | None = None) -> None:
+        """Set cross-attention's keys and values, of each layer `[rows, heads, source, head_dim]`, and the sources."""
         for layer, pair in enumerate(cross):
             for part, values in zip(("keys", "values"), pair, strict=True):
                 self.memory.write(self._at[f"cross.{layer}.{part}"], values.astype(self._cache_type))
-        self.place_lengths(lengths)
+        self.place_lengths(lengths, ids)
 
-    def place_lengths(self, lengths: Array) -> None:
-        """Set the lengths of the sources, `[rows]`."""
+    def place_lengths(self, lengths: Array, ids: Array | None = None) -> None:
+        """Set the lengths of the sources, `[rows]`, and for models that copy their ids, `[rows, source]`."""
         self.memory.write(self._at["source_lengths"], lengths.astype(np.int32))
+        if ids is not None:
+            self.memory.write(self._at["source_ids"], ids.astype(np.int32))
 
     def place_rows(self, tokens: Array, positions: Array, limits: Array, finished: Array | None = None) -> None:
         """Set what the next step reads, each `[rows]`."""
@@ -325,7 +340,7 @@ class Chain:
 
     def _step(self) -> Iterator[Launch]:
         yield self._embed()
-        self._stream, self._next_stream = self._at["stream"], self._at["other_stream"]
+        self._stream = self._at["embedding"]
         norm = None  # of the stream, in a post-norm model
         for layer in range(self.model.layers):
             name = f"decoder.{layer}"
@@ -336,7 +351,8 @@ class Chain:
 
     def _embed(self) -> Launch:
         model = self.model
-        state = {name: self._at[name] for name in (*_NEXT, *_CURRENT, "stream", "error")}
+        state = {name: self._at[name] for name in (*_NEXT, *_CURRENT, "error")}
+        state["stream"] = self._at["embedding"]
         positions = model.parameters.get("target_embedding.positions")
         if positions is not None:
             table = padded(positions[: self._cache].astype(np.float32), 8)
@@ -353,15 +369,21 @@ class Chain:
 
     def _added(self, kernel: str, name: str, values: Address, norm: dict[str, Address]) -> Launch:
         """Add a sublayer's result to the stream."""
-        launch = self._product(kernel, self._linear(name), input=values, output=self._next_stream, **norm)
-        self._stream, self._next_stream = self._next_stream, self._stream
+        output = self._next_stream()
+        launch = self._product(kernel, self._linear(name), input=values, output=output, **norm)
+        self._stream = output
         return launch
+
+    def _next_stream(self) -> Address:
+        """The free one of two buffers; that of the embedding is only read."""
+        return self._at["other_stream" if self._stream == self._at["stream"] else "stream"]
 
     def _attention(self, layer: int, kind: str, name: str, before: str | None) -> Iterator[Launch]:
         own = f"{name}_residual.norm"
         norm = self._normed(own, before)
         query = self._at["query"]
         caches = {part: self._at[f"{kind}.{layer}.{part}"] for part in ("keys", "values")}
+        context = self._at["context"]
         options: dict[str, int] = {"lengths": self._at["source_lengths"], "capacity": self.source}
         if kind == "self":
             linear = self._linear(f"{name}.query", f"{name}.key", f"{name}.value")
@@ -370,9 +392,14 @@ class Chain:
             options["biases"] = self._biases(layer)
         else:
             yield self._product("project_cross", self._linear(f"{name}.query"), output=query, **norm)
-        attention = Attention(query=query, context=self._at["context"], **caches, **options)
+            if layer in self.model.copy_layers:
+                lines = self.model.copy_layers.index(layer) * self.rows * self._heads
+                options["weights"] = self._at["copy_weights"] + 4 * lines * self.source
+                if layer == self.model.copy_layers[-1]:
+                    context = self._at["copy_context"]
+        attention = Attention(query=query, context=context, **caches, **options)
         yield Launch("attend", self.rows * self._heads, attention)
-        yield self._added("project_context", f"{name}.output", self._at["context"], norm)
+        yield self._added("project_context", f"{name}.output", context, norm)
         return own
 
     def _feed_forward(self, name: str, before: str | None) -> Iterator[Launch]:
@@ -388,10 +415,12 @@ class Chain:
     def _choose(self, norm: str | None) -> Iterator[Launch]:
         """Logits and the next tokens."""
         if self.model.norm == "post_final":
-            arguments = {**self._norm(norm), "stream": self._stream, "output": self._next_stream}
-            yield Launch("normalise", -(-self.rows // 8), Product(**arguments, rows=self.rows))
-            self._stream, self._next_stream = self._next_stream, self._stream
+            yield self._normalised(self._norm(norm))
         last = {"pre": "decoder_norm", "post_final": "decoder_norm", "pre_no_final": None}.get(self.model.norm, norm)
+        norms = self._norm(last)
+        if self.model.copy_heads and norms:
+            yield self._normalised(norms)
+            norms = {}
         vocabulary = len(self.model.projection)
         weights = {
             "weights": self._tied() or self._constant("projection", pack_weights(self.model.projection)),
@@ -399,13 +428,45 @@ class Chain:
         }
         blocks = min(self._blocks, -(-vocabulary // 8))
         best = {name: self._at[name] for name in ("best", "best_ids")}
-        norms = self._norm(last)
-        yield self._product(
-            "project_logits", (weights, blocks), stream=self._stream, output=self._at["logits"], **norms, **best
-        )
+        output = self._at.get("unmixed", self._at.get("logits", 0))
+        yield self._product("project_logits", (weights, blocks), stream=self._stream, output=output, **norms, **best)
+        if self.model.copy_heads:
+            yield self._mix(blocks)
+            best = {"best": self._at["mixed"], "best_ids": self._at["mixed_ids"]}
+            blocks = 1
         state = {name: self._at[name] for name in (*_CURRENT, *_NEXT, "limits", "history", "error")}
         ids = {"pad": self.model.pad_id, "eos": self.model.eos_id}
         yield Launch("choose", 1, Choice(**best, **state, **ids, blocks=blocks, rows=self.rows))
+
+    def _normalised(self, norm: dict[str, Address]) -> Launch:
+        """The norm of the stream as a stream."""
+        output = self._next_stream()
+        launch = Launch(
+            "normalise", -(-self.rows // 8), Product(**norm, stream=self._stream, output=output, rows=self.rows)
+        )
+        self._stream = output
+        return launch
+
+    def _mix(self, blocks: int) -> Launch:
+        """Log-probabilities of a model that copies, and the largest of each row."""
+        parameters = self.model.parameters
+        layers = self.model.copy_layers
+        # The gate reads the output of the last layer's cross-attention, a product of the context.
+        name = f"decoder.{layers[-1]}.cross_attention.output"
+        context = parameters["copying.context.weight"]
+        bias = parameters["copying.state.bias"] + context @ parameters.get(f"{name}.bias", np.zeros(context.shape[1]))
+        parts = [parameters["copying.state.weight"], parameters["copying.input.weight"]]
+        parts += [context @ parameters[f"{name}.weight"], bias[None]]
+        gate = self._constant("gate", np.concatenate(parts, axis=1, dtype=np.float32))
+        heads = [
+            (layers.index(each) * self.rows * self._heads + head) * self.source for each, head in self.model.copy_heads
+        ]
+        place = {name: self._at[name] for name in ("best", "best_ids", "embedding", "mixed", "mixed_ids", "error")}
+        place |= {"ids": self._at["source_ids"], "lengths": self._at["source_lengths"], "state": self._stream}
+        place |= {"logits": self._at["unmixed"], "output": self._at.get("logits", 0), "gate": gate}
+        place |= {"context": self._at["copy_context"], "weights": self._at["copy_weights"]}
+        place["heads"] = self._constant("heads", np.array(heads, np.int32))
+        return Launch("mix", self.rows, Mixture(**place, blocks=blocks, count=len(heads), capacity=self.source))
 
     def _tied(self) -> Address:
         """The table of tokens if it is also the projection, else 0."""

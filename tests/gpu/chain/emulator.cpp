@@ -25,9 +25,11 @@ struct Kernel {
 #define ENTRY(name, Arguments) \
   { #name, &body < Arguments, name>, sizeof(Arguments) }
 const Kernel kKernels[] = {
-    ENTRY(embed, Embedding),         ENTRY(project_self, Product),  ENTRY(attend, Attention),
-    ENTRY(project_context, Product), ENTRY(project_cross, Product), ENTRY(project_inner, Product),
-    ENTRY(project_outer, Product),   ENTRY(normalise, Product),     ENTRY(project_logits, Product),
+    ENTRY(embed, Embedding),        ENTRY(project_self, Product),
+    ENTRY(attend, Attention),       ENTRY(project_context, Product),
+    ENTRY(project_cross, Product),  ENTRY(project_inner, Product),
+    ENTRY(project_outer, Product),  ENTRY(normalise, Product),
+    ENTRY(project_logits, Product), ENTRY(mix, Mixture),
     ENTRY(choose, Choice),
 };
 

@@ -15,6 +15,15 @@ from chain_plan import Array, Chain, ChainModel, Memory
 SMALL_MODELS: tuple[dict[str, Any], ...] = (
     {"d_model": 36, "heads": 3, "ffn": 600, "layers": 2, "vocabulary": 75, "norm": "pre", "gated": True},
     {"d_model": 64, "heads": 2, "ffn": 128, "layers": 1, "vocabulary": 64, "norm": "post_final", "gated": False},
+    {
+        "d_model": 40,
+        "heads": 2,
+        "ffn": 48,
+        "layers": 2,
+        "vocabulary": 71,
+        "norm": "post",
+        "copy_heads": ((1, 0), (0, 1)),
+    },
 )
 BATCHES = (3, 18)
 HALF_CACHES = (18,)  # the others have float32 caches
@@ -31,7 +40,16 @@ def recorded() -> list[list[float]]:
 
 
 def random_chain_model(
-    seed: int, *, d_model: int, heads: int, ffn: int, layers: int, vocabulary: int, norm: str, gated: bool
+    seed: int,
+    *,
+    d_model: int,
+    heads: int,
+    ffn: int,
+    layers: int,
+    vocabulary: int,
+    norm: str,
+    gated: bool = False,
+    copy_heads: tuple[tuple[int, int], ...] = (),
 ) -> ChainModel:
     """Return a decoder with random weights, tied embeddings, LayerNorm and ReLU."""
     random = np.random.default_rng(seed)
@@ -60,7 +78,9 @@ def random_chain_model(
         linear(f"{name}.outer", d_model, ffn)
         new_norm(f"{name}_residual.norm")
     new_norm("decoder_norm")
-    return ChainModel(parameters, heads, norm, "layer", "relu", d_model**0.5, 1e-5, 0, 3)
+    for part in ("context", "state", "input") if copy_heads else ():
+        linear(f"copying.{part}", 1, d_model)
+    return ChainModel(parameters, heads, norm, "layer", "relu", d_model**0.5, 1e-5, 0, 3, copy_heads)
 
 
 def decode(chain: Chain, run: Callable[[Chain, int], None], seed: int) -> list[float]:
@@ -68,7 +88,8 @@ def decode(chain: Chain, run: Callable[[Chain, int], None], seed: int) -> list[f
     random = np.random.default_rng(seed)
     shape = (chain.rows, chain.model.heads, SOURCE, int(chain.constants["HEAD_DIM"]))
     cross = [tuple(random.standard_normal((2, *shape))) for _ in range(chain.model.layers)]
-    chain.place_sources(cross, 1 + np.arange(chain.rows) % SOURCE)
+    ids = random.integers(4, int(chain.constants["VOCABULARY"]), (chain.rows, SOURCE))
+    chain.place_sources(cross, 1 + np.arange(chain.rows) % SOURCE, ids)
     chain.place_rows(np.arange(chain.rows) + 4, np.zeros(chain.rows), np.full(chain.rows, CACHE))
     sums = []
     for step in range(STEPS):

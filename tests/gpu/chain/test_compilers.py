@@ -25,7 +25,7 @@ POST = {"PRE_NORM": 0, "GATED": 0, "ROTARY": 0, "HALF_CACHES": 1, "NORM": 0, "AC
 T5 = {**POST, "PRE_NORM": 1, "GATED": 1, "NORM": 1, "ACTIVATION": 2}
 ROTARY = {**POST, "PRE_NORM": 1, "ROTARY": 1, "ACTIVATION": 1}
 WHOLE = os.environ.get("TXPORT_WHOLE_GRID") == "1"
-KERNELS = 10
+KERNELS = 11
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES if WHOLE else (ARCHITECTURES[0], ARCHITECTURES[-1]))

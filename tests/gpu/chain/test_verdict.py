@@ -1,9 +1,11 @@
 """The decision on the chain of kernels, and the bundles that it can compute."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from chain_bundle import constants_of, model_of_bundle
+from chain_bundle import constants_of, model_of_bundle, refusal
+from txport.runtime.bundle.manifest import Manifest
 
 chain_gpu = pytest.importorskip("chain_gpu", reason="needs cuda-python: pip install 'txport[trt]'")
 
@@ -31,4 +33,8 @@ def test_other_bundles_are_refused(bundle: Path, float16_bundle: Path, island_bu
         model_of_bundle(bundle)
     with pytest.raises(ValueError, match="needs a bundle without float32 islands"):
         model_of_bundle(island_bundle)
+    manifest = Manifest.load(float16_bundle)
+    copying = dataclasses.replace(manifest.model, copies=True)
+    reason = refusal(dataclasses.replace(manifest, model=copying, parameters=None))
+    assert reason is not None and reason.startswith("needs a bundle without a copy mechanism")
     assert [constants["ROWS"] for constants in constants_of(float16_bundle)] == [8, 16, 32]
