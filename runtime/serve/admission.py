@@ -1,8 +1,10 @@
-"""Limits on the load: sentences of all clients, and simultaneous requests of each client."""
+"""Limits on the load: sentences of all clients, simultaneous requests of each client, and shares of clients."""
 
+import ipaddress
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from txport.runtime.serve.errors import Refusal, too_many_of_client
 
@@ -45,3 +47,88 @@ class Admission:
             self._clients[client] -= 1
             if not self._clients[client]:
                 del self._clients[client]
+
+
+@dataclass
+class Share:
+    """What one client holds: the number of its places, and their amount."""
+
+    count: int = 0
+    amount: int = 0
+
+
+class Shares:
+    """Shares of clients in something limited: bytes of bodies that are arriving, or connections.
+
+    A client may hold as much as is free (Choudhury and Hahne 1998, "Dynamic Queue Length Thresholds"), so that one
+    client gets half, and others always find some.
+
+    Args:
+        most: maximum amount of all clients.
+        max_per_client: maximum number of places of a client, 0 for any.
+    """
+
+    def __init__(self, most: int, max_per_client: int = 0) -> None:
+        self._most = most
+        self._max_per_client = max_per_client
+        self._amount = 0
+        self._shares: dict[str, Share] = {}
+
+    @contextmanager
+    def place(self, client: str, known: bool = True) -> Iterator[Callable[[int], None]]:
+        """Yield a function that adds to the amount of the client until the block ends.
+
+        Args:
+            client: key or address.
+            known: whether the number of its places is limited: several keys may come from one address.
+
+        Raises:
+            Refusal: 429, the client has too many places; the function: 503, its amount is too large.
+        """
+        share = self._shares.setdefault(client, Share())
+        if known and self._max_per_client and share.count >= self._max_per_client:
+            raise too_many_of_client()
+        share.count += 1
+        total = 0
+
+        def add(size: int) -> None:
+            nonlocal total
+            if share.amount + size > self._most - self._amount - size:
+                raise Refusal(503, "too many requests are being sent: try again later", retry=True)
+            total += size
+            share.amount += size
+            self._amount += size
+
+        try:
+            yield add
+        finally:
+            self._amount -= total
+            share.amount -= total
+            share.count -= 1
+            if not share.count:
+                del self._shares[client]
+
+
+def network_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address.
+
+    A host commonly has all 2**64 addresses of such a network (RFC 4291, section 2.5.1).
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed), 64), strict=False))
+
+
+def is_listed(address: str, names: Sequence[str]) -> bool:
+    """Return whether addresses and networks include an address. "*" includes all."""
+    if "*" in names or address in names:
+        return True
+    for name in names:
+        with suppress(ValueError):  # a name that is no network
+            if ipaddress.ip_address(address) in ipaddress.ip_network(name):
+                return True
+    return False

@@ -5,9 +5,8 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -20,7 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
-from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of, too_many_of_client
+from txport.runtime.serve.admission import Shares, network_of
+from txport.runtime.serve.errors import ClientGone, Refusal, refusal_of
 from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
@@ -101,7 +101,7 @@ class Routes:
     def __init__(self, service: Service, keys: Keys) -> None:
         self._service = service
         self._keys = keys
-        self._bodies = Bodies(BODIES * service.settings.max_bytes, service.settings.max_per_client)
+        self._bodies = Shares(BODIES * service.settings.max_bytes, service.settings.max_per_client)
         self._page, self._policy = page()
 
     async def load(self) -> None:
@@ -223,70 +223,10 @@ class Routes:
 
 
 def _host(request: Request) -> str:
-    """Return the address of the client, or "" if it has none."""
+    """Return the address or network of the client, or "" if it has none."""
     if request.client:
-        return request.client.host
+        return network_of(request.client.host)
     return ""
-
-
-@dataclass
-class Share:
-    """Bodies of one client that are arriving: their number and their bytes."""
-
-    count: int = 0
-    bytes: int = 0
-
-
-class Bodies:
-    """Request bodies that are still arriving.
-
-    A client may send as many bytes as are free (Choudhury and Hahne 1998, "Dynamic Queue Length Thresholds"), so that
-    one client gets half of them, and others always find some.
-
-    Args:
-        most: maximum number of bytes of all clients.
-        max_per_client: maximum number of bodies of a client, 0 for any.
-    """
-
-    def __init__(self, most: int, max_per_client: int = 0) -> None:
-        self._most = most
-        self._max_per_client = max_per_client
-        self._bytes = 0
-        self._shares: dict[str, Share] = {}
-
-    @contextmanager
-    def place(self, client: str, known: bool = True) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts received bytes until the block ends.
-
-        Args:
-            client: key or address.
-            known: whether the number of its bodies is limited: several keys may come from one address.
-
-        Raises:
-            Refusal: 429, the client sends too many bodies; the function: 503, it sends too many bytes.
-        """
-        share = self._shares.setdefault(client, Share())
-        if known and self._max_per_client and share.count >= self._max_per_client:
-            raise too_many_of_client()
-        share.count += 1
-        total = 0
-
-        def add(size: int) -> None:
-            nonlocal total
-            if share.bytes + size > self._most - self._bytes - size:
-                raise Refusal(503, "too many requests are being sent: try again later", retry=True)
-            total += size
-            share.bytes += size
-            self._bytes += size
-
-        try:
-            yield add
-        finally:
-            self._bytes -= total
-            share.bytes -= total
-            share.count -= 1
-            if not share.count:
-                del self._shares[client]
 
 
 async def body_of(request: Request, settings: Settings, add: Callable[[int], None], *, known: bool = True) -> bytes:
@@ -295,7 +235,7 @@ async def body_of(request: Request, settings: Settings, add: Callable[[int], Non
     Args:
         request: the request.
         settings: limits of the server.
-        add: function that counts received bytes, from `Bodies.place`.
+        add: function that counts received bytes, from `Shares.place`.
         known: whether the client needs no key or has sent a valid key in the header.
 
     Raises:

@@ -21,7 +21,7 @@ from txport.runtime.console.flags import DEVICE, ENGINE, THREADS, TRUST_ENGINES,
 from txport.runtime.errors import InputError
 from txport.runtime.files import file_errors
 from txport.runtime.search.scheduler import BATCH_TOKENS
-from txport.runtime.serve.admission import Admission
+from txport.runtime.serve.admission import Admission, Shares
 from txport.runtime.serve.app import create_app
 from txport.runtime.serve.keys import SHORTEST, VARIABLE, Keys
 from txport.runtime.serve.logs import log, start_logs
@@ -62,7 +62,7 @@ _limits = flags(
         "--max-connections",
         "max_connections",
         COUNT,
-        "Maximum number of simultaneous connections. Further connections get status 503.",
+        "Maximum number of simultaneous connections. Further connections get status 503. One address gets half.",
     ),
     _setting("--seconds", "seconds", SECONDS, "Timeout of a request in seconds."),
     _setting("--slow-seconds", "slow_seconds", SECONDS, "Read and write timeout per client in seconds."),
@@ -201,7 +201,13 @@ def _run(
 ) -> int:
     """Serve until a signal arrives; return the exit code."""
     _raise_file_limit()
-    protocol = type("Protocol", (Protocol,), {"slow_seconds": service.settings.slow_seconds})
+    settings = service.settings
+    rules = {
+        "slow_seconds": settings.slow_seconds,
+        "proxies": forwarded_from,
+        "shares": Shares(settings.max_connections),
+    }
+    protocol = type("Protocol", (Protocol,), rules)
     app = create_app(service, keys)
     address, port = listeners[0].getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"

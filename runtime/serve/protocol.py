@@ -1,14 +1,17 @@
-"""Connections with timeouts for clients that send or receive too slowly, and a server that ends cleanly on signals."""
+"""Connections with timeouts for slow clients and a share for each client, and a server that ends cleanly on signals."""
 
 import asyncio
+import json
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import h11
 import uvicorn
+from txport.runtime.serve.admission import Shares, is_listed, network_of
+from txport.runtime.serve.errors import Refusal
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_HEADERS = 64 << 10  # bytes of a request's headers
@@ -16,6 +19,10 @@ MAX_HEADERS = 64 << 10  # bytes of a request's headers
 # many bytes, so a client could block the server with tiny chunks.
 MAX_PIECES = 512
 MIN_BYTES = 64
+_TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\n\r\n%b"
+)
 
 
 class _Connection(h11.Connection):
@@ -41,21 +48,40 @@ class _Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 with timeouts for the headers of a request and for a client that does not read its response."""
+    """HTTP/1.1 with timeouts for the headers of a request and for a client that does not read its response.
+
+    A client that has its share of the connections gets status 503 on further ones.
+
+    Attributes:
+        slow_seconds: the timeout.
+        proxies: addresses and networks whose connections are of many clients, so that they have no share.
+        shares: connections of the other clients.
+    """
 
     slow_seconds = 20.0
+    proxies: Sequence[str] = ()
+    shares = Shares(1024)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.conn = _Connection(h11.SERVER, MAX_HEADERS)
+        self._place = ExitStack()
 
     _headers: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timeout for headers."""
+        """Start the timeout for headers, or refuse the connection."""
         super().connection_made(transport)
-        self._watch_headers()
+        try:
+            if self.client and not is_listed(self.client[0], self.proxies):
+                self._place.enter_context(self.shares.place(network_of(self.client[0])))(1)
+        except Refusal as refusal:
+            body = json.dumps({"error": refusal.sentence}).encode()
+            transport.write(_TOO_MANY % (len(body), body))
+            transport.close()
+        else:
+            self._watch_headers()
 
     def data_received(self, data: bytes) -> None:
         """Receive data. Stop the timeout for headers if they are complete."""
@@ -63,7 +89,8 @@ class Protocol(H11Protocol):
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timeouts."""
+        """Stop all timeouts, and free the place."""
+        self._place.close()
         self._forget("_headers")
         self._forget("_stalled")
         super().connection_lost(exc)

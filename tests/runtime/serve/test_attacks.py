@@ -262,8 +262,8 @@ def _status(client: socket.socket) -> int:
 
 
 def test_connections_are_bounded() -> None:
-    with serving(PAIR, "--max-connections", "5") as server:
-        idle = [server.socket() for _ in range(5)]
+    with serving(PAIR, "--max-connections", "5", "--forwarded-from", "127.0.0.0/8") as server:
+        idle = [server.socket() for _ in range(5)]  # of a proxy, which may use all
         with server.socket() as client:
             client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert _status(client) == 503
@@ -272,6 +272,49 @@ def test_connections_are_bounded() -> None:
         deadline = time.monotonic() + 10
         while server.get("/health")[0] != 200:
             assert time.monotonic() < deadline
+
+
+def test_one_address_gets_half_of_the_connections() -> None:
+    ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(PAIR, "--max-connections", "20") as server:
+        idle = [server.socket() for _ in range(40)]
+        refused = [client for client in idle if _answered(client, 0.2)]
+        assert len(refused) == 30
+        assert _status(refused[0]) == 503
+        with _from_another_address(server) as other:
+            other.sendall(ask)
+            assert _status(other) == 200
+        for each in idle:
+            each.close()
+        deadline = time.monotonic() + 10
+        while server.get("/health")[0] != 200:
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("", ""),
+    ],
+)
+def test_a_network_of_ipv6_is_one_client(address: str, client: str) -> None:
+    from txport.runtime.serve.admission import network_of
+
+    assert network_of(address) == client
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [(["*"], True), (["10.0.0.1"], True), (["x", "10.0.0.0/8"], True), (["10.0.0.1/8", "::1"], False), ([], False)],
+)
+def test_proxies_are_named_by_address_or_network(names: list[str], listed: bool) -> None:
+    from txport.runtime.serve.admission import is_listed
+
+    assert is_listed("10.0.0.1", names) is listed
 
 
 def test_a_body_in_tiny_pieces_is_refused() -> None:
