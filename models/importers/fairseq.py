@@ -17,6 +17,7 @@ from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings, flat_settings, one_file
 from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
+from txport.models.importers.tokenizers.vocabulary import token_lines
 from txport.models.importers.weights import read_pickle, tensors_of
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import ids_only
@@ -232,13 +233,11 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: ImportOptions)
 
 def _dictionary(file: Path, rows: int) -> list[str | None]:
     """Return the tokens of dict.<language>.txt by id: special tokens, then a token and its count on each line."""
-    try:
-        lines = file.read_bytes().decode("utf-8").rstrip("\n").split("\n")
-    except (OSError, UnicodeDecodeError):
+    if not file.is_file():
         raise CheckpointError(
-            f"{file} is missing or not UTF-8: name its directory with --vocabulary, or import without a tokenizer "
-            "(--no-tokenizer)"
-        ) from None
+            f"{file} is missing: name its directory with --vocabulary, or import without a tokenizer (--no-tokenizer)"
+        )
+    lines = token_lines(file, each=True)
     tokens = [line.removesuffix(" #fairseq:overwrite").rpartition(" ")[0] for line in lines]
     if len(tokens) + len(SPECIAL) != rows:
         raise CheckpointError(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from txport.models.importers.ctranslate2.model_file import ModelFile
 from txport.models.importers.settings import Settings, read_json
+from txport.models.importers.tokenizers.vocabulary import token_lines
 from txport.runtime.errors import CheckpointError
 
 PADDING = ("<pad>", "<blank>")
@@ -164,7 +165,7 @@ def _files(directory: Path) -> tuple[Path, Path]:
 
 def _tokens(file: Path, unk: str, rows: int) -> list[str]:
     """Return the tokens of a file; the unknown one is appended if it is missing, as CTranslate2 does."""
-    tokens = {".json": _listed, ".txt": _lines}[file.suffix](file)
+    tokens = {".json": _listed, ".txt": token_lines}[file.suffix](file)
     if unk not in tokens:
         tokens.append(unk)
     if len(tokens) != rows:
@@ -183,20 +184,6 @@ def _listed(file: Path) -> list[str]:
         if not _is_unicode(token):
             raise CheckpointError(f"{file} has the token {token!r:.80}, which is not Unicode: copy it again")
     return list(tokens)
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        text = file.read_bytes().decode()
-    except OSError:
-        raise CheckpointError(f"{file} cannot be read: copy it again") from None
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{file} is not UTF-8 ({error}): copy it again") from None
-    lines = text.removesuffix("\n").split("\n")
-    # A token may end in a carriage return; only if all lines do, it belongs to the end of lines.
-    if all(line.endswith("\r") for line in lines):
-        return [line[:-1] for line in lines]
-    return lines
 
 
 def _is_unicode(text: str) -> bool:

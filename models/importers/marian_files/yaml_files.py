@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from txport.models.importers.settings import Settings, read_json
+from txport.models.importers.tokenizers.vocabulary import token_lines
 from txport.runtime.errors import CheckpointError
 
 _SETTING = re.compile(r"([\w.:/-]+):(?:\s+(.*))?")
@@ -101,7 +102,7 @@ def read_vocabulary_file(file: Path, rows: int) -> list[str]:
     elif file.suffix in (".yml", ".yaml"):
         pairs = list(_pairs(read_text(file), file))
     else:
-        pairs = [(line, index) for index, line in enumerate(read_text(file).removesuffix("\n").split("\n"))]
+        pairs = [(line, index) for index, line in enumerate(token_lines(file, each=True))]
     tokens = [""] * rows
     known: set[str] = set()
     for token, index in pairs:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from txport.models.importers.tokenizers.added_tokens import LIBRARY, added_tokens, check_ids
-from txport.models.importers.tokenizers.vocabulary import read_bytes, read_vocabulary
+from txport.models.importers.tokenizers.vocabulary import read_bytes, read_vocabulary, token_lines
 from txport.runtime.errors import CheckpointError
 from txport.runtime.libraries import needs
 
@@ -68,7 +68,7 @@ def _made(directory: Path, rows: int) -> bytes:
 
 
 def _merges(file: Path) -> list[tuple[str, str]]:
-    lines = read_bytes(file).decode("utf-8", "replace").split("\n")
+    lines = token_lines(file, each=True)
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     if any(len(pair) != 2 for pair in pairs):
         raise CheckpointError(f"{file} is not a list of merges: copy it again, or give --no-tokenizer")

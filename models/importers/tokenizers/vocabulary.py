@@ -1,5 +1,6 @@
 """Vocabulary files of other toolkits, and their form in bundles."""
 
+import codecs
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,17 +10,48 @@ from txport.runtime.errors import CheckpointError
 
 
 def read_bytes(file: Path) -> bytes:
-    """Return the contents of a tokenizer file.
+    """Return the contents of a tokenizer file, without a byte order mark.
 
     Raises:
         CheckpointError: it is missing.
     """
+    return _contents(file).removeprefix(codecs.BOM_UTF8)
+
+
+def _contents(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError:
         raise CheckpointError(
             f"{file} is missing or cannot be read: copy it too, or import without a tokenizer (--no-tokenizer)"
         ) from None
+
+
+def token_lines(file: Path, *, each: bool = False) -> list[str]:
+    r"""Return the lines of a list of tokens, which end at "\n" only.
+
+    Args:
+        file: the list.
+        each: whether any line may end in "\r\n"; otherwise all lines do, or "\r" is a character of a token.
+
+    Raises:
+        CheckpointError: the file is missing, is not UTF-8, mixes line ends, or has a byte order mark, which other
+            toolkits read as a part of the first token.
+    """
+    data = _contents(file)
+    if data.startswith(codecs.BOM_UTF8):
+        raise CheckpointError(f"{file} begins with a byte order mark (U+FEFF): save it as UTF-8 without one")
+    try:
+        lines = data.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{file} is not UTF-8 ({error}): copy it again") from None
+    if each or all(line.endswith("\r") for line in lines):
+        lines = [line.removesuffix("\r") for line in lines]
+    if 2 * sum(line.count("\r") for line in lines) > len(lines):
+        raise CheckpointError(
+            f"{file} has carriage returns in most lines, but not at the end of all: end each line in a line feed only"
+        )
+    return lines
 
 
 def read_vocabulary(file: Path, rows: int) -> dict[str, int]:

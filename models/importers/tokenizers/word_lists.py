@@ -27,9 +27,10 @@ from txport.runtime.text.lines import read_lines
 # Usual names of special tokens in such lists.
 NAMES = {"pad_id": ("<pad>", "<blank>"), "unk_id": ("<unk>",), "bos_id": ("<bos>", "<s>"), "eos_id": ("<eos>", "</s>")}
 _SPECIAL = {name for names in NAMES.values() for name in names}
-# SentencePiece reads this character as a space. In tokens that contain it, the second one replaces it, in texts and
-# back in answers.
-_SPACE, _MARK = "\u2581", "\ue000"
+# SentencePiece reads this character as a space. In tokens that contain it, a character for private use that no token
+# contains replaces it, in texts and back in answers.
+_SPACE = "\u2581"
+_PRIVATE = range(0xE000, 0xF900)
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,15 @@ def word_tokenizer(
         piece_of = _piece
         if letters:
             piece_of = _character
-        pieces = [piece_of(token) for token in tokens]
+        mark = _mark(tokens)
+        pieces = [piece_of(token, mark) for token in tokens]
         words = [piece for piece in pieces if piece is not None]
         if not words:
             raise CheckpointError(f"{file} has no words: give the whole list of tokens")
         if letters:
-            model = _letters(words)
+            model = _letters(words, mark)
         else:
-            model = _model(words, spaced)
+            model = _model(words, mark, spaced)
         files[f"{side}.model"] = completed(model, pieces_of(model, file), words)
         files[f"{side}.vocabulary.json"] = vocabulary_bytes(pieces)
     end = lists.token("eos_id", "source")
@@ -151,11 +153,17 @@ def word_tokenizer(
     return TokenizerParts(_described(files, tuple(prefix), suffix), files)
 
 
-def _piece(token: str) -> str | None:
+def _mark(tokens: Sequence[str]) -> str:
+    """Return a character that no token contains."""
+    known = set("".join(tokens))
+    return next(chr(code) for code in _PRIVATE if chr(code) not in known)
+
+
+def _piece(token: str, mark: str) -> str | None:
     """Return the piece of a token; None for special tokens, blanks and words with spaces, which cannot occur."""
     if token in _SPECIAL or token.split() != [token]:
         return None
-    return f"▁{token.replace(_SPACE, _MARK)}"
+    return f"▁{token.replace(_SPACE, mark)}"
 
 
 def _are_characters(tokens: Sequence[str]) -> bool:
@@ -164,26 +172,27 @@ def _are_characters(tokens: Sequence[str]) -> bool:
     return " " in rest and all(len(token) == 1 for token in rest)
 
 
-def _character(token: str) -> str | None:
+def _character(token: str, mark: str) -> str | None:
     if token in _SPECIAL:
         return None
-    return token.replace(_SPACE, _MARK).replace(" ", _SPACE)
+    return token.replace(_SPACE, mark).replace(" ", _SPACE)
 
 
-def _letters(characters: Sequence[str]) -> bytes:
+def _letters(characters: Sequence[str], mark: str) -> bytes:
     """Train SentencePiece's algorithm "char" on exactly these characters, without changes to spaces."""
     options = {"model_type": "char", "add_dummy_prefix": False, "remove_extra_whitespaces": False}
-    return _trained(["".join(characters).replace(_SPACE, " ")], 2 * len(characters) + 4, False, **options)
+    return _trained(["".join(characters).replace(_SPACE, " ")], 2 * len(characters) + 4, mark, False, **options)
 
 
-def _model(words: Sequence[str], spaced: bool) -> bytes:
-    return _trained([word[1:] for word in words], 2 * len(words) + 3, spaced, model_type="word")
+def _model(words: Sequence[str], mark: str, spaced: bool) -> bytes:
+    return _trained([word[1:] for word in words], 2 * len(words) + 3, mark, spaced, model_type="word")
 
 
-def _trained(sentences: Sequence[str], size: int, spaced: bool, **options: Any) -> bytes:
+def _trained(sentences: Sequence[str], size: int, mark: str, spaced: bool, **options: Any) -> bytes:
     """Train SentencePiece on texts that contain each token once."""
     out = io.BytesIO()
-    with _rules(any(_MARK in sentence for sentence in sentences), spaced) as rules:
+    used = mark if any(mark in sentence for sentence in sentences) else None
+    with _rules(used, spaced) as rules:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
             model_writer=out,
@@ -199,23 +208,23 @@ def _trained(sentences: Sequence[str], size: int, spaced: bool, **options: Any) 
 
 
 @contextmanager
-def _rules(marked: bool, spaced: bool) -> Iterator[dict[str, str]]:
+def _rules(mark: str | None, spaced: bool) -> Iterator[dict[str, str]]:
     """Yield the trainer's options for the normalisation of texts and answers.
 
     Args:
-        marked: whether tokens contain `_MARK`.
+        mark: what replaces `_SPACE` in tokens; None if no token contains it.
         spaced: whether texts are lower-cased and split before punctuation, as d2l does.
     """
-    if not marked and not spaced:
+    if not mark and not spaced:
         yield {"normalization_rule_name": "identity"}
         return
     with tempfile.TemporaryDirectory() as scratch:
         texts, answers = Path(scratch) / "texts.tsv", Path(scratch) / "answers.tsv"
         rules = spacing_rules(lower_case=True) if spaced else ""
         options = {"normalization_rule_tsv": str(texts)}
-        if marked:
-            rules += f"{ord(_SPACE):X}\t{ord(_MARK):X}\n"
-            answers.write_text(f"{ord(_MARK):X}\t{ord(_SPACE):X}\n", encoding="ascii")
+        if mark:
+            rules += f"{ord(_SPACE):X}\t{ord(mark):X}\n"
+            answers.write_text(f"{ord(mark):X}\t{ord(_SPACE):X}\n", encoding="ascii")
             options["denormalization_rule_tsv"] = str(answers)
         texts.write_text(rules, encoding="ascii")
         yield options

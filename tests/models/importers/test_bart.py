@@ -228,6 +228,25 @@ def test_bart_texts(byte_level: tuple[Path, Any], tmp_path: Path, fast: bool) ->
     assert ours.decode([EOS, 10**6, BOS]) == ""
 
 
+def test_byte_level_files_of_windows(byte_level: tuple[Path, Any], tmp_path: Path) -> None:
+    r"""Byte order marks of JSON, and lines that end in "\r\n"."""
+    directory, theirs = byte_level
+    expected = [list(theirs(text).input_ids) for text in TEXTS]
+    for number, names in enumerate((("vocab.json", "config.json", "merges.txt"), ("tokenizer.json",))):
+        for name in names:
+            data = (directory / name).read_bytes().replace(b"\n", b"\r\n")
+            mark = b"" if name == "merges.txt" else b"\xef\xbb\xbf"
+            (directory / name).write_bytes(mark + data)
+        checkpoint = import_here(directory, tmp_path / f"checkpoint{number}")
+        ours = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
+        assert [ours.encode(text) for text in TEXTS] == expected
+        if not number:
+            (directory / "merges.txt").write_bytes(b"\xef\xbb\xbf" + (directory / "merges.txt").read_bytes())
+            with pytest.raises(CheckpointError, match=r"merges\.txt begins with a byte order mark"):
+                import_here(directory, tmp_path / "refused")
+            theirs.save_pretrained(directory)
+
+
 def test_byte_level_files_that_do_not_fit(byte_level: tuple[Path, Any], tmp_path: Path) -> None:
     directory, _theirs = byte_level
     merges = (directory / "merges.txt").read_text()

@@ -298,6 +298,10 @@ def test_dictionaries_that_do_not_fit(with_dictionaries: Path, tmp_path: Path) -
     (with_dictionaries / "spm.model").write_bytes(sentencepiece_model())
     dictionary = with_dictionaries / "dict.de.txt"
     lines = dictionary.read_text(encoding="utf-8").splitlines()
+    dictionary.write_text("\r\n".join(lines), encoding="utf-8", newline="")
+    import_here(with_dictionaries, tmp_path / "windows")
+    dictionary.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    refused("dict.de.txt begins with a byte order mark")
     dictionary.write_text("\n".join(lines[1:]) + "\n", encoding="utf-8")
     refused("are not the .* rows of the embedding")
     dictionary.write_text("".join(f"x{i}@@ 5\n" for i in range(len(lines))))

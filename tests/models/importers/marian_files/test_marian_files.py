@@ -18,7 +18,7 @@ from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.layers import offset_sinusoids
 from txport.models.importers.marian_files.binary import read_binary
-from txport.models.importers.marian_files.yaml_files import parse_settings, read_vocabulary_file
+from txport.models.importers.marian_files.yaml_files import parse_settings, read_text, read_vocabulary_file
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
@@ -259,6 +259,30 @@ def test_vocabularies(tmp_path: Path) -> None:
         file.write_text(bad)
         with pytest.raises(CheckpointError, match=r"vocab\.yml"):
             read_vocabulary_file(file, 10)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_vocabularies_as_texts(end: str, tmp_path: Path) -> None:
+    """Any line may end in a carriage return, as Marian reads it; a byte order mark is one only in YAML and JSON."""
+    file = tmp_path / "vocab.txt"
+    for last in ("", end):
+        file.write_text(end.join(tokens()) + last, newline="")
+        assert read_vocabulary_file(file, ROWS) == tokens()
+    file.write_text("\ufeff" + end.join(tokens()), encoding="utf-8", newline="")
+    with pytest.raises(CheckpointError, match=r"vocab\.txt begins with a byte order mark \(U\+FEFF\)"):
+        read_vocabulary_file(file, ROWS)
+    file.write_text("\r".join(tokens()), newline="")
+    with pytest.raises(CheckpointError, match=r"vocab\.txt has carriage returns in most lines"):
+        read_vocabulary_file(file, ROWS)
+    for name, lines in (
+        ("vocab.yml", [f"{token}: {index}" for index, token in enumerate(tokens())]),
+        ("vocab.json", ["{", *(f'"{token}": {index},' for index, token in enumerate(tokens())), '"more": 99', "}"]),
+        ("decoder.yml", ["vocabs:", "  - a", "  - b"]),
+    ):
+        (tmp_path / name).write_text("\ufeff" + end.join(lines), encoding="utf-8", newline="")
+    assert read_vocabulary_file(tmp_path / "vocab.yml", ROWS) == tokens()
+    assert read_vocabulary_file(tmp_path / "vocab.json", ROWS) == tokens()
+    assert parse_settings(read_text(tmp_path / "decoder.yml"), file).fields == {"vocabs": ["a", "b"]}
 
 
 def test_settings(tmp_path: Path) -> None:
