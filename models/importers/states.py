@@ -48,7 +48,8 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
     head = {"trocr": "decoder.output_projection.weight"}.get(kind, "decoder.lm_head.weight")
     positions = model.get("max_position_embeddings", kind=int)
-    ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, unk_id=_UNK, **norms)
+    named = {"external_encoder": options.encoder, "unk_id": _UNK}
+    ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, **named, **norms)
     if kind == "trocr" and not model.get("use_learned_position_embeddings", True, bool):
         table = offset_sinusoids(positions, ours.d_model, ours.pad_id + 1)
         model.plan.put("target_embedding.positions", table)
@@ -77,6 +78,7 @@ def import_whisper(directory: Path, options: ImportOptions) -> Imported:
         "proj_out.weight",
         norm="pre",
         frame_rate=_WHISPER_RATE,
+        external_encoder=options.encoder,
         unk_id=model.token("unk_token_id", "eos_token_id"),
         **sizes,
     )
@@ -193,10 +195,9 @@ def _imported(
     kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts, options: ImportOptions
 ) -> Imported:
     model.plan.check(ours)
-    name = options.encoder or "the encoder of the model"
     model.notes.append(
-        f"run {name} with the library of your choice, and give its last hidden states, [states, {ours.feature_size}], "
-        "to translate_features"
+        f"the encoder is {ours.external_encoder}: run it with the library of your choice, and give its last hidden "
+        f"states, [states, {ours.feature_size}], to translate_features"
     )
     generation = model.generation_settings(ours.target_vocabulary, banned=False)
     return Imported(kind, ours, model.plan, tokenizer, model.notes, generation)

@@ -16,6 +16,7 @@ from state_models import DECODER, EOS, START, VOCABULARY, mbart, sinusoidal_troc
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint
 from txport.models.importers.command import main
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.translator import Translator
 
@@ -174,16 +175,23 @@ def test_whispers_own_generate_makes_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoder", [None, "openai/whisper-tiny"])
 def test_the_encoder_to_run_is_named(encoder: str | None, tmp_path: Path) -> None:
+    """By a note, and in training.json, the manifest and the model card."""
     whisper(tmp_path / "model")
     options = [] if encoder is None else ["--encoder", encoder]
     arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", *options]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0
-    name = encoder or "the encoder of the model"
-    note = f"run {name} with the library of your choice, and give its last hidden states, [states, 32]"
+    name = encoder or "model"  # the directory
+    note = (
+        f"the encoder is {name}: run it with the library of your choice, and give its last hidden states, [states, 32]"
+    )
     assert note in result.stderr
     notes = json.loads((tmp_path / "checkpoint" / "training.json").read_text())["notes"]
     assert any(note in each for each in notes)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(lowerings=("ort",), verify=False))
+    assert Manifest.load(tmp_path / "bundle").external_encoder == name
+    row = f"| input | last hidden states of an external encoder, {name}: 32 numbers each, 50 per second |"
+    assert row in (tmp_path / "bundle" / "README.md").read_text().splitlines()
 
 
 def test_an_encoder_of_a_model_that_has_one_is_refused(tmp_path: Path) -> None:
