@@ -74,6 +74,15 @@ def check_reads(features: bool, feature_size: int | None) -> None:
         raise InputError("this bundle reads feature vectors, not text or ids: use translate_features")
 
 
+def check_reads_text(model: object, feature_size: int | None) -> None:
+    """Refuse a model of feature vectors for a command that reads text. `model` is its path, for the message."""
+    if feature_size is not None:
+        raise InputError(
+            f"{model} reads feature vectors, and this command reads text: use translate_features in Python, C or C++, "
+            "or POST /features of tx-serve"
+        )
+
+
 def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[np.float32]:
     """Return vectors as float32 `[n, size]`, with n from 1 to `most`. All numbers must be finite."""
     array = np.asarray(vectors)
