@@ -154,10 +154,16 @@ def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
     Raises:
         InputError: the model does not have the language.
     """
-    if options.source_language is None:
-        forced = model.generation("forced_decoder_ids") or ()
-        return tuple(token for _, token in sorted(forced) if isinstance(token, int))
     languages = model.generation("lang_to_id") or {}
+    if options.source_language is None:
+        forced = [token for _, token in sorted(model.generation("forced_decoder_ids") or ())]
+        if languages or None in forced:  # Hugging Face detects the language of each input
+            model.notes.append(
+                "no language is set: give --source-language, or begin each output with the ids of language, task and "
+                "<|notimestamps|> (option prefix)"
+            )
+            return ()
+        return tuple(token for token in forced if isinstance(token, int))
     name = f"<|{options.source_language}|>"
     if name not in languages:
         known = ", ".join(sorted(each.strip("<|>") for each in languages)) or "none"

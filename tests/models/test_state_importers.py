@@ -135,6 +135,23 @@ def test_language_and_task_of_whisper_are_forced(tmp_path: Path) -> None:
         import_here(tmp_path / "model", tmp_path / "other", tokenizer=False, source_language="fr")
 
 
+def test_whisper_without_a_language_forces_nothing(tmp_path: Path) -> None:
+    """As published, multilingual models force the task after an unknown language, which Hugging Face detects."""
+    whisper(tmp_path / "model")
+    file = tmp_path / "model" / "generation_config.json"
+    fields = json.loads(file.read_text())
+    write_json(file, {**fields, "forced_decoder_ids": [[1, None], [2, 22]]})
+    arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer"]
+    assert (
+        "no language is set: give --source-language, or begin each output" in CliRunner().invoke(main, arguments).stderr
+    )
+    assert load_checkpoint(tmp_path / "checkpoint").tokenizer.target_prefix == ()
+    fields = {name: value for name, value in fields.items() if name not in ("lang_to_id", "task_to_id")}
+    write_json(file, {**fields, "forced_decoder_ids": [[1, 23]]})  # as models for English only have it
+    import_here(tmp_path / "model", tmp_path / "english", tokenizer=False)
+    assert load_checkpoint(tmp_path / "english").tokenizer.target_prefix == (23,)
+
+
 def test_whisper_begins_and_suppresses_as_hugging_face(tmp_path: Path) -> None:
     """Language, task and no timestamps are forced; the first token after them follows rules of its own."""
     theirs = whisper(tmp_path / "model")
