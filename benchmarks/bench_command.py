@@ -15,7 +15,9 @@ from txport.benchmarks.report.tables import markdown, print_tables
 from txport.benchmarks.run.job import BenchOptions, make_job
 from txport.benchmarks.run.plans import PEERS
 from txport.benchmarks.run.session import Session
+from txport.runtime.arguments import check_reads_text
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.console.flags import DEVICE, ENGINE, refuse_unused
 from txport.runtime.console.progress import Stages
 from txport.runtime.entry import INTERRUPTED
@@ -141,6 +143,8 @@ def main(
     options = BenchOptions(bundle, output / REPORT, **others)
     if max_ratio is not None and not options.against:
         raise InputError("--max-ratio needs another bundle to compare with: give --against")
+    for each in (bundle, *options.against):
+        check_reads_text(each, Manifest.load(each).model.feature_size)
     report = _run(options, with_plots=not no_plots)
     if json_only:
         click.echo(as_json(report))

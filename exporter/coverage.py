@@ -34,7 +34,8 @@ class Coverage:
         """Notes for the report, one sentence each."""
         if not self._real:
             return [
-                "the sentences were random and may not represent real ones: give real sentences with --text or --ids"
+                "the sentences were random and may not represent real ones: give real sentences with --text or "
+                "--ids, or real vectors with --features"
             ]
         if not self.cut:
             return []

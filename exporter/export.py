@@ -240,6 +240,7 @@ class _Export:
             generation=self._checkpoint.generation,
             alignment_heads=config.alignment_heads,
             frame_rate=config.frame_rate,
+            external_encoder=config.external_encoder,
             files={},
             verification=None,
         )

@@ -102,7 +102,11 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
             print_report(report, Console())
         click.echo(f"bundle: {output}")
         if report is None or report.passed:
-            click.echo(f"tx-export: next: tx-translate {output} FILE", err=True)
+            if read_config(checkpoint).source == "features":
+                advice = f'translate_features of txport.runtime.translator.Translator("{output}")'
+            else:
+                advice = f"tx-translate {output} FILE"
+            click.echo(f"tx-export: next: {advice}", err=True)
     if report is not None and not report.passed:
         raise CheckFailed(f"{output} was kept because of --force, but {report.failure}")
 

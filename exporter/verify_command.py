@@ -35,6 +35,12 @@ _TEXTS = ("text", "references", "ids", "reference_ids", "features")
 )
 @ENGINE
 @verification_options
+@click.option(
+    "--original",
+    metavar="MODEL|DIRECTORY",
+    help="Hugging Face model that CHECKPOINT was imported from, for whisper and vision: compare its ids by greedy "
+    "search and by beams, given the same encoder states. Requires transformers.",
+)
 @click.option("--no-write", is_flag=True, help="Do not change the bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def main(
@@ -42,6 +48,7 @@ def main(
     checkpoint: Path | None,
     device: str | None,
     engine: str,
+    original: str | None,
     no_write: bool,
     as_json: bool,
     **sentences: Any,
@@ -63,18 +70,29 @@ def main(
             names = [f"--{name.replace('_', '-')}" for name in _TEXTS if sentences[name] is not None]
             verb = "needs" if len(names) == 1 else "need"
             raise InputError(f"{' and '.join(names)} {verb} a CHECKPOINT to compare with: name it after the bundle")
-        refuse_unused(True, "without a CHECKPOINT", "sentences", "minutes", "singles")
+        refuse_unused(True, "without a CHECKPOINT", "sentences", "minutes", "singles", "original")
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
     check_checkpoint(checkpoint)
     _check_sentences(checkpoint, manifest, [sentences[name] for name in _TEXTS])
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
+    _check_original(original, bundle, manifest, device)
     choice = None  # None: all engines of the CPU
     if device != "cpu":
         choice = choose(manifest, device, engine, bundle=bundle)
     write = not no_write and choice is None
-    _verify_checkpoint(bundle, checkpoint, manifest, choice, write=write, as_json=as_json, **sentences)
+    _verify_checkpoint(bundle, checkpoint, manifest, choice, original, write=write, as_json=as_json, **sentences)
+
+
+def _check_original(original: str | None, bundle: Path, manifest: Manifest, device: str) -> None:
+    """Refuse --original for bundles that read no encoder states, and on a GPU, before PyTorch is imported."""
+    if original is None:
+        return
+    if manifest.model.encoder_layers or manifest.model.feature_size is None:
+        raise InputError(f"--original {original} is for bundles of encoder states, unlike {bundle}: leave it out")
+    if device != "cpu":
+        raise InputError(f"--original {original} has no effect with --device {device}: leave one of them out")
 
 
 def _check_sentences(checkpoint: Path, manifest: Manifest, files: Sequence[Path | None]) -> None:
@@ -105,6 +123,7 @@ def _verify_checkpoint(
     checkpoint: Path,
     manifest: Manifest,
     choice: Choice | None,
+    original: str | None,
     *,
     sentences: int,
     minutes: float,
@@ -134,7 +153,7 @@ def _verify_checkpoint(
     files = text, references, ids, reference_ids, features
     sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
     with Stages() as stages:
-        verifier = Verifier(loaded, sample, singles, stages, minutes)
+        verifier = Verifier(loaded, sample, singles, stages, minutes, original)
         if choice is None:
             report = verifier.verify_bundle(bundle, manifest)
         else:

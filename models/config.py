@@ -70,6 +70,9 @@ class Config:
     frame_rate: float | None = _option(
         None, "feature vectors per second, for times in alignments; none: they are unknown", added=True
     )
+    external_encoder: str | None = _option(
+        None, "name of the encoder whose states the model reads, for users; none: it is unknown", added=True
+    )
     target_vocabulary: int = _option(32000, "rows of the target embedding and of the output projection")
     d_model: int = _option(512, "width of the residual stream")
     heads: int = _option(8, "attention heads")
@@ -261,6 +264,10 @@ class Config:
         rate = self.frame_rate
         _require(rate is None or features, "frame_rate", rate, "needs source = 'features'")
         _require(rate is None or 0 < rate < math.inf, "frame_rate", rate, "must be greater than 0")
+        name = self.external_encoder
+        states = features and self.encoder_layers == 0
+        _require(name is None or states, "external_encoder", name, "needs source = 'features' and encoder_layers = 0")
+        _require(name is None or name.strip() != "", "external_encoder", name, "must not be empty")
         _require(not (features and self.copies), "copy_heads", encode(self.copy_heads), "needs source = 'ids'")
 
     def _check_heads(self) -> None:

@@ -29,14 +29,14 @@ def check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
         raise InputError(f"there are {len(sources)} sentences and {len(targets)} translations: give one for each")
 
 
-def listed(items: Iterable[T]) -> list[T]:
-    """Return the items as a list; one text is not a list of texts."""
+def listed(items: Iterable[T], what: str = "sentences") -> list[T]:
+    """Return the items, which are called `what` in messages, as a list; one text is not a list of texts."""
     if isinstance(items, (str, bytes)):
         raise InputError("sentences come as a list: put the one sentence in a list")
     try:
         return list(items)
     except TypeError:
-        raise InputError(f"sentences come as a list, and this is of type {type(items).__name__}") from None
+        raise InputError(f"{what} come as a list, and this is of type {type(items).__name__}") from None
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
@@ -74,9 +74,21 @@ def check_reads(features: bool, feature_size: int | None) -> None:
         raise InputError("this bundle reads feature vectors, not text or ids: use translate_features")
 
 
+def check_reads_text(model: object, feature_size: int | None) -> None:
+    """Refuse a model of feature vectors for a command that reads text. `model` is its path, for the message."""
+    if feature_size is not None:
+        raise InputError(
+            f"{model} reads feature vectors, and this command reads text: use translate_features in Python, C or C++, "
+            "or POST /features of tx-serve"
+        )
+
+
 def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[np.float32]:
     """Return vectors as float32 `[n, size]`, with n from 1 to `most`. All numbers must be finite."""
-    array = np.asarray(vectors)
+    try:
+        array = np.asarray(vectors)
+    except Exception as error:  # rows of unequal lengths; tensors on a GPU, with a gradient or in bfloat16
+        raise InputError(f"{what} is not an array of real numbers, [vectors, {size}]: {error}") from None
     if array.dtype.kind not in "fiu":
         raise InputError(f"{what} is an array of {array.dtype}: give real numbers, [vectors, {size}]")
     if array.ndim != 2 or array.shape[1] != size:

@@ -129,6 +129,11 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         f"{model.encoder_layers}+{model.decoder_layers} layers, d_model {model.d_model}, "
         f"{model.heads} heads of {model.head_dim}, vocabulary {model.source_vocabulary} -> {model.target_vocabulary}",
     )
+    if model.feature_size is not None:
+        rate = "" if manifest.frame_rate is None else f", {manifest.frame_rate:g} per second"
+        yield "input", f"feature vectors of {model.feature_size} numbers{rate}"
+    if manifest.external_encoder is not None:
+        yield "encoder", f"external, {manifest.external_encoder}: the vectors are its last hidden states"
     yield "tokens", ", ".join(f"{name} {token}" for name, token in encode(tokens).items())
     for name, sizes in encode(manifest.dimensions).items():
         yield f"{name} size", f"{sizes['min']} to {sizes['max']}, tuned for {sizes['opt']}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
+from txport.runtime.arguments import check_reads_text
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES, flags, refuse_unused
 from txport.runtime.console.logs import show_log
@@ -189,6 +190,7 @@ def main(
     _check(files, output, [name for name in needy if name in options and not as_json])
     show_log()
     translator = Translator(bundle, **chosen)
+    check_reads_text(bundle, translator.manifest.model.feature_size)
     first = FIRST_LINES if output is None else window
     line_of = as_json_line if as_json else _with_alignment if "alignments" in options else _as_line
     with flags_in_messages(), _writer(output) as target, _Rate(_is_watched(files, output)) as progress:

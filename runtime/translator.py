@@ -376,7 +376,7 @@ def _arrays(arrays: Iterable[Any]) -> list[Any]:
     """Return the arrays as a list; one array of vectors is not a list of arrays."""
     if getattr(arrays, "ndim", 3) == 2:
         raise InputError("arrays come as a list: put the one array in a list")
-    return listed(arrays)
+    return listed(arrays, "arrays")
 
 
 def _unknown(name: str) -> str:

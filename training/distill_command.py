@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from txport.runtime.arguments import check_reads_text
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.command import PART_FLAGS, of_parts, run
@@ -169,6 +171,7 @@ def main(
         bundle, lambda: Translator(bundle, **chosen), Options(scores=True, **options), Filter(max_ratio, min_score)
     )
     refuse_unused(flags["check"], "with --check", "resume")
+    check_reads_text(bundle, Manifest.load(bundle).model.feature_size)
     if flags["write"] in ("jsonl", "parquet"):
         click.echo(run(task, sources, output, flags, keep=(), errors=errors))
     elif flags["write"] is None and len(sources) == 1 and not (flags["resume"] or flags["check"]):

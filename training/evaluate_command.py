@@ -150,8 +150,10 @@ class _Evaluation:
 
     def _reports(self, model: Path) -> "Iterator[tuple[list[str], Report]]":
         with without_collection(), needs("train"):
-            from txport.training.quality.evaluation import answers, open_model, score
+            from txport.training.quality.evaluation import answers, check_inputs, open_model, score
             from txport.training.quality.sentence_scores import worst
+        for each in self.sets:
+            check_inputs(model, [text for text, _ in each.pairs[: self.lines]], each.name)
         engine, tokenizer = open_model(model, self.device, self.engine, self.threads)
         for each in self.sets:
             shown = each.pairs[: self.lines]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from txport.models.checkpoint import load_checkpoint
+from txport.runtime.arguments import check_reads_text
 from txport.runtime.calls.requests import Call
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.options import Options
@@ -23,6 +24,7 @@ def checkpoint_maps(
         InputError: a text is longer than the maximum of the model.
     """
     checkpoint = load_checkpoint(directory)
+    check_reads_text(directory, checkpoint.config.feature_size)
     if checkpoint.tokenizer.kind == "none":
         raise CheckpointError(f"{directory} has no tokenizer: there is no text to draw")
     model = checkpoint.model

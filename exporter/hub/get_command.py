@@ -94,7 +94,7 @@ def _export(model: Path, name: Name, source: str, force: bool) -> None:
         from txport.models.importers.imported import ImportOptions, write_imported
         from txport.runtime.console.progress import Stages
     with scratch_directory() as scratch, Stages() as stages:
-        imported = import_model(str(model), None, ImportOptions())
+        imported = import_model(str(model), None, ImportOptions(encoder=name.model))
         for note in imported.notes:
             click.echo(f"tx-get: {printable(note)}", err=True)
         write_imported(imported, scratch / "checkpoint", source, replace=False)

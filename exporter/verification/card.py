@@ -3,7 +3,7 @@
 from txport.exporter.verification.report import VerificationReport
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
-from txport.runtime.console.words import plural
+from txport.runtime.console.words import plural, printable
 
 CARD = "README.md"
 
@@ -19,7 +19,7 @@ ONNX graphs of an encoder-decoder Transformer, by txport {manifest.made_by.versi
 
 | | |
 |---|---|
-| layers | {model.encoder_layers} encoder, {model.decoder_layers} decoder |
+{_input(manifest)}| layers | {model.encoder_layers} encoder, {model.decoder_layers} decoder |
 | width | d_model {model.d_model}, {model.heads} heads of {model.head_dim} |
 | vocabulary | {model.source_vocabulary} source, {model.target_vocabulary} target |
 | largest | batch {limits.batch}, source {limits.source} tokens, target {limits.target} tokens |
@@ -33,11 +33,34 @@ ONNX graphs of an encoder-decoder Transformer, by txport {manifest.made_by.versi
 
 ## Use
 
-```sh
-echo "..." | tx-translate {name}
-tx-inspect {name} --check
-```
+{_use(name, manifest)}
 """
+
+
+def _input(manifest: Manifest) -> str:
+    """Return the row of a model that reads feature vectors, or nothing."""
+    if (size := manifest.model.feature_size) is None:
+        return ""
+    what = f"feature vectors of {size} numbers"
+    if manifest.model.encoder_layers == 0:
+        encoder = printable(manifest.external_encoder or "an encoder without a name").replace("|", "\\|")
+        what = f"last hidden states of an external encoder, {encoder}: {size} numbers each"
+    rate = "" if manifest.frame_rate is None else f", {manifest.frame_rate:g} per second"
+    return f"| input | {what}{rate} |\n"
+
+
+def _use(name: str, manifest: Manifest) -> str:
+    if manifest.model.feature_size is None:
+        return f'```sh\necho "..." | tx-translate {name}\ntx-inspect {name} --check\n```'
+    return f"""```python
+from txport.runtime.translator import Translator
+
+translator = Translator({name!r})
+(result,) = translator.translate_features([vectors])  # an array of the shape [vectors, {manifest.model.feature_size}]
+print(result.text)
+```
+
+`tx-inspect {name} --check` checks the files and the cases of `golden.json`."""
 
 
 def _tokenizer(tokenizer: TokenizerDescription) -> str:
@@ -68,4 +91,6 @@ def _verification(report: VerificationReport | None) -> str:
     sentences = [*qualities, *report.notes]
     if (weights := report.weights) is not None:
         sentences += weights.failures or [f"all {weights.numbers:,} weights are the checkpoint's"]
+    if report.original is not None:
+        sentences += report.original.lines
     return "\n".join([*lines, *(f"\n{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)])

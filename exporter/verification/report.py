@@ -194,7 +194,47 @@ class WeightsReport:
     failures: list[str]
 
 
-Section = AttentionReport | BeamsReport | WeightsReport
+@dataclass(frozen=True)
+class EngineIdentity:
+    """Number of inputs whose ids are Hugging Face's, by greedy search and by beam search, with one engine."""
+
+    engine: str
+    greedy_identical: int
+    beams_identical: int
+
+
+@dataclass(frozen=True)
+class OriginalReport:
+    """Comparison with the imported model in Hugging Face's library (`txport.exporter.verification.original`).
+
+    Attributes:
+        model: directory or hub id of the model.
+        inputs: number of inputs.
+        origin: description of their states.
+        beam: number of beams.
+        engines: results of each engine.
+        failures: one sentence for each failure.
+    """
+
+    model: str
+    inputs: int
+    origin: str
+    beam: int
+    engines: list[EngineIdentity]
+    failures: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """One sentence for each engine, without a full stop."""
+        return [
+            f"{each.engine}: ids of {each.greedy_identical} of {plural(self.inputs, 'input')} by greedy search, and of "
+            f"{each.beams_identical} with {self.beam} beams, are those of Hugging Face's {self.model} for the same "
+            f"encoder states ({self.origin})"
+            for each in self.engines
+        ]
+
+
+Section = AttentionReport | BeamsReport | WeightsReport | OriginalReport
 
 
 @dataclass(frozen=True)
@@ -202,7 +242,7 @@ class VerificationReport:
     """Contents of `verification.json`. Counts are those of the worst lowering.
 
     `cut` is the number of PyTorch's outputs that did not end with eos. `attention` and `beams` are None for bundles
-    without these graphs, `weights` for bundles without the table of parameters.
+    without these graphs, `weights` for bundles without the table of parameters, `original` without this comparison.
     """
 
     format_version: int
@@ -223,6 +263,7 @@ class VerificationReport:
     attention: AttentionReport | None = None
     beams: BeamsReport | None = None
     weights: WeightsReport | None = None
+    original: OriginalReport | None = None
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -233,14 +274,15 @@ class VerificationReport:
     def failure(self) -> str:
         """Failures in one line."""
         failures = [f"{each.lowering}: {failure}" for each in self.lowerings for failure in each.failures]
-        others = (self.weights, self.attention, self.beams)
+        others = (self.weights, self.attention, self.beams, self.original)
         failures += [failure for each in others if each is not None for failure in each.failures]
         if 2 * self.cut > self.sentences:
             endless = f"{self.cut:,} of {plural(self.sentences, 'answer')} do not end"
             failures.append(f"{endless}: the model has hardly learnt anything yet")
         if self.origin.startswith(RANDOM):
             failures.append(
-                "the sentences were random: give real ones with --text or --ids, or --no-verify for random weights"
+                "the sentences were random: give real ones with --text, --ids or --features, or --no-verify for random "
+                "weights"
             )
         return "verification failed: " + "; ".join(failures)
 
@@ -383,7 +425,7 @@ def summarise(
     Args:
         lowerings: comparisons of decoder steps with PyTorch.
         refused: lowerings that could not be compared; their failure is the reason.
-        sections: `weights`, `beams` and `attention`; None for parts that the bundle does not have.
+        sections: `weights`, `beams`, `attention` and `original`; None for parts that were not compared.
         rounding: rounding errors of PyTorch.
         arithmetic: description of the arithmetic.
         origin: description of the sentences' source.

@@ -70,6 +70,11 @@ def print_report(report: VerificationReport, console: Console) -> None:
         )
         for failure in beams.failures:
             console.print(f"[red]{escape(failure)}[/red]")
+    if (original := report.original) is not None:
+        for line in original.lines:
+            console.print(escape(f"{line[0].upper()}{line[1:]}"))
+        for failure in original.failures:
+            console.print(f"[red]{escape(failure)}[/red]")
     for note in report.notes:
         console.print(f"[yellow]{escape(note)}[/yellow]")
     console.print("[green]passed[/green]" if report.passed else "[red]failed[/red]")

@@ -20,10 +20,12 @@ from txport.exporter.verification.card import CARD, card
 from txport.exporter.verification.comparison import compare
 from txport.exporter.verification.evidence import LoweringCheck
 from txport.exporter.verification.examination import Examination
+from txport.exporter.verification.original import check_original
 from txport.exporter.verification.report import (
     AttentionReport,
     BeamsReport,
     LoweringReport,
+    OriginalReport,
     Rounding,
     Section,
     VerificationReport,
@@ -62,6 +64,7 @@ class Verifier:
         singles: number of sentences that are also run alone and with padding.
         stages: shows progress.
         minutes: time limit; None for no limit.
+        original: directory or hub id of the imported model, to compare with Hugging Face's library; None: do not.
     """
 
     checkpoint: Checkpoint
@@ -69,6 +72,7 @@ class Verifier:
     singles: int
     stages: Stages
     minutes: float | None = None
+    original: str | None = None
 
     def verify_bundle(self, directory: Path, manifest: Manifest) -> VerificationReport:
         """Compare all lowerings and other parts of a bundle on the CPU, and the fused engine if it is available.
@@ -205,11 +209,20 @@ def _attention(bundle: Opened, context: Verifier) -> AttentionReport | None:
     return check_attention(context.checkpoint.model, context.sample, bundle.graphs, bundle.manifest, bundle.engine)
 
 
+def _original(bundle: Opened, context: Verifier) -> OriginalReport | None:
+    """Compare ids with those of the imported model in Hugging Face's library."""
+    if context.original is None:
+        return None
+    context.stages.stage("verify: Hugging Face")
+    return check_original(context.sample, bundle.directory, bundle.manifest, context.original)
+
+
 # Checks in addition to the comparison of tokens. Each returns its section of the report.
 CHECKS: dict[str, Callable[[Opened, Verifier], Section | None]] = {
     "weights": _weights,
     "beams": _beams,
     "attention": _attention,
+    "original": _original,
 }
 
 

@@ -51,6 +51,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
     if kind is not None and kind not in IMPORTERS:
         raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
     kind = kind or _detected(path)
+    options = replace(options, encoder=options.encoder or _name(source))
     if options.heads is not None and kind not in ("annotated", "d2l"):
         raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, specifies it itself")
     if options.adapter is not None and kind not in MODEL_TYPES.values() and kind != "small100":
@@ -103,6 +104,11 @@ def _local(source: str, pickles: bool) -> Path:
     if not HUB_ID.fullmatch(source):
         raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
     return fetch(source, pickles=pickles)
+
+
+def _name(source: str) -> str:
+    """Return the id of a source on the hub, or the name of its directory or file."""
+    return Path(source).resolve().name if Path(source).exists() else source
 
 
 def _detected(path: Path) -> str:

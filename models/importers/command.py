@@ -49,8 +49,8 @@ _ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".pt", ".pth", ".safetensors
 @click.option(
     "--encoder",
     metavar="NAME|DIRECTORY",
-    help="Encoder whose states the decoder reads, for whisper and vision; it is recorded in training.json. [default: "
-    "the encoder of SOURCE]",
+    help="Name of the encoder whose states the decoder reads, for whisper and vision. Checkpoint, manifest and model "
+    "card contain it. [default: SOURCE]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(

@@ -28,7 +28,7 @@ class ImportOptions:
         heads: number of attention heads, for a state dict that does not specify it.
         adapter: directory of a LoRA adapter to merge into a Hugging Face model.
         pickles: accept repositories whose weights exist only as PyTorch files, which are pickles.
-        encoder: name of the external encoder, for a model of encoder states; None for the model's own.
+        encoder: name of the external encoder, for a model of encoder states; None: the name of the source.
     """
 
     tokenizer: bool = True

@@ -48,7 +48,8 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
     head = {"trocr": "decoder.output_projection.weight"}.get(kind, "decoder.lm_head.weight")
     positions = model.get("max_position_embeddings", kind=int)
-    ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, unk_id=_UNK, **norms)
+    named = {"external_encoder": options.encoder, "unk_id": _UNK}
+    ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, **named, **norms)
     if kind == "trocr" and not model.get("use_learned_position_embeddings", True, bool):
         table = offset_sinusoids(positions, ours.d_model, ours.pad_id + 1)
         model.plan.put("target_embedding.positions", table)
@@ -77,6 +78,7 @@ def import_whisper(directory: Path, options: ImportOptions) -> Imported:
         "proj_out.weight",
         norm="pre",
         frame_rate=_WHISPER_RATE,
+        external_encoder=options.encoder,
         unk_id=model.token("unk_token_id", "eos_token_id"),
         **sizes,
     )
@@ -152,10 +154,16 @@ def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
     Raises:
         InputError: the model does not have the language.
     """
-    if options.source_language is None:
-        forced = model.generation("forced_decoder_ids") or ()
-        return tuple(token for _, token in sorted(forced) if isinstance(token, int))
     languages = model.generation("lang_to_id") or {}
+    if options.source_language is None:
+        forced = [token for _, token in sorted(model.generation("forced_decoder_ids") or ())]
+        if languages or None in forced:  # Hugging Face detects the language of each input
+            model.notes.append(
+                "no language is set: give --source-language, or begin each output with the ids of language, task and "
+                "<|notimestamps|> (option prefix)"
+            )
+            return ()
+        return tuple(token for token in forced if isinstance(token, int))
     name = f"<|{options.source_language}|>"
     if name not in languages:
         known = ", ".join(sorted(each.strip("<|>") for each in languages)) or "none"
@@ -193,10 +201,9 @@ def _imported(
     kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts, options: ImportOptions
 ) -> Imported:
     model.plan.check(ours)
-    name = options.encoder or "the encoder of the model"
     model.notes.append(
-        f"run {name} with the library of your choice, and give its last hidden states, [states, {ours.feature_size}], "
-        "to translate_features"
+        f"the encoder is {ours.external_encoder}: run it with the library of your choice, and give its last hidden "
+        f"states, [states, {ours.feature_size}], to translate_features"
     )
     generation = model.generation_settings(ours.target_vocabulary, banned=False)
     return Imported(kind, ours, model.plan, tokenizer, model.notes, generation)

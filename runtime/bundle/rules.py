@@ -63,6 +63,8 @@ def _size_faults(manifest: ManifestFields) -> Iterator[str]:
         yield "model.copies needs source ids, but model.feature_size is set"
     if manifest.frame_rate is not None and not (features and manifest.frame_rate > 0):
         yield "frame_rate must be greater than 0, and needs model.feature_size"
+    if manifest.external_encoder is not None and not (features and manifest.model.encoder_layers == 0):
+        yield "external_encoder needs model.feature_size and model.encoder_layers = 0"
     if manifest.model.copies and manifest.parameters is not None:
         yield "parameters are for the fused engine, which has no copy mechanism, but model.copies is true"
     for name in ("pad", "eos"):

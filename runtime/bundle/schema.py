@@ -285,6 +285,7 @@ class ManifestFields:
 
     `alignment_heads` are the (layer, head) pairs of cross-attention that point from a target token to its source;
     without such heads, the field is absent. `shortlist` names the file of `txport.runtime.bundle.shortlist`.
+    `external_encoder` names the encoder whose states the bundle reads, for users; runtimes do not use it.
     """
 
     format_version: int
@@ -302,6 +303,7 @@ class ManifestFields:
     parameters: Parameters | None = added(None)
     shortlist: str | None = added(None)
     frame_rate: float | None = added(None)
+    external_encoder: str | None = added(None)
 
     @property
     def vocabularies(self) -> Vocabularies:

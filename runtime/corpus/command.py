@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from txport.runtime.arguments import check_reads_text
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.console.flags import flags, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.formats import COMPRESSIONS, FORMATS
@@ -120,6 +122,7 @@ def main(
     chosen = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     refuse_unused(flags["check"], "with --check", "resume")
+    check_reads_text(bundle, Manifest.load(bundle).model.feature_size)
     with flags_in_messages():
         task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
         click.echo(run(task, files, output, flags, keep=keep, errors=errors))

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import click
+from txport.runtime.arguments import check_reads_text
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.console.flags import DEVICE, THREADS
@@ -59,7 +60,7 @@ def main(bundle: Path, output: Path, bundle_path: str | None, device: str, threa
 
     The directory name is the name of the model. The Python of tritonserver needs txport.
     """
-    Manifest.load(bundle)
+    check_reads_text(bundle, Manifest.load(bundle).model.feature_size)
     if not re.fullmatch(r"[\w.-]+", output.name):
         raise InputError(f"{output.name!r} is not a name of a Triton model: use letters, digits, '.', '_' and '-'")
     if bundle_path:

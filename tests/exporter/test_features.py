@@ -3,24 +3,29 @@
 import json
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
+import commands
 import numpy as np
 import onnx
 import pytest
 import torch
 from feature_models import KINDS, SIZE, feature_checkpoint, feature_model, vectors
 from numpy_runner import STEPS, NumpyRunner, graphs_of, open_session, run_graph
+from txport.benchmarks import entry as benchmarks_entry
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.float16 import rounded, to_float16
 from txport.exporter.reference import pad_sources
 from txport.exporter.sample import choose_sample
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.transformer import Transformer
+from txport.runtime import entry as runtime_entry
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.features import read_features, write_features
 from txport.runtime.golden import check_translator, load_golden
 from txport.runtime.translator import Translator
+from txport.training import entry as training_entry
 
 LENGTHS = (7, 4, 1)
 
@@ -215,3 +220,48 @@ def test_a_manifest_without_features_has_no_new_fields(bundle: Path) -> None:
     assert text["model"]["feature_size"] in (SIZE, 24)
     toy = json.loads((Path(__file__).parents[1] / "data" / "toy_bundle" / "manifest.json").read_text())
     assert "feature_size" not in toy["model"] and "frame_rate" not in toy
+
+
+DATA = Path(__file__).parents[1] / "data"
+VECTORS = "feature_bundle reads feature vectors, and this command reads text: use translate_features in Python, C or C"
+COMMANDS: list[tuple[ModuleType, str, list[str], str]] = [
+    (runtime_entry, "tx-translate", [], VECTORS),
+    (runtime_entry, "tx-translate-corpus", ["lines.txt", "-o", "out"], VECTORS),
+    (runtime_entry, "tx-triton", ["-o", "out"], VECTORS),
+    (benchmarks_entry, "tx-bench", ["-o", "out"], VECTORS),
+    (benchmarks_entry, "tx-attention", ["text", "-o", "out.svg"], "this bundle reads feature vectors, not text or ids"),
+    (
+        *(training_entry, "tx-evaluate", ["--source", "lines.txt", "--reference", "lines.txt"]),
+        "feature_bundle reads vectors of 6 numbers, but lines.txt has text: give another test set",
+    ),
+    (training_entry, "tx-distill", ["--source", "lines.txt", "-o", "out"], VECTORS),
+    (training_entry, "tx-shortlist", ["--source", "lines.txt", "--target", "lines.txt", "--no-check"], VECTORS),
+]
+
+
+@pytest.mark.parametrize(("entry", "command", "options", "message"), COMMANDS, ids=[each[1] for each in COMMANDS])
+def test_commands_for_text_refuse_bundles_of_vectors(
+    entry: ModuleType,
+    command: str,
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lines.txt").write_text("a b\nc\n")
+    done = commands.run(entry, command, DATA / "feature_bundle", *options, stdin="a b\n")
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
+
+
+def test_recordings_and_models_of_other_inputs_are_refused_by_tx_evaluate(tmp_path: Path) -> None:
+    write_features(tmp_path / "test.npz", vectors((3, 4), SIZE), ["a", "b"])
+    recipe = f'[corpus]\nkind = "features"\ntrain = "{tmp_path}/test.npz"\ntest = "{tmp_path}/test.npz"\n'
+    (tmp_path / "vectors.toml").write_text(
+        recipe + f'[model]\nsource = "features"\nfeature_size = {SIZE}\n[training]\nmax_steps = 1\n'
+    )
+    for bundle, reads in (("toy_bundle", "text"), ("feature_bundle", "vectors of 6 numbers")):
+        done = commands.run(training_entry, "tx-evaluate", DATA / bundle, "--recipe", tmp_path / "vectors.toml")
+        assert done.returncode == 2 and f"{bundle} reads {reads}, but the test split of" in done.stderr
+        assert f"has vectors of {SIZE} numbers: give another test set" in done.stderr

@@ -22,7 +22,7 @@ def written(directory: Path, value: object) -> Config:
 
 NEUTRAL: list[tuple[str, Any]] = [
     *((field, None) for field in ("activation_dropout", "head_dim", "decoder_heads", "decoder_ffn")),
-    *((field, None) for field in ("feature_size", "frame_rate", "max_source_positions")),
+    *((field, None) for field in ("feature_size", "frame_rate", "max_source_positions", "external_encoder")),
     *((field, []) for field in ("alignment_heads", "copy_heads")),
 ]
 WRONG_VALUES = [
@@ -66,6 +66,7 @@ ADDED = (
     "attention_dropout", "activation_dropout", "attention_bias", "initialisation", "alignment_heads", "copy_heads",
     "norm_kind", "head_dim", "decoder_heads", "decoder_ffn", "position_buckets", "position_distance", "position_tables",
     "feed_forward", "feed_forward_bias", "source", "feature_size", "frame_rate", "max_source_positions",
+    "external_encoder",
 )  # fmt: skip
 
 
@@ -129,11 +130,12 @@ def test_every_field_survives_json(tmp_path: Path) -> None:
         eos_id=7,
     )
     copying = dataclasses.replace(config, copy_heads=((2, 1),), source="ids", feature_size=None, frame_rate=None)
+    states = dataclasses.replace(config, encoder_layers=0, external_encoder="openai/whisper-tiny")
     defaults = Config()
     for field in dataclasses.fields(Config):
-        values = {getattr(each, field.name) for each in (config, copying)}
+        values = {getattr(each, field.name) for each in (config, copying, states)}
         assert values != {getattr(defaults, field.name)}, f"{field.name} is not exercised here"
-    for each in (config, copying):
+    for each in (config, copying, states):
         assert written(tmp_path, each.to_json()) == each
 
 

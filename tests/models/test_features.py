@@ -151,6 +151,14 @@ def test_a_checkpoint_of_ids_has_no_fields_of_features() -> None:
         ({"source": "features", "feature_size": 0}, "feature_size = 0 must be at least 1"),
         ({"encoder_layers": 0}, "encoder_layers = 0 must be at least 1"),
         ({"frame_rate": 50.0}, "frame_rate = 50.0 needs source = 'features'"),
+        (
+            {"source": "features", "feature_size": 8, "external_encoder": "a"},
+            "external_encoder = 'a' needs source = 'features' and encoder_layers = 0",
+        ),
+        (
+            {"source": "features", "feature_size": 8, "encoder_layers": 0, "external_encoder": " "},
+            "external_encoder = ' ' must not be empty",
+        ),
         ({"source": "features", "feature_size": 8, "frame_rate": 0.0}, "frame_rate = 0.0 must be greater than 0"),
         ({"source": "features", "feature_size": 8, "copy_heads": ((0, 0),)}, "copy_heads = [[0, 0]] needs source = "),
         ({"source": "vectors"}, "source = 'vectors' must be one of ids, features"),

@@ -16,6 +16,7 @@ from state_models import DECODER, EOS, START, VOCABULARY, mbart, sinusoidal_troc
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint
 from txport.models.importers.command import main
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.translator import Translator
 
@@ -134,6 +135,23 @@ def test_language_and_task_of_whisper_are_forced(tmp_path: Path) -> None:
         import_here(tmp_path / "model", tmp_path / "other", tokenizer=False, source_language="fr")
 
 
+def test_whisper_without_a_language_forces_nothing(tmp_path: Path) -> None:
+    """As published, multilingual models force the task after an unknown language, which Hugging Face detects."""
+    whisper(tmp_path / "model")
+    file = tmp_path / "model" / "generation_config.json"
+    fields = json.loads(file.read_text())
+    write_json(file, {**fields, "forced_decoder_ids": [[1, None], [2, 22]]})
+    arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer"]
+    assert (
+        "no language is set: give --source-language, or begin each output" in CliRunner().invoke(main, arguments).stderr
+    )
+    assert load_checkpoint(tmp_path / "checkpoint").tokenizer.target_prefix == ()
+    fields = {name: value for name, value in fields.items() if name not in ("lang_to_id", "task_to_id")}
+    write_json(file, {**fields, "forced_decoder_ids": [[1, 23]]})  # as models for English only have it
+    import_here(tmp_path / "model", tmp_path / "english", tokenizer=False)
+    assert load_checkpoint(tmp_path / "english").tokenizer.target_prefix == (23,)
+
+
 def test_whisper_begins_and_suppresses_as_hugging_face(tmp_path: Path) -> None:
     """Language, task and no timestamps are forced; the first token after them follows rules of its own."""
     theirs = whisper(tmp_path / "model")
@@ -174,16 +192,23 @@ def test_whispers_own_generate_makes_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoder", [None, "openai/whisper-tiny"])
 def test_the_encoder_to_run_is_named(encoder: str | None, tmp_path: Path) -> None:
+    """By a note, and in training.json, the manifest and the model card."""
     whisper(tmp_path / "model")
     options = [] if encoder is None else ["--encoder", encoder]
     arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", *options]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0
-    name = encoder or "the encoder of the model"
-    note = f"run {name} with the library of your choice, and give its last hidden states, [states, 32]"
+    name = encoder or "model"  # the directory
+    note = (
+        f"the encoder is {name}: run it with the library of your choice, and give its last hidden states, [states, 32]"
+    )
     assert note in result.stderr
     notes = json.loads((tmp_path / "checkpoint" / "training.json").read_text())["notes"]
     assert any(note in each for each in notes)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(lowerings=("ort",), verify=False))
+    assert Manifest.load(tmp_path / "bundle").external_encoder == name
+    row = f"| input | last hidden states of an external encoder, {name}: 32 numbers each, 50 per second |"
+    assert row in (tmp_path / "bundle" / "README.md").read_text().splitlines()
 
 
 def test_an_encoder_of_a_model_that_has_one_is_refused(tmp_path: Path) -> None:

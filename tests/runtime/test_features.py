@@ -126,6 +126,9 @@ def test_alignments_are_vectors_and_times(translator: Translator) -> None:
         (np.ones((2, 6), complex), "array 2 is an array of complex128: give real numbers"),
         (np.full((2, 6), "a"), "array 2 is an array of <U1: give real numbers"),
         ("text", "array 2 is an array of <U4: give real numbers"),
+        (np.ones((2, 6)) > 0, "array 2 is an array of bool: give real numbers"),
+        (np.ones((2, 6)).astype(object), "array 2 is an array of object: give real numbers"),
+        ([[1.0] * 6, [1.0] * 5], r"array 2 is not an array of real numbers, \[vectors, 6\]: setting an array element"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(translator: Translator, array: Any, message: str) -> None:
@@ -133,7 +136,24 @@ def test_arrays_that_do_not_fit_are_refused(translator: Translator, array: Any, 
         translator.translate_features([np.ones((2, 6)), array])
 
 
+@pytest.mark.parametrize("form", ["fortran", "big-endian", "half", "double", "list", "every second row"])
+def test_forms_of_arrays_give_the_same(translator: Translator, form: str) -> None:
+    array = vectors(9)[0].astype(np.float16).astype(np.float32)
+    forms: dict[str, Any] = {
+        "fortran": np.asfortranarray(array),
+        "big-endian": array.astype(">f4"),
+        "half": array.astype(np.float16),
+        "double": array.astype(float),
+        "list": array.tolist(),
+        "every second row": np.repeat(array, 2, axis=0)[::2],
+    }
+    expected, found = translator.translate_features([array, forms[form]])
+    assert found.ids == expected.ids and len(set(found.ids)) > 1
+
+
 def test_one_array_is_not_a_list_of_arrays(translator: Translator) -> None:
+    with pytest.raises(InputError, match="arrays come as a list, and this is of type int"):
+        translator.translate_features(5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="arrays come as a list: put the one array in a list"):
         translator.translate_features(vectors(3)[0])
 

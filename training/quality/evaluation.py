@@ -9,8 +9,10 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from txport.models.checkpoint import load_checkpoint
+from txport.models.description import read_config
 from txport.runtime.bundle.archive import is_bundle
 from txport.runtime.bundle.kinds import check_model
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.calls.requests import Call, Sentence, ignore_warnings
 from txport.runtime.calls.search_options import ModelFacts
 from txport.runtime.engine import Engine
@@ -120,6 +122,27 @@ def answers(
         if watch is not None:
             watch(len(part))
     return results
+
+
+def check_inputs(model: Path, sentences: Sequence[str], name: str) -> None:
+    """Refuse text for a model of feature vectors, recordings for other models, and recordings of another size.
+
+    Args:
+        model: a bundle or a checkpoint.
+        sentences: texts or recordings.
+        name: name of the test set, for messages.
+
+    Raises:
+        InputError: they do not fit the model.
+    """
+    if is_bundle(model):
+        size = Manifest.load(model).model.feature_size
+    else:
+        size = read_config(model).feature_size
+    given = {each.vectors.shape[1] if isinstance(each, Recording) else None for each in sentences}
+    if other := given - {size}:
+        kinds = {each: "text" if each is None else f"vectors of {each} numbers" for each in (size, *other)}
+        raise InputError(f"{model} reads {kinds[size]}, but {name} has {kinds[other.pop()]}: give another test set")
 
 
 def _asked(call: Call, text: str, number: int) -> Sentence | None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 import numpy as np
+from txport.runtime.arguments import check_reads_text
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
 from txport.runtime.calls.requests import Call, ignore_warnings
 from txport.runtime.console.flags import THREADS, refuse_unused
@@ -69,6 +71,7 @@ def main(
     """
     show_log("txport")
     refuse_unused(no_check, "with --no-check", "check_source", "check_reference", "max_loss")
+    check_reads_text(bundle, Manifest.load(bundle).model.feature_size)
     with needs("train"):
         from txport.training.shortlists.making import quality
     if (check_source is None or check_reference is None) and not no_check:

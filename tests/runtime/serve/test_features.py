@@ -55,6 +55,8 @@ def test_answers_are_those_of_direct_calls(server: Served) -> None:
         200,
         {"translatedText": expected.text, "ids": expected.ids, "finished": expected.finished},
     )
+    for form in (np.asfortranarray(array), array.astype(">f8"), array.astype(">f4")):
+        assert post(server.port, saved(form)) == (200, answer)
     status, answer = post(server.port, saved(array.astype(np.float32)), query="?alignments=true&model=speech")
     assert expected.alignment is not None
     assert status == 200 and answer["ids"] == expected.ids
@@ -66,7 +68,14 @@ def test_answers_are_those_of_direct_calls(server: Served) -> None:
     [
         (saved(np.ones((3, 5))), NPY, 422, "the array has the shape [3, 5]: this bundle reads [vectors, 6]"),
         (saved(np.ones(())), NPY, 422, "the array has the shape []: this bundle reads [vectors, 6]"),
+        (saved(np.ones((3, 7))), NPY, 422, "the array has the shape [3, 7]: this bundle reads [vectors, 6]"),
         (saved(np.full((2, 6), np.nan)), NPY, 422, "the array has NaN or infinity in vector 0"),
+        (saved(np.full((2, 6), -np.inf, ">f4")), NPY, 422, "the array has NaN or infinity in vector 0"),
+        (saved(np.ones((0, 6))), NPY, 422, "the array has 0 vectors: give 1 to 64, as many as this bundle takes"),
+        (saved(np.ones((65, 6))), NPY, 422, "the array has 65 vectors: give 1 to 64, as many as this bundle takes"),
+        (saved(np.ones((2, 6), complex)), NPY, 422, "the array is an array of complex128: give real numbers"),
+        (saved(np.ones((2, 6), bool)), NPY, 422, "the array is an array of bool: give real numbers"),
+        (saved(np.full((2, 6), "a")), NPY, 422, "the array is an array of <U1: give real numbers"),
         (saved(np.ones((3, 6)))[:-9], NPY, 400, "the body is not an array of NumPy"),
         (HUGE, NPY, 400, "the body is not an array of NumPy"),
         (b"", NPY, 400, "the body is not an array of NumPy"),

@@ -300,7 +300,7 @@ Parameters decode_parameters(const Value& value) {
 Manifest decode(const Value& value) {
   value.fields({"format_version", "made_by", "model", "tokens", "dimensions", "precision", "graphs", "tokenizer",
                 "generation", "files", "verification", "sha256"},
-               {"alignment_heads", "parameters", "shortlist", "frame_rate"});
+               {"alignment_heads", "parameters", "shortlist", "frame_rate", "external_encoder"});
   Manifest manifest;
   manifest.format_version = value["format_version"].integer();
   manifest.made_by = decode_made_by(value["made_by"]);
@@ -322,6 +322,9 @@ Manifest decode(const Value& value) {
   }
   if (value.has("shortlist") && !value["shortlist"].is_null()) manifest.shortlist = value["shortlist"].text();
   if (value.has("frame_rate") && !value["frame_rate"].is_null()) manifest.frame_rate = value["frame_rate"].number();
+  if (value.has("external_encoder") && !value["external_encoder"].is_null()) {
+    manifest.external_encoder = value["external_encoder"].text();
+  }
   manifest.sha256 = value["sha256"].text();
   return manifest;
 }

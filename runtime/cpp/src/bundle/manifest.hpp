@@ -203,6 +203,7 @@ struct Manifest {
   std::optional<Parameters> parameters;  // missing in bundles of older versions
   std::optional<std::string> shortlist;  // file name of the shortlist
   std::optional<double> frame_rate;      // feature vectors per second
+  std::optional<std::string> external_encoder;  // name of the encoder whose states the bundle reads
   std::string sha256;
   std::string text;  // contents of the file
 

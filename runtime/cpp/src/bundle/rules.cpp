@@ -110,6 +110,8 @@ class Rules {
     const auto& rate = manifest_.frame_rate;
     require(!rate || (model.feature_size && *rate > 0),
             "frame_rate must be greater than 0, and needs model.feature_size");
+    require(!manifest_.external_encoder || (model.feature_size && model.encoder_layers == 0),
+            "external_encoder needs model.feature_size and model.encoder_layers = 0");
     require(!model.copies || !manifest_.parameters,
             "parameters are for the fused engine, which has no copy mechanism, but model.copies is true");
   }

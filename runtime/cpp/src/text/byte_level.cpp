@@ -103,32 +103,38 @@ std::string type_of(const Json& part) {
   return part.is_object() ? part.at("type").get<std::string>() : std::string("none");
 }
 
-void refuse(const std::string& what) {
+[[noreturn]] void refuse(const std::string& what) {
   throw InputError("this bundle's tokenizer.json has " + what +
                    ", which only the Python runtime supports: give it ids "
                    "(translate_ids)");
 }
 
-// Throw InputError if the file is not a plain byte-level BPE.
-void check_kind(const Json& file) {
-  const Json& model = file.at("model");
-  const Json& parts = file.at("pre_tokenizer");
+// Throw InputError if ids are not decoded as those of a byte-level BPE.
+void check_decoder(const Json& file) {
   // Files of the library's first releases do not name BPE.
-  if (const std::string type = model.value("type", "BPE"); type != "BPE") refuse("the model " + quote(type));
+  if (const std::string type = file.at("model").value("type", "BPE"); type != "BPE") {
+    refuse("the model " + quote(type));
+  }
+  if (type_of(file.at("decoder")) != "ByteLevel") refuse("the decoder " + quote(type_of(file.at("decoder"))));
+}
+
+// Return the part of the file by which its encoding differs from a plain byte-level BPE; empty if there is none.
+std::string other_encoding(const Json& file) {
+  const Json& parts = file.at("pre_tokenizer");
   for (const char* name :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges"}) {
-    if (!is_unset(model, name)) refuse("a BPE with " + std::string(name));
+    if (!is_unset(file.at("model"), name)) return "a BPE with " + std::string(name);
   }
-  if (!is_unset(file, "normalizer")) refuse("the normalizer " + quote(type_of(file.at("normalizer"))));
-  if (type_of(parts) != "ByteLevel") refuse("the pre_tokenizer " + quote(type_of(parts)));
-  if (!parts.value("use_regex", true)) refuse("a pre_tokenizer without GPT-2's expression");
-  if (type_of(file.at("decoder")) != "ByteLevel") refuse("the decoder " + quote(type_of(file.at("decoder"))));
+  if (!is_unset(file, "normalizer")) return "the normalizer " + quote(type_of(file.at("normalizer")));
+  if (type_of(parts) != "ByteLevel") return "the pre_tokenizer " + quote(type_of(parts));
+  if (!parts.value("use_regex", true)) return "a pre_tokenizer without GPT-2's expression";
+  return "";
 }
 
 class ByteLevel : public Side {
  public:
   ByteLevel(const Json& file, const std::string& file_name, std::int64_t vocabulary)
-      : file_name_(file_name), vocabulary_(vocabulary) {
+      : file_name_(file_name), vocabulary_(vocabulary), other_(other_encoding(file)) {
     const Json& model = file.at("model");
     std::unordered_map<std::string, std::uint32_t> ids;
     if (!model.at("vocab").is_object()) damaged("has no vocabulary of pieces and their ids");
@@ -145,7 +151,7 @@ class ByteLevel : public Side {
     fuses_unk_ = !is_unset(model, "fuse_unk");
     read_merges(model.at("merges"), ids);
     read_added(file.at("added_tokens"), ids);
-    prefix_space_ = file.at("pre_tokenizer").value("add_prefix_space", true);
+    prefix_space_ = other_.empty() && file.at("pre_tokenizer").value("add_prefix_space", true);
     read_trimming(file.at("post_processor"));
   }
 
@@ -169,6 +175,7 @@ class ByteLevel : public Side {
  private:
   std::string file_name_;
   std::int64_t vocabulary_;
+  std::string other_;                                     // what texts are not encoded because of; usually empty
   std::unordered_map<std::int64_t, std::string> pieces_;  // bytes of each id
   std::unordered_set<std::int64_t> added_;
   std::unordered_set<std::int64_t> special_;
@@ -241,6 +248,7 @@ class ByteLevel : public Side {
   }
 
   Ids run(std::string_view text, std::vector<Span>* spans) const {
+    if (!other_.empty()) refuse(other_);
     Ids ids;
     const auto put = [&](std::int64_t id, const Span& span) {
       ids.push_back(id);
@@ -322,7 +330,7 @@ class ByteLevel : public Side {
 std::unique_ptr<Side> read_byte_level(std::string_view data, const std::string& file, std::int64_t vocabulary) {
   const Json value = parse(data, file);
   try {
-    check_kind(value);
+    check_decoder(value);
     return std::make_unique<ByteLevel>(value, file, vocabulary);
   } catch (const Json::exception& error) {
     throw BundleError(file + " is not a tokenizer.json (" + error.what() + "): copy or export the bundle again");

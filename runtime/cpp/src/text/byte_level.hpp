@@ -13,8 +13,9 @@
 namespace txport::core {
 
 // Read a tokenizer.json. `data` are its bytes, `file` its name in messages, and all ids must be below `vocabulary`.
-// Throws BundleError: it is damaged or belongs to another model; InputError: it has a feature that only the Python
-// runtime supports.
+// If texts are encoded in other ways, such as those of Nougat, ids are decoded, and encoding throws InputError.
+// Throws BundleError: it is damaged or belongs to another model; InputError: only the Python runtime can decode its
+// ids.
 std::unique_ptr<Side> read_byte_level(std::string_view data, const std::string& file, std::int64_t vocabulary);
 
 }  // namespace txport::core
