@@ -75,7 +75,7 @@ def _keep(bundle: Path, name: Name, force: bool) -> None:
     if kind != name.precision:
         raise InputError(f"{name.model} is a bundle in {kind}: tx-get {Name(name.model, name.revision, kind)}")
     with new_directory(name.directory, force, marker=NAME) as directory:
-        for file in (NAME, *manifest.files):
+        for file in (NAME, *manifest.present_files(bundle)):
             (directory / file).parent.mkdir(parents=True, exist_ok=True)
             try:
                 shutil.copyfile(bundle / file, directory / file)  # follows links, as in the hub's cache
