@@ -233,7 +233,7 @@ def _tokenizer(file: Path, task: Settings, ours: Config, options: ImportOptions)
 def _dictionary(file: Path, rows: int) -> list[str | None]:
     """Return the tokens of dict.<language>.txt by id: special tokens, then a token and its count on each line."""
     try:
-        lines = file.read_bytes().decode("utf-8").rstrip("\n").split("\n")
+        lines = file.read_bytes().decode("utf-8-sig").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError):
         raise CheckpointError(
             f"{file} is missing or not UTF-8: name its directory with --vocabulary, or import without a tokenizer "

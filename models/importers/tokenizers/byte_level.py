@@ -68,7 +68,7 @@ def _made(directory: Path, rows: int) -> bytes:
 
 
 def _merges(file: Path) -> list[tuple[str, str]]:
-    lines = read_bytes(file).decode("utf-8", "replace").split("\n")
+    lines = read_bytes(file).decode("utf-8-sig", "replace").split("\n")
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     if any(len(pair) != 2 for pair in pairs):
         raise CheckpointError(f"{file} is not a list of merges: copy it again, or give --no-tokenizer")

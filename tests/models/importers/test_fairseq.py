@@ -279,6 +279,12 @@ def test_texts(with_dictionaries: Path, tmp_path: Path) -> None:
         expected = [order.get(piece, 3) for piece in processor.encode(text, out_type=str)]
         assert ours.encode(text) == [*expected, EOS]
     assert ours.decode([*ours.encode("the cat sees"), rows - 1, PAD]) == "the cat sees"
+    for file in with_dictionaries.glob("dict.*.txt"):
+        file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    marked = import_here(with_dictionaries, tmp_path / "marked")
+    assert (marked.directory / "tokenizer").is_dir()
+    for file in (checkpoint.directory / "tokenizer").iterdir():
+        assert (marked.directory / "tokenizer" / file.name).read_bytes() == file.read_bytes()
 
 
 def test_dictionaries_that_do_not_fit(with_dictionaries: Path, tmp_path: Path) -> None:
