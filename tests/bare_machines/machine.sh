@@ -6,7 +6,7 @@
 # HEAD, so commit first. TXPORT_DATA (default ../shared/data) is copied to /data. BARE_BIND names folders of this
 # machine that are visible there, such as local indexes of pip, whose settings are copied. BARE_RUN=NAME keeps the machine
 # in $BARE_FOLDER/NAME: another run there fetches HEAD and skips the steps that passed, except those from number FROM on.
-# BARE_DEMO is build/demo of an idle machine, for a busy one: see python_developer.sh. Needs root.
+# BARE_DEMO is build/demo of an idle machine, for a busy one: see python_developer.sh. UNITY=ON compiles less. Needs root.
 set -euo pipefail
 suite=$1
 shift
@@ -56,7 +56,7 @@ git -C "$project" reset -q --hard FETCH_HEAD
 data=${TXPORT_DATA:-$top/../shared/data}
 [ -e "$run/system/data" ] || [ ! -d "$data" ] || cp -r "$data" "$run/system/data"
 [ ! -d "${BARE_DEMO:-}" ] || cp -rT "$BARE_DEMO" "$run/system/demo"
-settings=$(env | grep -E '^(FROM=|MINUTES=|PIP_|SSL_CERT|REQUESTS_CA|CURL_CA|https?_proxy=|HTTPS?_PROXY=)' || true)
+settings=$(env | grep -E '^(FROM=|MINUTES=|UNITY=|PIP_|SSL_CERT|REQUESTS_CA|CURL_CA|https?_proxy=|HTTPS?_PROXY=)' || true)
 # shellcheck disable=SC2086
 chroot "$run/system" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
   $settings bash -c 'cd /project && exec "$@"' bash "$@"
