@@ -10,6 +10,7 @@ from txport.benchmarks.pictures.links import draw_links
 from txport.benchmarks.pictures.maps import KINDS, Map, read_maps
 from txport.benchmarks.pictures.positions import draw_positions
 from txport.runtime.bundle.argument import BUNDLE
+from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
@@ -53,7 +54,9 @@ def main(
     show_log()
     write = _writer(output)
     if positions is not None:
-        if model is not None or target is not None or word is not None or kinds or layers or heads:
+        others = ("target", "kinds", "layers", "heads", "word", "source_language", "target_language")
+        refuse_unused(True, "with --positions, which draws no model", *others)
+        if model is not None:
             raise InputError("--positions does not draw a model: use it only with -o")
         canvas = draw_positions(positions)
         label = f"Sine and cosine of positions, for d_model {positions}"

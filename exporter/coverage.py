@@ -25,8 +25,8 @@ class Coverage:
         if 2 * self.cut <= self.sentences:
             return None
         return (
-            f"most translations of {name} do not end and are truncated: it has hardly learnt anything yet, or the "
-            "sentences are not of its kind; train it longer, or give sentences with --text"
+            f"most translations of {name} do not end and are truncated: the sentences are not of its kind, or it has "
+            "hardly learnt anything; give others with --text, or a model with more training"
         )
 
     @property

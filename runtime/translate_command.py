@@ -111,7 +111,7 @@ _SHORT = "|".join(option.name for option in fields(Options) if "_" not in option
 # word elsewhere.
 _NAMED = re.compile(
     rf"\bthe option (\w+)|\b({_LONG})\b(?![./])"
-    rf"|\b({_SHORT})(?= has no effect| excludes | contains | \S+ is (?:not|too) )"
+    rf"|\b({_SHORT})(?= has no effect| excludes | contains | has the id | \S+ is (?:not|too) )"
     rf"|(?:(?<=\bwithout )|(?<=\bexcludes )|(?<=\braise ))({_SHORT})\b"
 )
 

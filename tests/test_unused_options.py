@@ -21,6 +21,11 @@ CASES = [
     ((exporter, "tx-verify", BUNDLE), "--singles=3", "without a CHECKPOINT"),
     ((training, "tx-evaluate", BUNDLE), "--bleu-order=3", "without --show"),
     ((training, "tx-evaluate", BUNDLE), "--data=.", "without --recipe"),
+    (
+        (training, "tx-evaluate", BUNDLE, "--recipe", "tiny"),
+        "--data=.",
+        "with a corpus of kind builtin, which has no files",
+    ),
     ((training, "tx-shortlist", BUNDLE, "--no-check"), "--check-source=text", "with --no-check"),
     ((training, "tx-shortlist", BUNDLE, "--no-check"), "--max-loss=3", "with --no-check"),
     ((models, "tx-import", "model", "-o", "new", "--no-tokenizer"), "--vocabulary=.", "with --no-tokenizer"),

@@ -20,7 +20,9 @@ from txport.runtime.errors import InputError
 from txport.runtime.files import check_writable, write_atomically
 from txport.runtime.libraries import needs, without_collection
 from txport.runtime.text.lines import as_line
+from txport.training.options import WITHOUT_FILES, kind_of_corpus
 from txport.training.quality.evaluation_sets import NO_ENGINE, EvaluationSet, evaluation_sets
+from txport.training.recipe import read
 
 if TYPE_CHECKING:
     from txport.training.quality.comparison import Standing
@@ -87,6 +89,7 @@ def main(
     show_log("txport")
     refuse_unused(not show, "without --show", "bleu_order")
     refuse_unused(not recipes, "without --recipe", "data")
+    _refuse_unused_data(recipes)
     if len(set(models)) < len(models):
         raise InputError("a model is given twice: name each once")
     sets = evaluation_sets(models[0], sources, references, recipes, data or Path(os.environ.get("TXPORT_DATA", ".")))
@@ -111,6 +114,12 @@ def main(
         if len(models) > 1:
             blocks += [comparison([each for each in reports if each.test_set == one.name]) for one in sets]
         click.echo("\n\n".join(blocks))
+
+
+def _refuse_unused_data(recipes: Sequence[str]) -> None:
+    kinds = [kind_of_corpus(read(name).corpus) for name in recipes]
+    if set(kinds) <= set(WITHOUT_FILES):
+        refuse_unused(bool(kinds), f"with a corpus of kind {' or '.join(kinds)}, which has no files", "data")
 
 
 @dataclass(frozen=True)

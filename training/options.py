@@ -154,6 +154,13 @@ CORPORA: dict[str, type[CorpusOptions]] = {
     "digits": DigitsOptions,
     "features": FeaturesOptions,
 }
+# Kinds of corpora that are generated or downloaded.
+WITHOUT_FILES = ("builtin", "names", "digits", "datasets")
+
+
+def kind_of_corpus(corpus: CorpusOptions) -> str:
+    """Return the kind of a section `[corpus]`, a key of `CORPORA`."""
+    return next(name for name, options in CORPORA.items() if isinstance(corpus, options))
 
 
 @dataclass(frozen=True, kw_only=True)

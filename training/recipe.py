@@ -25,6 +25,7 @@ from txport.training.options import (
     TableOptions,
     TokenizerOptions,
     TrainingOptions,
+    kind_of_corpus,
 )
 
 if sys.version_info >= (3, 11):
@@ -50,7 +51,7 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Return a table for `from_table`."""
-        kind = next(name for name, options in CORPORA.items() if isinstance(self.corpus, options))
+        kind = kind_of_corpus(self.corpus)
         return {
             "corpus": {"kind": kind, **_present(self.corpus)},
             "tokenizer": _present(self.tokenizer),

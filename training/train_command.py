@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 # Section of the recipe for each option that sets one of its values. Other options set values of [training].
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
-# Kinds of corpora that are generated or downloaded.
-WITHOUT_FILES = ("builtin", "names", "digits", "datasets")
 
 
 def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -117,8 +115,8 @@ def main(
 
 def _refuse_unused(recipe: "Recipe", data: Path | None) -> None:
     """Refuse options that have no effect with this recipe."""
-    from txport.training.options import CORPORA
+    from txport.training.options import WITHOUT_FILES, kind_of_corpus
 
-    kind = next(name for name, options in CORPORA.items() if isinstance(recipe.corpus, options))
+    kind = kind_of_corpus(recipe.corpus)
     refuse_unused(kind in WITHOUT_FILES, f"with a corpus of kind {kind}, which has no files", "data")
     refuse_unused(recipe.training.from_checkpoint is not None, "with the tokenizer of --from", "vocabulary")

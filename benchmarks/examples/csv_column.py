@@ -30,7 +30,7 @@ def main() -> None:
 
     translator = Translator(arguments.bundle, workers=0)
     new = f"{arguments.column}_translated"
-    with open(arguments.source, newline="", encoding="utf-8") as source:
+    with open(arguments.source, newline="", encoding="utf-8-sig") as source:
         reader = csv.DictReader(source)
         if arguments.column not in (reader.fieldnames or []):
             parser.error(f"{arguments.source} has no column {arguments.column!r}, only {reader.fieldnames}")

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from txport.models.hub.source import open_source
+from txport.models.hub.source import check_repository, open_source
+from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.bundle.names import Name, record_origin
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.console.words import printable
-from txport.runtime.errors import CheckFailed, InputError
+from txport.runtime.errors import CheckFailed, CheckpointError, InputError
 from txport.runtime.files import make_directory, new_directory, scratch_directory
 from txport.runtime.libraries import needs, share_cores, without_collection
 from txport.runtime.system import Lock
@@ -42,6 +43,8 @@ def main(name: str, source: str | None, offline: bool, allow_pickle: bool, force
     parsed = Name.parse(name)
     if parsed is None:
         raise InputError(f"{name} is not a model name: use OWNER/MODEL, OWNER/MODEL@REVISION or OWNER/MODEL:int8")
+    if source is not None:
+        _check_source(source)
     target = parsed.directory
     make_directory(target.parent)
     with _alone(target.parent):
@@ -54,6 +57,15 @@ def main(name: str, source: str | None, offline: bool, allow_pickle: bool, force
                     _export(files, parsed, source or name, force)
                 record_origin(target, repository, parsed.revision, files)
     click.echo(f"bundle: {target}")
+
+
+def _check_source(source: str) -> None:
+    """Refuse a source that does not exist or contains no model, before anything is imported or downloaded."""
+    path = Path(source)
+    if not path.exists():
+        check_repository(source)
+    elif not (path / NAME).is_file():
+        check_kind(path, "model", CheckpointError)
 
 
 @contextmanager
@@ -75,7 +87,7 @@ def _keep(bundle: Path, name: Name, force: bool) -> None:
     if kind != name.precision:
         raise InputError(f"{name.model} is a bundle in {kind}: tx-get {Name(name.model, name.revision, kind)}")
     with new_directory(name.directory, force, marker=NAME) as directory:
-        for file in (NAME, *manifest.files):
+        for file in (NAME, *manifest.present_files(bundle)):
             (directory / file).parent.mkdir(parents=True, exist_ok=True)
             try:
                 shutil.copyfile(bundle / file, directory / file)  # follows links, as in the hub's cache

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from warnings import catch_warnings, filterwarnings
 
 from txport.runtime.bundle.manifest import NAME, Manifest
+from txport.runtime.bundle.names import is_local
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import file_errors, scratch_directory
 from txport.runtime.libraries import needs
@@ -64,6 +65,23 @@ def open_source(source: str, revision: str, *, offline: bool, pickles: bool = Fa
             yield only_directory(directory)
     else:
         yield fetch(source, revision, offline=offline, pickles=pickles)
+
+
+def check_repository(source: str) -> None:
+    """Refuse a source that does not exist and cannot be a repository of the hub, before the hub is asked.
+
+    Raises:
+        InputError: it looks like a path, or it is not of the form owner/name.
+    """
+    if source.startswith((".", "/")):
+        raise InputError(f"{source} does not exist")
+    if not HUB_ID.fullmatch(source):
+        raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
+    if is_local(source):
+        raise InputError(
+            f"{source} does not exist, but the directory {Path(source).parent} does: correct the path, or run the "
+            "command in another directory if this is a model on the hub"
+        )
 
 
 def unpack(archive: Path, directory: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from txport.models.hub.source import HUB_ID, fetch
+from txport.models.hub.source import check_repository, fetch
 from txport.models.importers import IMPORTERS
 from txport.models.importers.adapters import CONFIG, describe_adapter
 from txport.models.importers.ctranslate2.argos import is_argos
@@ -101,8 +101,7 @@ def _local(source: str, pickles: bool) -> Path:
     if path.exists():
         check_kind(path, "model", CheckpointError)
         return path
-    if not HUB_ID.fullmatch(source):
-        raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
+    check_repository(source)
     return fetch(source, pickles=pickles)
 
 

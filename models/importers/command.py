@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import click
-from txport.models.hub.source import HUB_ID
+from txport.models.hub.source import check_repository
 from txport.models.importers import IMPORTERS
 from txport.models.importers.settings import model_kind
 from txport.runtime.bundle.kinds import check_kind
@@ -74,8 +74,8 @@ def main(
     """
     if Path(source).exists():
         check_kind(Path(source), "model")
-    elif HUB_ID.fullmatch(source) is None:
-        raise InputError(f"{source} is neither a file nor a directory nor the id of a model on the hub (owner/name)")
+    else:
+        check_repository(source)
     refuse_unused(no_tokenizer, "with --no-tokenizer", "source_language", "vocabulary")
     check_target(output, force, "config.json")
     check_writable(output)

@@ -180,9 +180,13 @@ class Archive:
         start, size = self.span(name)
         return self._data[start : start + size]
 
+    def has(self, name: str) -> bool:
+        """Return whether there is such a member."""
+        return name in self._spans
+
     def span(self, name: str) -> tuple[int, int]:
         """Start and size of the bytes of a member; raises FileNotFoundError."""
-        if name not in self._spans:
+        if not self.has(name):
             raise FileNotFoundError(f"{self}/{name}")
         return self._spans[name]
 
@@ -339,6 +343,13 @@ def files_of(bundle: Files) -> Files:
 def is_bundle(path: Path) -> bool:
     """Return whether an existing path is a bundle rather than a checkpoint."""
     return path.is_file() or (path / "manifest.json").exists()
+
+
+def exists(files: Files, name: str) -> bool:
+    """Return whether a bundle has a file; a broken link counts as one."""
+    if isinstance(files, Path):
+        return os.path.lexists(files / name)
+    return files.has(name)
 
 
 def hash_of(file: File) -> str:

@@ -7,13 +7,12 @@ in one sentence. `runtime/cpp` applies the same rules; both are tested with the 
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from txport.runtime.bundle.archive import File, Files, files_of, hash_of, size_of
+from txport.runtime.bundle.archive import File, Files, exists, files_of, hash_of, size_of
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.rules import HEX, UNLISTED, faults
 from txport.runtime.bundle.schema import WEIGHTS as WEIGHTS
@@ -108,7 +107,7 @@ class Manifest(ManifestFields):
     def check_files(self, bundle: Files, hashes: Callable[[str], bool] = lambda name: False) -> None:
         """Check that every listed file is inside the bundle and has the listed size and, optionally, the listed hash.
 
-        Informational files, such as README.md, may be missing in a directory.
+        Informational files, such as README.md, may be missing.
 
         Args:
             bundle: the bundle.
@@ -118,9 +117,12 @@ class Manifest(ManifestFields):
             BundleError: the first fault.
         """
         files = files_of(bundle)
-        for name in self.files:
-            if not (name in INFORMATIONAL_FILES and isinstance(files, Path) and not os.path.lexists(files / name)):
-                self.check_file(files, name, contents=hashes(name))
+        for name in self.present_files(files):
+            self.check_file(files, name, contents=hashes(name))
+
+    def present_files(self, files: Files) -> list[str]:
+        """Return the names of the listed files, without missing informational files."""
+        return [name for name in self.files if name not in INFORMATIONAL_FILES or exists(files, name)]
 
     def check_file(self, files: Files, name: str, *, contents: bool) -> None:
         """Check place, size and, with `contents`, hash of one listed file.

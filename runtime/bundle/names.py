@@ -74,9 +74,17 @@ def find_bundle(bundle: str | os.PathLike[str]) -> Path:
     name = Name.parse(os.fspath(bundle))
     if name is not None and name.directory.exists():
         return name.directory
-    if name is None or path.exists():
+    if name is None or path.exists() or is_local(path):
         return path
     raise InputError(f"{bundle} is not a directory, and tx-get has no bundle of this name: run tx-get {bundle}")
+
+
+def is_local(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path that does not exist was meant as a path, not as a repository OWNER/MODEL.
+
+    It begins with `/`, `~` or a dot, or its folder exists.
+    """
+    return os.fspath(path).startswith(("/", "~", ".")) or Path(path).parent.is_dir()
 
 
 def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None:

@@ -22,13 +22,13 @@ def main(bundle: Path, output: Path) -> None:
     An existing file of tx-pack is replaced. To convert it back to a directory, run unzip.
     """
     manifest = Manifest.load(bundle)
-    for name in manifest.files:
-        manifest.check_file(bundle, name, contents=True)
+    manifest.check_files(bundle, hashes=lambda name: True)
+    names = [NAME, *manifest.present_files(bundle)]
     if output.is_file():
         try:
             Archive.open(output)
         except BundleError:
             raise InputError(f"{output} exists and is not a bundle in one file: choose another path") from None
     with new_file(output) as file:
-        write_archive(file, bundle, [NAME, *manifest.files])
-    click.echo(f"{output}: {len(manifest.files) + 1} files, {output.stat().st_size:,} bytes")
+        write_archive(file, bundle, names)
+    click.echo(f"{output}: {len(names)} files, {output.stat().st_size:,} bytes")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from txport.runtime.bundle.names import find_bundle
-from txport.runtime.corpus.rows import Rows
+from txport.runtime.corpus.rows import TARGET, Rows
 from txport.runtime.corpus.sources import parquet
 from txport.runtime.corpus.translation import Translate
 from txport.runtime.errors import InputError
@@ -39,7 +39,7 @@ class BatchTranslator:
         self,
         bundle: str | os.PathLike[str],
         column: str = "text",
-        target: str = "translation",
+        target: str = TARGET,
         *,
         ids: bool = False,
         errors: str = "skip",

@@ -14,7 +14,7 @@ from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.formats import COMPRESSIONS, FORMATS
 from txport.runtime.corpus.locations import listed
 from txport.runtime.corpus.loop import PART_ROWS, WINDOW_ROWS, Corpus, Layout, Share, Task
-from txport.runtime.corpus.rows import ON_ERROR
+from txport.runtime.corpus.rows import ON_ERROR, TARGET
 from txport.runtime.corpus.translation import Translate
 from txport.runtime.errors import CheckFailed
 from txport.runtime.options import Options
@@ -104,7 +104,7 @@ def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **
     help="What to do with an invalid row: record the error (skip), stop (strict), or insert U+FFFD (replace).",
 )
 @click.option("--keep", callback=_names, help="Input columns to copy, separated by commas. [default: all]")
-@click.option("--target", default="translation", show_default=True, help="Name of the translation column.")
+@click.option("--target", default=TARGET, show_default=True, help="Name of the translation column.")
 @click.option("--ids", is_flag=True, help="Add a column of target ids.")
 @of_options
 @of_engine

@@ -19,7 +19,7 @@ from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, form_of, p
 from txport.runtime.corpus.lines import JsonWriter, TextWriter, json_line
 from txport.runtime.corpus.locations import Store
 from txport.runtime.corpus.parts import Part
-from txport.runtime.corpus.rows import Fault, Output, Raw, Rows, Source, Writer
+from txport.runtime.corpus.rows import TARGET, Fault, Output, Raw, Rows, Source, Writer
 from txport.runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -178,10 +178,14 @@ class Corpus:
         layout = self._layout
         written = {layout.output_form(form).format for _, form in self._files}
         read = {form.format for _, form in self._files}
-        if read == {TEXT} and (unknown := [name for name in layout.keep or () if name != layout.column]):
+        unknown = [name for name in layout.keep or () if name != layout.column]
+        if {TEXT} in (read, written) and unknown:
             raise InputError(f"--keep {unknown[0]} has no effect on lines of text, which have no columns: leave it out")
         if read | written == {TEXT} and layout.column != Layout.column:
             raise InputError(f"--column {layout.column} has no effect on lines of text: leave it out")
+        name = next(iter(self._task.kinds))
+        if written == {TEXT} and name != TARGET:
+            raise InputError(f"--target {name} has no effect on lines of text, which have no columns: leave it out")
         if written == {PARQUET} and layout.compression not in (None, "none"):
             raise InputError(f"--compress {layout.compression} has no effect on Parquet, which is compressed itself")
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 # Treatment of rows that cannot be translated, as for lines in `txport.runtime.text.lines`.
 ON_ERROR = ("skip", "strict", "replace")
+# Default name of the column of translations.
+TARGET = "translation"
 
 
 class Fault(str):

@@ -9,7 +9,7 @@ from pathlib import Path
 from txport.runtime.bundle.archive import files_of, hash_of
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.corpus.columns import columns_of, values
-from txport.runtime.corpus.rows import Fault, Output, Rows
+from txport.runtime.corpus.rows import TARGET, Fault, Output, Rows
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import silence
 from txport.runtime.options import DEFAULTS, Options
@@ -34,7 +34,7 @@ class Translate:
         bundle: Path,
         open: Callable[[], Translator],
         options: Options = DEFAULTS,
-        target: str = "translation",
+        target: str = TARGET,
         ids: bool = False,
     ) -> None:
         if options.attention:

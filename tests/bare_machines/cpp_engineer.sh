@@ -28,7 +28,7 @@ refused 2 2 'ONNX Runtime' bash -c "echo a | txport-translate $bundle --engine o
 refused 2 2 'nope' bash -c "echo a | txport-translate nope"
 
 # The examples, by their first lines and by pkg-config.
-mkdir build/examples
+mkdir -p build/examples
 cp runtime/cpp/examples/translate.* build/examples
 cd build/examples
 step bash -c 'c++ -std=c++17 translate.cpp -ltxport'
@@ -44,14 +44,14 @@ expect "$answer"
 cd ../..
 
 # A project: with the installed txport, and with a clone, in one static program.
-mkdir build/installed
+mkdir -p build/installed
 cp runtime/cpp/examples/project/CMakeLists.txt build/installed
 cp runtime/cpp/examples/translate.cpp build/installed/main.cpp
 step cmake -S build/installed -B build/installed/build
 step cmake --build build/installed/build
 step bash -c "echo 'the cat sees a bird' | build/installed/build/app $bundle"
 expect "$answer"
-xargs rm < build/cpp/install_manifest.txt
+step xargs -a build/cpp/install_manifest.txt rm
 step env REPOSITORY="$PWD" bash -euo pipefail -c "cd build; $(block runtime/cpp/examples/project/README.md 'git clone')"
 step bash -c "echo 'the cat sees a bird' | build/app/build/app $bundle"
 expect "$answer"

@@ -4,7 +4,9 @@
 # The machine has python3 and git: no compiler, no make, no venv, as a new user's. debootstrap makes its root file system
 # once, in $BARE_FOLDER/SUITE; a run works in a copy (overlayfs), so that each begins with the same machine. The clone is
 # HEAD, so commit first. TXPORT_DATA (default ../shared/data) is copied to /data. BARE_BIND names folders of this
-# machine that are visible there, such as local indexes of pip, whose settings are copied. Needs root.
+# machine that are visible there, such as local indexes of pip, whose settings are copied. BARE_RUN=NAME keeps the machine
+# in $BARE_FOLDER/NAME: another run there fetches HEAD and skips the steps that passed, except those from number FROM on.
+# BARE_DEMO is build/demo of an idle machine, for a busy one: see python_developer.sh. UNITY=ON compiles less. Needs root.
 set -euo pipefail
 suite=$1
 shift
@@ -36,18 +38,25 @@ if [ -z "${BARE_INSIDE:-}" ]; then
   [ -e "$base" ] || make_base
   BARE_INSIDE=1 exec unshare --mount --propagation private "$0" "$suite" "$@"
 fi
-run=$(mktemp -d "$folder/run.XXXX")
-trap 'umount -l "$run/system" && rm -rf "$run"' EXIT
-mkdir "$run/system" "$run/changes" "$run/work"
+run=$folder/${BARE_RUN:-}
+if [ -z "${BARE_RUN:-}" ]; then
+  run=$(mktemp -d "$folder/run.XXXX")
+  trap 'umount -l "$run/system" && rm -rf "$run"' EXIT
+fi
+mkdir -p "$run/system" "$run/changes" "$run/work"
 mount -t overlay overlay -o "lowerdir=$base,upperdir=$run/changes,workdir=$run/work" "$run/system"
 for shared in /dev /proc /sys ${BARE_BIND:-}; do
   mkdir -p "$run/system$shared"
   mount --rbind "$shared" "$run/system$shared"
 done
-git clone -q "$top" "$run/system/project"
+project=$run/system/project
+[ -e "$project" ] || git clone -q "$top" "$project"
+git -C "$project" fetch -q origin HEAD
+git -C "$project" reset -q --hard FETCH_HEAD
 data=${TXPORT_DATA:-$top/../shared/data}
-[ ! -d "$data" ] || cp -r "$data" "$run/system/data"
-settings=$(env | grep -E '^(PIP_|SSL_CERT|REQUESTS_CA|CURL_CA|https?_proxy=|HTTPS?_PROXY=)' || true)
+[ -e "$run/system/data" ] || [ ! -d "$data" ] || cp -r "$data" "$run/system/data"
+[ ! -d "${BARE_DEMO:-}" ] || cp -rT "$BARE_DEMO" "$run/system/demo"
+settings=$(env | grep -E '^(FROM=|MINUTES=|UNITY=|PIP_|SSL_CERT|REQUESTS_CA|CURL_CA|https?_proxy=|HTTPS?_PROXY=)' || true)
 # shellcheck disable=SC2086
 chroot "$run/system" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
   $settings bash -c 'cd /project && exec "$@"' bash "$@"

@@ -1,8 +1,15 @@
 # What the ways share: commands are those of the pages, read from their code blocks, so that a page and a way cannot differ.
 # shellcheck shell=bash
 set -euo pipefail
-output=$(mktemp)
 TIMEFORMAT='   (%0R s, processor %0U s)'
+
+# The command and the output of each step that passed. On a machine that is kept they are not run again, from FROM on.
+steps=/var/tmp/steps
+number=0
+mkdir -p $steps
+for file in $(find $steps -name '*.command'); do
+  [ "$(basename "$file" .command)" -lt "${FROM:-1000}" ] || rm "$file"
+done
 
 # block PAGE TEXT: the first code block of PAGE that contains TEXT.
 block() {
@@ -24,11 +31,21 @@ failed() {
   exit 1
 }
 
+# passed_before COMMAND...: number the step; it is true if this command has passed as the same step, on this machine.
+passed_before() {
+  number=$((number + 1))
+  output=$steps/$number.output
+  echo "== $number: $*"
+  [ "$(cat "$steps/$number.command" 2> /dev/null)" = "$*" ] && echo '   (passed before)'
+}
+passed() { echo "$*" > "$steps/$number.command"; }
+
 # step COMMAND...: run it, show its output and its time. It must succeed, without a traceback.
 step() {
-  echo "== $*"
+  passed_before "$@" && return
   time { "$@" 2>&1 | tee "$output"; } || failed "$*"
   ! grep -q 'Traceback (most recent call last)' "$output" || failed 'a traceback'
+  passed "$@"
 }
 
 # paste PAGE TEXT: run the block; paste_line PAGE TEXT [OPTION...]: run the line, with more options.
@@ -52,7 +69,7 @@ expect() {
 # refused CODE SECONDS TEXT COMMAND...: it exits with CODE, within this processor time, with one sentence that contains TEXT.
 refused() {
   local code=0 times
-  echo "== refused: ${*:4}"
+  passed_before refused "$@" && return
   times=$({ TIMEFORMAT=%U; time "${@:4}" > "$output" 2>&1 < /dev/null || echo "code $?" >&2; } 2>&1)
   [[ $times != *code* ]] || code=$(sed -n 's/^code //p' <<< "$times")
   cat "$output"
@@ -63,4 +80,5 @@ refused() {
   expect "$3"
   [ "$1" = 130 ] || [ "$(wc -c < "$output")" -lt 1500 ] || failed 'more than a sentence'
   [ "${times%.*}" -lt "$2" ] || failed "it took $times s of the processor instead of $2"
+  passed refused "$@"
 }

@@ -6,7 +6,7 @@ minutes=${MINUTES:-4}
 paste README.md 'apt install make'
 paste training/README.md 'env/bin/activate'
 . env/bin/activate
-mkdir data
+mkdir -p data
 for language in en de; do
   head -n 4000 "/data/multi30k/train.$language" > "data/train.$language"
   head -n 200 "/data/multi30k/val.$language" > "test.$language"
@@ -16,7 +16,7 @@ train=$(line training/README.md 'tx-train --recipe mine.toml --data data -o buil
 
 # Mistakes: one sentence each, before PyTorch is imported.
 refused 2 3 'nope' bash -c "${train/--data data/--data nope}"
-mkdir wrong && head -n 10 data/train.en > wrong/train.en && head -n 9 data/train.de > wrong/train.de
+mkdir -p wrong && head -n 10 data/train.en > wrong/train.en && head -n 9 data/train.de > wrong/train.de
 refused 2 3 '10' bash -c "${train/--data data/--data wrong}"
 sed 's/max_minutes/max_minute/' mine.toml > misspelt.toml
 refused 2 3 'max_minutes' bash -c "${train/mine.toml/misspelt.toml}"
@@ -51,7 +51,7 @@ refused 2 3 'tx-export' tx-translate build/mine test.en
 refused 2 3 'bundle' tx-train --recipe new.toml --data data --from build/mine-bundle -o build/other
 
 # A full disk.
-mkdir small && mount -t tmpfs -o size=3m tmpfs small
+mkdir -p small && mount -t tmpfs -o size=3m tmpfs small
 refused 2 120 'No space left' tx-train --recipe mine.toml --data data -o small/mine --max-minutes 1
 refused 2 60 'No space left' tx-export build/mine -o small/bundle
 umount small

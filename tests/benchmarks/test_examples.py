@@ -111,10 +111,10 @@ def test_a_wav_file_is_transcribed_as_in_training_by_python_and_cpp(tmp_path: Pa
 
 def test_a_csv_file_gets_one_more_column(toy: "Translator", tmp_path: Path) -> None:
     rows = [["id", "name"], ["1", TEXT], ["2", 'with a "quote",\nand two lines'], ["3", ""]]
-    with (tmp_path / "in.csv").open("w", newline="") as file:
+    with (tmp_path / "in.csv").open("w", newline="", encoding="utf-8-sig") as file:
         csv.writer(file).writerows(rows)
     command = [sys.executable, EXAMPLES / "csv_column.py", BUNDLE, tmp_path / "in.csv", tmp_path / "out.csv"]
-    run(*command, "--column", "name")
+    run(*command, "--column", "name")  # the file begins with a byte order mark, as Excel writes it
     with (tmp_path / "out.csv").open(newline="") as file:
         read = list(csv.reader(file))
     assert [row[:2] for row in read] == rows and read[0][2] == "name_translated"

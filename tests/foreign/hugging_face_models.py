@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
         for sentence in SENTENCES:
             with torch.inference_mode():
                 ids = model.generate(**tokenizer(sentence, return_tensors="pt"))
-            texts.append(tokenizer.decode(ids[0], skip_special_tokens=True).removeprefix("__fr__"))
+            texts.append(tokenizer.decode(ids[0], skip_special_tokens=True).removeprefix("__fr__").strip())
         assert len(set(texts)) > 10, texts
         (folder / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
 

@@ -269,9 +269,12 @@ def test_positions_of_no_model(tmp_path: Path, width: int) -> None:
         attend("--positions", width, "-o", tmp_path / "out.svg")
 
 
-def test_positions_and_a_word(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--positions does not draw a model: use it only with -o$"):
-        attend("--positions", 64, "--word", "it", "-o", tmp_path / "out.svg")
+@pytest.mark.parametrize(
+    "option", ["--target", "--kind", "--layer", "--head", "--word", "--source-language", "--target-language"]
+)
+def test_positions_and_options_of_a_model(tmp_path: Path, option: str) -> None:
+    with pytest.raises(InputError, match=f"{option} has no effect with --positions"):
+        attend("--positions", 64, option, "1", "-o", tmp_path / "out.svg")
 
 
 def test_a_text_longer_than_a_bundle_takes(attention_bundle: Path, tmp_path: Path) -> None:

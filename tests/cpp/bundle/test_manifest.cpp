@@ -114,6 +114,7 @@ TEST_CASE("a file that only people read may be missing, but not be changed") {
   manifest.files["README.md"] = {5, std::string(64, '0')};
   const auto nothing = [](const std::string& /*name*/) { return false; };
   manifest.check_files(Bundle(bundle), nothing);
+  manifest.check_files(Bundle(kToyBundle.string() + ".txb"), nothing);
   std::ofstream(bundle / "README.md") << "other than it was";
   CHECK(contains(fault_of<BundleError>([&] { manifest.check_files(Bundle(bundle), nothing); }), "README.md"));
   manifest.files["notes.txt"] = {5, std::string(64, '0')};

@@ -260,7 +260,7 @@ def test_byte_level_files_that_do_not_fit(byte_level: tuple[Path, Any], tmp_path
             (directory / "merges.txt").write_text(text)
         with pytest.raises(CheckpointError, match=words):
             import_here(directory, tmp_path / "checkpoint")
-    (directory / "merges.txt").write_text(merges)
+    (directory / "merges.txt").write_text(merges, encoding="utf-8-sig")  # a byte order mark is no merge
     changed_json(directory / "vocab.json", far=999)
     with pytest.raises(CheckpointError, match="ids up to 999, but the embedding has 304 rows"):
         import_here(directory, tmp_path / "checkpoint")

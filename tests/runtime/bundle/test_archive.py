@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import archives
@@ -13,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from toy import BUNDLE
 from txport.runtime.bundle.archive import Archive, write_archive
-from txport.runtime.bundle.manifest import NAME, WEIGHTS, Manifest, hash_of
+from txport.runtime.bundle.manifest import INFORMATIONAL_FILES, NAME, WEIGHTS, Manifest, entry_of, hash_of
 from txport.runtime.bundle.pack_command import main as pack
 from txport.runtime.errors import BundleError, InputError, MissingLibrary
 from txport.runtime.translator import Translator
@@ -215,6 +216,22 @@ def test_a_damaged_bundle_is_not_packed(damaged: Path, tmp_path: Path) -> None:
     assert isinstance(refused.exception, BundleError)
     assert "SHA-256 differs" in str(refused.exception)
     assert not (tmp_path / "model.txb").exists()
+
+
+@pytest.mark.parametrize("name", INFORMATIONAL_FILES)
+def test_a_file_that_only_people_read_may_be_missing(name: str, damaged: Path, tmp_path: Path) -> None:
+    """The bundle is packed without it, and the archive is valid."""
+    (damaged / name).write_text("{}")
+    manifest = Manifest.load(damaged)
+    manifest = replace(manifest, files={**manifest.files, name: entry_of(damaged / name)}).write(damaged)
+    (damaged / name).unlink()
+    packed = tmp_path / "model.txb"
+    done = CliRunner().invoke(pack, [str(damaged), "-o", str(packed)], catch_exceptions=False)
+    assert done.output == f"{packed}: {len(manifest.files)} files, {packed.stat().st_size:,} bytes\n"
+    Manifest.load(packed).check_files(packed, hashes=lambda file: True)
+    assert Manifest.load(packed) == manifest
+    with zipfile.ZipFile(packed) as archive:
+        assert set(archive.namelist()) == {NAME, *manifest.files} - {name}
 
 
 def test_a_bundle_in_one_file_is_not_packed_again(tmp_path: Path) -> None:

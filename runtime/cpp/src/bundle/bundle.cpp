@@ -105,7 +105,10 @@ std::string Bundle::read(const std::string& file, std::size_t max_bytes) const {
   throw BundleError(name(file) + " is larger than " + std::to_string(max_bytes) + " bytes: export the bundle again");
 }
 
-bool Bundle::has(const std::string& file) const { return archive_->members.count(file) == 1; }
+bool Bundle::has(const std::string& file) const {
+  if (!archive_) return fs::exists(fs::symlink_status(directory_ / file));
+  return archive_->members.count(file) == 1;
+}
 
 std::string_view Bundle::view(const std::string& file) const {
   const auto found = archive_->members.find(file);

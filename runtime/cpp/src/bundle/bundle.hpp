@@ -46,8 +46,10 @@ class Bundle {
   // Check that a listed file is inside the bundle, its size and, if `contents` is set, its hash.
   void check(const std::string& file, const FileEntry& entry, bool contents) const;
 
-  // Only for files of tx-pack: return whether the archive has a member, and return its bytes.
+  // Return whether there is such a file; a broken link counts as one.
   bool has(const std::string& file) const;
+
+  // Only for files of tx-pack: return the bytes of a member.
   std::string_view view(const std::string& file) const;
 
   // Return the bytes of a member of exactly this size for temporary use. Releasing the pointer also releases the pages

@@ -439,7 +439,7 @@ Manifest Manifest::parse(std::string_view data, const std::string& file) {
 void Manifest::check_files(const Bundle& bundle, const std::function<bool(const std::string&)>& hashes) const {
   for (const auto& [name, entry] : files) {
     const bool for_people = name == "README.md" || name == "verification.json";  // not read by runtimes
-    if (for_people && bundle.is_directory() && !fs::exists(fs::symlink_status(bundle.directory() / name))) continue;
+    if (for_people && !bundle.has(name)) continue;
     bundle.check(name, entry, hashes(name));
   }
 }
