@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -21,6 +22,8 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.translator import Translator
 
 MODELS = ("t5", "umt5", "sides")
+# Beyond the longest distance between relative positions, which is 40.
+LIMITS: dict[str, Any] = {"max_source": 48, "max_target": 48}
 
 
 @pytest.fixture(scope="module", params=[*MODELS, "rotary"])
@@ -35,7 +38,7 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Verified in float32, with every lowering and the optional graphs."""
     output = tmp_path_factory.mktemp("t5") / "bundle"
     sentences = 8 if checkpoint.name == "rotary" else 24
-    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=sentences, singles=2))
+    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=sentences, singles=2, **LIMITS))
     assert report is not None and report.passed
     return output
 
@@ -98,14 +101,16 @@ def test_cpp_reads_and_writes_bytes_as_python_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", MODELS, indirect=True)
 def test_int8_is_verified(checkpoint: Path, tmp_path: Path) -> None:
-    options = ExportOptions(int8=True, lowerings=("ort",), sentences=64, singles=2)
+    options = ExportOptions(int8=True, lowerings=("ort",), sentences=64, singles=2, **LIMITS)
     report = export_bundle(checkpoint, tmp_path / "int8", options)
     assert report is not None and report.passed
 
 
 @pytest.mark.parametrize("checkpoint", MODELS, indirect=True)
 def test_float16_is_verified(checkpoint: Path, tmp_path: Path) -> None:
-    report = export_bundle(checkpoint, tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2))
+    report = export_bundle(
+        checkpoint, tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2, **LIMITS)
+    )
     assert report is not None and report.passed
 
 
@@ -118,7 +123,9 @@ def test_float16_of_activations_beyond_its_range(checkpoint: Path, tmp_path: Pat
             if name.endswith(("outer.weight", "output.weight")):
                 parameter *= huge
     save_checkpoint(tmp_path / "huge", loaded.model, checkpoint / "tokenizer", loaded.sentences[:60], {})
-    report = export_bundle(tmp_path / "huge", tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2))
+    report = export_bundle(
+        tmp_path / "huge", tmp_path / "half", ExportOptions(float16=True, sentences=24, singles=2, **LIMITS)
+    )
     assert report is not None and report.passed
     islands = [island for island in Manifest.load(tmp_path / "half").precision.islands if island.reason == "overflow"]
     assert {island.graph for island in islands} >= {"encoder", *(f"decoder_step.{each}" for each in LOWERINGS)}
