@@ -5,17 +5,18 @@ See et al. (2017), "Get To The Point: Summarization with Pointer-Generator Netwo
 with w). The attention is the mean of the heads in `copy_heads`; OpenNMT-py uses the first head of the last layer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.models.config import Config
 
-# For each cross-attention that is used for copying: its output `[b, t, d]` and its weights `[b, h, t, s]`.
-Seen = dict[nn.Module, tuple[Tensor, Tensor]]
+Method = TypeVar("Method", bound=Callable[..., Tensor])
 
 # Copy probabilities below this are treated as 0. It is far below relevant probabilities. Smaller float32 values have
 # rounding errors that would make their logarithms differ between engines.
@@ -42,48 +43,73 @@ class CopyMechanism(nn.Module):
         return sorted({layer for layer, _ in self.heads})
 
     @contextmanager
-    def watching(self, decoder: Sequence[nn.Module]) -> Iterator[Seen]:
-        """Record what `forward` needs of the decoder's cross-attention, while the context is active."""
-        seen: Seen = {}
+    def watching(self, model: Any) -> Iterator[dict[Any, Any]]:
+        """Record what `forward` needs of a `Transformer`, while the context is active.
 
-        def keep(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Tensor) -> None:
-            seen[attention] = output, cast(Any, attention).weights(*inputs, **options)
+        The values are the inputs and the last states of the decoder, "input" and "state" `[b, t, d]`, and for each of
+        `layers` the output `[b, t, d]` and the weights `[b, h, t, s]` of cross-attention.
+        """
+        seen: dict[Any, Any] = {}
+
+        def keep(name: str) -> Callable[..., None]:
+            return lambda module, inputs, output: seen.update({name: output})
+
+        def keep_attention(layer: int) -> Callable[..., None]:
+            return lambda attention, inputs, options, output: seen.update(
+                {layer: (output, attention.weights(*inputs, **options))}
+            )
 
         with ExitStack() as hooks:
+            for name, module in (("input", model.target_embedding), ("state", model.decoder_norm)):
+                hooks.callback(module.register_forward_hook(keep(name)).remove)
             for layer in self.layers:
-                attention = cast(nn.Module, decoder[layer].cross_attention)
-                hooks.callback(attention.register_forward_hook(keep, with_kwargs=True).remove)
+                attention = model.decoder[layer].cross_attention
+                hooks.callback(attention.register_forward_hook(keep_attention(layer), with_kwargs=True).remove)
             yield seen
 
-    def forward(
-        self, logits: Tensor, state: Tensor, read: Tensor, decoder: Sequence[nn.Module], seen: Seen, source_ids: Tensor
-    ) -> Tensor:
-        """Return log-probabilities of the mixture, always float32, `[b, t, v]`.
+    def forward(self, logits: Tensor, seen: dict[Any, Any], source_ids: Tensor) -> Tensor:
+        """Return log-probabilities of the mixture, always float32, in the shape of the logits.
 
         Args:
-            logits: `[b, t, v]`.
-            state: `[b, t, d]`, decoder states before the projection.
-            read: `[b, t, d]`, embeddings of the decoder's input tokens.
-            decoder: layers of the decoder.
+            logits: `[b, t, v]`, or `[b, v]` of a step.
             seen: from `watching`.
             source_ids: int64 `[b, s]`; padding may have any id, since its weights are 0.
         """
-        attentions = [cast(nn.Module, layer.cross_attention) for layer in decoder]
         with torch.autocast(logits.device.type, enabled=False):
-            context = seen[attentions[self.layers[-1]]][0]
-            gate = _product(self.context, context) + _product(self.state, state) + _product(self.input, read)
-            weights = {attention: each for attention, (_, each) in seen.items()}
-            copied = torch.sigmoid(-gate) * self._attention(attentions, weights)
-            said = F.log_softmax(logits.float(), dim=-1) + F.logsigmoid(gate)
+            context = seen[self.layers[-1]][0]
+            gate = _product(self.context, context) + _product(self.state, seen["state"])
+            gate = gate + _product(self.input, seen["input"])
+            heads = [seen[layer][1][:, head].float() for layer, head in self.heads]
+            copied = torch.sigmoid(-gate) * torch.stack(heads).mean(dim=0)
+            words = logits.float().view(*context.shape[:2], -1)
+            said = F.log_softmax(words, dim=-1) + F.logsigmoid(gate)
             places = source_ids[:, None].expand(-1, said.shape[1], -1)
             pointed = F.relu(torch.zeros_like(said).scatter_add(2, places, copied) - NOTHING)
             tiny = torch.finfo(torch.float32).tiny
             both = torch.logaddexp(said, pointed.clamp(min=tiny).log())
-            return torch.where(pointed > 0, both, said)
+            return torch.where(pointed > 0, both, said).view(logits.shape)
 
-    def _attention(self, attentions: Sequence[nn.Module], weights: Mapping[nn.Module, Tensor]) -> Tensor:
-        """Return the mean of the copy heads' weights, float32 `[b, t, s]`; rows sum to 1."""
-        return torch.stack([weights[attentions[layer]][:, head].float() for layer, head in self.heads]).mean(dim=0)
+
+def with_copying(method: Method) -> Method:
+    """Let `decode` or `decode_step` of a model that copies return log-probabilities of the mixture instead of logits.
+
+    Raises:
+        ValueError: the model copies, and there are no `source_ids`.
+    """
+    parameters = signature(method)
+
+    @wraps(method)
+    def mixed(model: Any, *arguments: Any, **named: Any) -> Tensor:
+        if model.copying is None:
+            return method(model, *arguments, **named)
+        source_ids = parameters.bind(model, *arguments, **named).arguments.get("source_ids")
+        if source_ids is None:
+            raise ValueError("a model that copies needs source_ids")
+        with model.copying.watching(model) as seen:
+            logits = method(model, *arguments, **named)
+        return cast(Tensor, model.copying(logits, seen, source_ids))
+
+    return cast(Method, mixed)
 
 
 def _product(linear: nn.Linear, x: Tensor) -> Tensor:

@@ -5,18 +5,16 @@ k head_dim, v target vocabulary. Lengths count tokens that are not padding; padd
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.models.config import Config, Side
-from txport.models.copying import CopyMechanism, Seen
-from txport.models.embeddings import Embedding, InputLayer, source_layer, target_layer
+from txport.models.copying import CopyMechanism, with_copying
+from txport.models.embeddings import InputLayer, source_layer, target_layer
+from txport.models.initialisation import initialise
 from txport.models.norms import NoNorm, new_norm
 from txport.models.positions import RelativePositions, rotated
 
@@ -37,26 +35,6 @@ SHORT = 32
 def valid_mask(lengths: Tensor, size: int) -> Tensor:
     """Return a mask, bool `[b, 1, 1, size]`: true for tokens, false for padding. Broadcasts over heads and queries."""
     return (torch.arange(size, device=lengths.device)[None] < lengths[:, None])[:, None, None]
-
-
-@dataclass(frozen=True)
-class AttentionMaps:
-    """Attention weights of a model and the probabilities of a translation.
-
-    Row i of a target map belongs to the step that predicts target token i. The columns of `decoder` are the inputs of
-    the decoder: bos, then the target tokens. Rows of tokens sum to 1. Future columns, and padding, are 0.
-
-    Attributes:
-        encoder: float `[layers, b, h, s, s]`, self-attention of the source.
-        decoder: float `[layers, b, h, t, t]`, self-attention of the target.
-        cross: float `[layers, b, h, t, s]`, of the target to the source.
-        log_probabilities: float `[b, t]`, natural logarithms of the target tokens' probabilities; 0 for padding.
-    """
-
-    encoder: Tensor
-    decoder: Tensor
-    cross: Tensor
-    log_probabilities: Tensor
 
 
 class Attention(nn.Module):
@@ -297,32 +275,7 @@ class Transformer(nn.Module):
         if config.tie_projection:
             self.projection.weight = self.target_embedding.tokens.weight
         self.copying = CopyMechanism(config) if config.copies else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Initialise matrices by Xavier (Glorot and Bengio, 2010), embeddings and positions as N(0, 1/d_model).
-
-        The initialisation "annotated" uses Xavier for embeddings also; "d2l" uses PyTorch's default for them, N(0, 1).
-        Both use PyTorch's default for biases, uniform within +-1/sqrt(inputs).
-        """
-        kind = self.config.initialisation
-        with torch.no_grad():
-            for parameter in self.parameters():
-                if parameter.dim() > 1:
-                    nn.init.xavier_uniform_(parameter)
-            for module in self.modules():
-                if isinstance(module, nn.Linear) and module.bias is not None:
-                    if kind == "scaled":
-                        nn.init.zeros_(module.bias)
-                    else:
-                        reach = module.in_features**-0.5
-                        nn.init.uniform_(module.bias, -reach, reach)
-            for embedding in self.inputs:
-                if kind != "annotated" and isinstance(embedding, Embedding):
-                    nn.init.normal_(embedding.tokens.weight, std=self.config.d_model**-0.5 if kind == "scaled" else 1.0)
-            for name, parameter in self.named_parameters():
-                if "positions" in name:
-                    nn.init.normal_(parameter, std=self.config.d_model**-0.5)
+        initialise(self, config)
 
     def lengthen(self, length: int) -> None:
         """Extend sinusoids to at least `length` positions. Relative and rotary positions need no extension."""
@@ -351,13 +304,9 @@ class Transformer(nn.Module):
             x = layer(x, mask, bias)
         return self.encoder_norm(x)  # type: ignore[no-any-return]
 
+    @with_copying
     def decode(
-        self,
-        target_ids: Tensor,
-        memory: Tensor,
-        source_lengths: Tensor,
-        source_ids: Tensor | None = None,
-        wanted: Tensor | None = None,
+        self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None = None
     ) -> Tensor:
         """Decode whole targets with teacher forcing, and return logits `[b, t, v]`. Logits at i depend on ids 0..i.
 
@@ -367,26 +316,19 @@ class Transformer(nn.Module):
             target_ids: int64 `[b, t]`, starting with bos.
             memory: from `encode`.
             source_lengths: int64 `[b]`.
-            source_ids: int64 `[b, s]`; needed by models with a copy mechanism. Their logits are log-probabilities,
-                in float32.
-            wanted: bool `[b, t]`: return logits `[n, v]` of the n positions that are true.
+            source_ids: int64 `[b, s]`, only for models with a copy mechanism.
         """
+        return self.projection(self.decoder_states(target_ids, memory, source_lengths))  # type: ignore[no-any-return]
+
+    def decoder_states(self, target_ids: Tensor, memory: Tensor, source_lengths: Tensor) -> Tensor:
+        """Return the states `[b, t, d]` that `decode` projects to logits."""
         mask = valid_mask(source_lengths, memory.shape[1])
         positions = torch.arange(target_ids.shape[1], device=target_ids.device)
-        x = read = self.target_embedding(target_ids, positions)
+        x = self.target_embedding(target_ids, positions)
         biases = self._biases("decoder", positions[None], positions)
-        with self._watching() as seen:
-            for layer, cross, bias in zip(self.decoder, self.cross_key_values(memory), biases, strict=True):
-                x = layer(x, cross, mask, bias)
-        state = self.decoder_norm(x)
-        if wanted is None or self.copying is not None:
-            logits = self._logits(state, read, seen, source_ids)
-            if wanted is not None:
-                logits = logits[wanted]
-            return logits
-        # Select by indices, since the gradient of boolean indexing is slow.
-        chosen = state.flatten(0, 1).index_select(0, wanted.flatten().nonzero()[:, 0])
-        return self.projection(chosen)  # type: ignore[no-any-return]
+        for layer, cross, bias in zip(self.decoder, self.cross_key_values(memory), biases, strict=True):
+            x = layer(x, cross, mask, bias)
+        return self.decoder_norm(x)  # type: ignore[no-any-return]
 
     def forward(self, source: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
         """Encode and decode with teacher forcing: logits `[b, t, v]`."""
@@ -401,22 +343,6 @@ class Transformer(nn.Module):
         biases: list[Tensor] = relative(keys[None, None] - queries[:, :, None])
         return biases
 
-    def _watching(self) -> AbstractContextManager[Seen]:
-        """Record the cross-attention that the copy mechanism needs, while the context is active."""
-        if self.copying is None:
-            return nullcontext({})
-        return self.copying.watching(list(self.decoder))
-
-    def _logits(self, state: Tensor, read: Tensor, seen: Seen, source_ids: Tensor | None) -> Tensor:
-        """Return logits `[b, t, v]` for states and embeddings `[b, t, d]`; see `CopyMechanism.forward`."""
-        logits: Tensor = self.projection(state)
-        if self.copying is None:
-            return logits
-        if source_ids is None:
-            raise ValueError("a model that copies needs source_ids")
-        copied: Tensor = self.copying(logits, state, read, list(self.decoder), seen, source_ids)
-        return copied
-
     def cross_key_values(self, memory: Tensor) -> list[KeyValue]:
         """Return cross-attention keys and values of each decoder layer, `[b, h, s, k]`, once for a sentence."""
         return [layer.cross_attention.key_value(memory) for layer in self.decoder]  # type: ignore[operator, union-attr]
@@ -427,6 +353,7 @@ class Transformer(nn.Module):
         shape = (batch, self.config.decoder.heads, length, self.config.decoder.head_dim)
         return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in self.decoder]
 
+    @with_copying
     def decode_step(
         self,
         token_ids: Tensor,
@@ -444,65 +371,15 @@ class Transformer(nn.Module):
             cross: from `cross_key_values`.
             source_lengths: int64 `[b]`.
             caches: from `new_caches`; written in place.
-            source_ids: int64 `[b, s]`; needed by models with a copy mechanism.
+            source_ids: int64 `[b, s]`, only for models with a copy mechanism.
 
         Returns:
             logits `[b, v]` of the token at `positions + 1`.
         """
         mask = valid_mask(source_lengths, cross[0][0].shape[2])
-        x = read = self.target_embedding(token_ids, positions)[:, None]
+        x = self.target_embedding(token_ids[:, None], positions[:, None])
         reached = torch.arange(int(positions.max()) + 1, device=positions.device)
         biases = self._biases("decoder", positions[:, None], reached)
-        with self._watching() as seen:
-            for layer, key_value, cache, bias in zip(self.decoder, cross, caches, biases, strict=True):
-                x = layer.step(x, key_value, mask, cache, positions, bias)  # type: ignore[operator]
-        return self._logits(self.decoder_norm(x), read, seen, source_ids)[:, 0]
-
-    def attention_maps(
-        self, source: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor
-    ) -> AttentionMaps:
-        """Return all attention weights for given translations, by teacher forcing. Call `eval` first.
-
-        Args:
-            source: padded ids or vectors, as for `encode`.
-            source_lengths: int64 `[b]`.
-            target_ids: int64 `[b, t]`, padded translations without bos.
-            target_lengths: int64 `[b]`.
-        """
-        bos = torch.full_like(target_ids[:, :1], self.config.bos_id)
-        attentions = [module for module in self.modules() if isinstance(module, Attention)]
-        with recorded_weights(attentions) as weights:
-            logits = self(source, source_lengths, torch.cat([bos, target_ids[:, :-1]], dim=1))
-        valid = valid_mask(source_lengths, source.shape[1]).transpose(2, 3)
-        target = valid_mask(target_lengths, target_ids.shape[1]).transpose(2, 3)
-        chosen = torch.log_softmax(logits, dim=-1).gather(2, target_ids[..., None])[..., 0]
-
-        def maps(attentions: list[nn.Module], rows: Tensor) -> Tensor:
-            if not attentions:  # a model that reads encoder states has no encoder layers
-                return source.new_zeros(0, len(source), self.config.heads, source.shape[1], source.shape[1])
-            return torch.stack([weights[attention] for attention in attentions]).masked_fill(~rows, 0.0)
-
-        return AttentionMaps(
-            encoder=maps([layer.attention for layer in self.encoder], valid),  # type: ignore[misc]
-            decoder=maps([layer.self_attention for layer in self.decoder], target),  # type: ignore[misc]
-            cross=maps([layer.cross_attention for layer in self.decoder], target),  # type: ignore[misc]
-            log_probabilities=chosen.masked_fill(~target[:, 0, :, 0], 0.0),
-        )
-
-
-@contextmanager
-def recorded_weights(attentions: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
-    """Record the weights of the given `Attention` modules, with gradients, while the context is active.
-
-    Other attention modules are not slowed down.
-    """
-    weights: dict[nn.Module, Tensor] = {}
-
-    def record(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        assert isinstance(attention, Attention)
-        weights[attention] = attention.weights(*inputs, **options)
-
-    with ExitStack() as hooks:
-        for attention in attentions:
-            hooks.callback(attention.register_forward_pre_hook(record, with_kwargs=True).remove)
-        yield weights
+        for layer, key_value, cache, bias in zip(self.decoder, cross, caches, biases, strict=True):
+            x = layer.step(x, key_value, mask, cache, positions, bias)  # type: ignore[operator]
+        return self.projection(self.decoder_norm(x))[:, 0]  # type: ignore[no-any-return]

@@ -2,6 +2,27 @@
 
 import torch.nn.functional as F
 from torch import Tensor
+from txport.models.transformer import Transformer
+
+
+def logits_at(
+    positions: Tensor,
+    model: Transformer,
+    target_ids: Tensor,
+    memory: Tensor,
+    source_lengths: Tensor,
+    source_ids: Tensor | None = None,
+) -> Tensor:
+    """Return logits `[n, v]` of the n positions that are true in `positions`, bool `[b, t]`.
+
+    For the other arguments see `txport.models.transformer.Transformer.decode`.
+    """
+    if model.copying is not None:
+        return model.decode(target_ids, memory, source_lengths, source_ids)[positions]
+    states = model.decoder_states(target_ids, memory, source_lengths)
+    # Select by indices, since the gradient of boolean indexing is slow.
+    chosen = states.flatten(0, 1).index_select(0, positions.flatten().nonzero()[:, 0])
+    return model.projection(chosen)  # type: ignore[no-any-return]
 
 
 def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, banned: Tensor | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from txport.models.attention_maps import attention_maps
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.arguments import check_reads_text
 from txport.runtime.calls.requests import Call
@@ -45,7 +46,7 @@ def checkpoint_maps(
             )
     lengths = torch.tensor([len(source)]), torch.tensor([len(made)])
     with torch.no_grad():
-        found = model.attention_maps(torch.tensor([source]), lengths[0], torch.tensor([made]), lengths[1])
+        found = attention_maps(model, torch.tensor([source]), lengths[0], torch.tensor([made]), lengths[1])
     maps = AttentionMaps(
         source_ids=source,
         target_ids=made,

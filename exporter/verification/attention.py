@@ -17,7 +17,8 @@ from txport.exporter.reference import Batch, answers
 from txport.exporter.sample import Sample, spread
 from txport.exporter.verification.errors import Errors
 from txport.exporter.verification.report import AttentionReport, BeamsReport
-from txport.models.transformer import AttentionMaps, Transformer
+from txport.models.attention_maps import BatchMaps, attention_maps
+from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engine import Float32
 from txport.runtime.engines.ort import OrtEngine
@@ -59,11 +60,11 @@ def check_attention(
 
 
 @torch.inference_mode()
-def _maps(model: Transformer, batch: Batch) -> tuple[AttentionMaps, torch.Tensor]:
+def _maps(model: Transformer, batch: Batch) -> tuple[BatchMaps, torch.Tensor]:
     targets = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in batch.targets], batch_first=True)
     source = torch.from_numpy(batch.source_ids)
     lengths = torch.from_numpy(batch.source_lengths)
-    maps = model.attention_maps(source, lengths, targets, torch.tensor([len(row) for row in batch.targets]))
+    maps = attention_maps(model, source, lengths, targets, torch.tensor([len(row) for row in batch.targets]))
     return maps, model.encode(source, lengths)
 
 
@@ -112,7 +113,7 @@ class _Found:
         self.weights, self.scores, self.memory, self.own, self.sums = (Errors() for _ in range(5))
         self.later = 0.0
 
-    def add(self, batch: Batch, maps: AttentionMaps, memory: torch.Tensor) -> None:
+    def add(self, batch: Batch, maps: BatchMaps, memory: torch.Tensor) -> None:
         """Compare one batch with PyTorch's results."""
         sources = [row[:length] for row, length in zip(batch.source_ids, batch.source_lengths, strict=True)]
         for row, reading in self._graphs.read(sources, batch.targets, cross=True, own=True):

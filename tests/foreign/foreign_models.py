@@ -16,6 +16,7 @@ import torch
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.reference import answers, pad
+from txport.models.attention_maps import attention_maps
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions, write_imported
@@ -131,7 +132,7 @@ def _assert_same_attention(
             input_ids=ids, attention_mask=mask, decoder_input_ids=targets, use_cache=False, output_attentions=True
         )
         made = torch.cat([targets[:, 1:], targets[:, 1:2]], dim=1)
-        maps = model.attention_maps(ids, lengths, made, torch.full_like(lengths, made.shape[1]))
+        maps = attention_maps(model, ids, lengths, made, torch.full_like(lengths, made.shape[1]))
     tokens = mask.bool()[None, :, None, :, None]
     for found, layers in (
         (maps.encoder, torch.stack(output.encoder_attentions).masked_fill(~tokens, 0.0)),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_runner import random_model
 from torch import Tensor
+from txport.models.attention_maps import attention_maps
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
@@ -42,7 +43,7 @@ def by_definition(model: Transformer, source: Tensor, lengths: Tensor, target: T
     ]
     with torch.inference_mode():
         full = torch.full((len(target),), target.shape[1])
-        maps = model.attention_maps(source, lengths, torch.cat([target[:, 1:], target[:, :1]], 1), full)
+        maps = attention_maps(model, source, lengths, torch.cat([target[:, 1:], target[:, :1]], 1), full)
         model(source, lengths, target)
     for hook in hooks:
         hook.remove()

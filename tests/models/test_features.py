@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from txport.models.attention_maps import attention_maps
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
 from txport.models.config import Config, preset
 from txport.models.transformer import Transformer
@@ -123,7 +124,7 @@ def test_steps_equal_teacher_forcing_on_states(make_model: MakeModel) -> None:
 def test_attention_maps_of_a_model_without_encoder(make_model: MakeModel) -> None:
     model = features(make_model, encoder_layers=0)
     targets = torch.randint(4, 40, (3, 4), generator=torch.Generator().manual_seed(3))
-    maps = model.attention_maps(vectors(), LENGTHS, targets, torch.tensor([4, 2, 3]))
+    maps = attention_maps(model, vectors(), LENGTHS, targets, torch.tensor([4, 2, 3]))
     assert maps.encoder.shape == (0, 3, 4, 7, 7)
     assert torch.allclose(maps.cross[:, 0, :, :4].sum(-1), torch.ones(2, 4, 4))
     assert maps.cross[:, 1, :, :2, 3:].abs().max() == 0  # padding of the source

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from txport.models.attention_maps import attention_maps
 from txport.models.config import Config, preset
 from txport.models.positions import sinusoids
 from txport.models.transformer import SHORT, Attention, Transformer, valid_mask
@@ -139,7 +140,7 @@ def test_attention_maps_equal_torch_nn_multihead_attention(make_model: MakeModel
     model = make_model(norm=norm, encoder_layers=3)
     source_lengths, target_lengths = [7, 1, 12, 4], [5, 9, 1, 3]
     source, target = random_ids(1, source_lengths), random_ids(2, target_lengths)
-    maps = model.attention_maps(source, torch.tensor(source_lengths), target, torch.tensor(target_lengths))
+    maps = attention_maps(model, source, torch.tensor(source_lengths), target, torch.tensor(target_lengths))
     theirs = torch_transformer(model)
     weights = recorded(theirs)  # with gradients: without them nn.TransformerEncoderLayer would not call its attention
     inputs = F.pad(target[:, :-1], (1, 0), value=model.config.bos_id)
@@ -167,10 +168,10 @@ def test_attention_maps_are_those_of_each_sentence_alone(make_model: MakeModel) 
     model = make_model()
     source_lengths, target_lengths = [3, 9], [8, 2]
     source, target = random_ids(3, source_lengths), random_ids(4, target_lengths)
-    maps = model.attention_maps(source, torch.tensor(source_lengths), target, torch.tensor(target_lengths))
+    maps = attention_maps(model, source, torch.tensor(source_lengths), target, torch.tensor(target_lengths))
     for row, (s, t) in enumerate(zip(source_lengths, target_lengths, strict=True)):
         lengths = torch.tensor([s]), torch.tensor([t])
-        alone = model.attention_maps(source[row : row + 1, :s], lengths[0], target[row : row + 1, :t], lengths[1])
+        alone = attention_maps(model, source[row : row + 1, :s], lengths[0], target[row : row + 1, :t], lengths[1])
         torch.testing.assert_close(maps.encoder[:, row, :, :s, :s], alone.encoder[:, 0], **TOLERANCE)
         torch.testing.assert_close(maps.decoder[:, row, :, :t, :t], alone.decoder[:, 0], **TOLERANCE)
         torch.testing.assert_close(maps.cross[:, row, :, :t, :s], alone.cross[:, 0], **TOLERANCE)

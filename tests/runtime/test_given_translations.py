@@ -83,6 +83,7 @@ def test_attention_is_the_average_of_the_maps(real: Translator, attention_bundle
 
 def test_maps_are_those_of_pytorch(real: Translator, checkpoint: Path) -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
+    from txport.models.attention_maps import attention_maps
     from txport.models.checkpoint import load_checkpoint
 
     model = load_checkpoint(checkpoint).model
@@ -91,7 +92,7 @@ def test_maps_are_those_of_pytorch(real: Translator, checkpoint: Path) -> None:
         source, target = torch.tensor([maps.source_ids]), torch.tensor([maps.target_ids])
         with torch.inference_mode():
             lengths = torch.tensor([source.shape[1]]), torch.tensor([target.shape[1]])
-            expected = model.attention_maps(source, lengths[0], target, lengths[1])
+            expected = attention_maps(model, source, lengths[0], target, lengths[1])
             memory = model.encode(source, lengths[0])[0].numpy()
         for ours, theirs in (
             (maps.encoder, expected.encoder[:, 0]),

@@ -111,7 +111,7 @@ def average_of_heads(model: Transformer, weights: Mapping[torch.nn.Module, Tenso
 
     Args:
         model: model whose decoder has run.
-        weights: `[b, h, t, s]` for each of `cross_attentions`, see `txport.models.transformer.recorded_weights`.
+        weights: `[b, h, t, s]` for each of `cross_attentions`, see `txport.models.attention_maps.recorded_weights`.
     """
     chosen = [weights[_cross_attention(model, layer)][:, head] for layer, head in model.config.alignment_heads]
     return torch.stack(chosen).float().mean(dim=0)

@@ -8,15 +8,16 @@ import torch
 import torch.distributed
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from txport.models.attention_maps import recorded_weights
 from txport.models.config import BANNED
 from txport.models.embeddings import Embedding
 from txport.models.padding import padding_left_out
-from txport.models.transformer import Transformer, recorded_weights
+from txport.models.transformer import Transformer
 from txport.runtime.text.tokenizer import Tokenizer
 from txport.training.corpora import Pair
 from txport.training.examples import TrainingBatch
 from txport.training.guidance.guided_attention import average_of_heads, cross_attentions, guided_loss
-from txport.training.loss import smoothed_cross_entropy
+from txport.training.loss import logits_at, smoothed_cross_entropy
 from txport.training.options import TrainingOptions
 from txport.training.quality.evaluation import Scores, score
 from txport.training.recipe import chosen
@@ -170,7 +171,7 @@ class TranslationModule(LightningModule):
             read = mixed_inputs(
                 self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
             )
-            logits = self.model.decode(read, memory, batch.source_lengths, batch.source_ids, wanted)
+            logits = logits_at(wanted, self.model, read, memory, batch.source_lengths, batch.source_ids)
         # Banned ids are found from the bias of the projection, so they are the same for every token.
         if config.projection_bias:
             banned = logits[0].detach() < BANNED / 2

@@ -17,9 +17,9 @@ import torch
 from toy import BUNDLE
 from txport.benchmarks import attention_command
 from txport.benchmarks.pictures.maps import KINDS, read_maps
+from txport.models.attention_maps import attention_maps
 from txport.models.checkpoint import load_checkpoint
 from txport.models.positions import sinusoids
-from txport.models.transformer import AttentionMaps
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.options import Options
 
@@ -40,8 +40,12 @@ class Expected:
         source, made = ([*pieces.encode(text), pieces.eos_id()] for text in (TEXT, target))
         model = load_checkpoint(checkpoint).model
         with torch.no_grad():
-            maps: AttentionMaps = model.attention_maps(
-                torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([made]), torch.tensor([len(made)])
+            maps = attention_maps(
+                model,
+                torch.tensor([source]),
+                torch.tensor([len(source)]),
+                torch.tensor([made]),
+                torch.tensor([len(made)]),
             )
         self.weights = {kind: getattr(maps, kind)[:, 0].numpy() for kind in KINDS}
         self.source, self.made = ([pieces.id_to_piece(token) for token in ids] for ids in (source, made))

@@ -20,6 +20,7 @@ from numpy_runner import (
 from txport.exporter.bundle import graph_record, write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.int8 import norm_outputs, to_int8
+from txport.models.attention_maps import attention_maps
 from txport.models.transformer import Transformer
 from txport.runtime.bundle import interface
 
@@ -51,7 +52,7 @@ def run(encoder: ir.Model, graphs: dict[str, ir.Model], seed: int = 0) -> tuple[
 @torch.inference_mode()
 def expected(model: Transformer, seed: int = 0) -> tuple[Outputs, Outputs]:
     source, target, lengths = *map(torch.from_numpy, ids(seed)), torch.from_numpy(SOURCE)
-    maps = model.attention_maps(source, lengths, target, torch.from_numpy(TARGET))
+    maps = attention_maps(model, source, lengths, target, torch.from_numpy(TARGET))
     memory = model.encode(source, lengths) * (torch.arange(7)[None] < lengths[:, None])[..., None]
     decoder = {
         "log_probabilities": maps.log_probabilities,

@@ -14,10 +14,11 @@ import torch
 from checkpoints import changed
 from recorded_models import FOLDER as FOREIGN
 from txport.exporter.export import ExportOptions, export_bundle
+from txport.models.attention_maps import attention_maps, recorded_weights
 from txport.models.checkpoint import load_checkpoint
 from txport.models.config import preset
 from txport.models.description import read_config
-from txport.models.transformer import Transformer, recorded_weights
+from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.errors import InputError
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
@@ -90,7 +91,7 @@ def test_the_attention_is_the_average_of_the_heads_of_the_maps(model: Transforme
     batch = diagonal[range(3)]
     found = attention_of(model, batch)
     lengths = torch.tensor([target + 1 for _, target in LENGTHS])
-    maps = model.attention_maps(batch.source_ids, batch.source_lengths, batch.target_ids[:, 1:], lengths)
+    maps = attention_maps(model, batch.source_ids, batch.source_lengths, batch.target_ids[:, 1:], lengths)
     for row, (_, target) in enumerate(LENGTHS):
         expected = (maps.cross[0, row, 1] + maps.cross[1, row, 2]) / 2
         torch.testing.assert_close(found[row, : target + 1], expected[: target + 1])
@@ -277,7 +278,7 @@ def test_attention_learns_what_an_alignment_says(tmp_path: Path) -> None:
         ids, steps = tokenizer.encode(source), tokenizer.encode_prefix(target)
         lengths = torch.tensor([len(ids)]), torch.tensor([len(steps)])
         with torch.no_grad():
-            maps = checkpoint.model.attention_maps(torch.tensor([ids]), lengths[0], torch.tensor([steps]), lengths[1])
+            maps = attention_maps(checkpoint.model, torch.tensor([ids]), lengths[0], torch.tensor([steps]), lengths[1])
         best = maps.cross[1, 0, 0].argmax(dim=-1).tolist()
         right += [position == len(steps) - 1 - step for step, position in enumerate(best)]
     assert np.mean(right) > 0.7, "measured: 0.96; by chance a third"
