@@ -199,6 +199,28 @@ def pins(file: str) -> dict[str, set[str]]:
     return found
 
 
+# The last version of a library with a vulnerability that strangers' input reaches.
+VULNERABLE = {
+    "datasets": "3.6.0",  # runs scripts of data sets
+    "h11": "0.14.0",  # CVE-2025-43859
+    "lightning": "2.6.3",  # GHSA-w37p-236h-pfx3
+    "sentencepiece": "0.2.0",  # CVE-2026-1260
+    "torch": "2.9.1",  # CVE-2026-24747
+}
+
+
+@pytest.mark.parametrize("name", VULNERABLE)
+def test_vulnerable_versions_are_not_installed(name: str) -> None:
+    requirements = importlib.import_module("packaging.requirements")
+    version = importlib.import_module("packaging.version").Version
+    project = pyproject()["project"]
+    lines = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    found = [each for each in map(requirements.Requirement, lines) if each.name == name]
+    assert found and not any(VULNERABLE[name] in each.specifier for each in found)
+    for line in pins("constraints.txt").get(name, ()):
+        assert version(line.partition("==")[2].partition(" ")[0]) > version(VULNERABLE[name])
+
+
 @pytest.mark.parametrize(("file", "extras"), [("demo", ("train", "export", "bench")), ("dev", ("dev", "docs"))])
 def test_hashes_are_of_the_versions_of_constraints(file: str, extras: tuple[str, ...]) -> None:
     requirements = importlib.import_module("packaging.requirements")

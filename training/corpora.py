@@ -14,7 +14,7 @@ from txport.models.normalisation import spaced
 from txport.runtime.console.words import plural
 from txport.runtime.corpus.locations import check_remote, is_url, listed
 from txport.runtime.corpus.shards import Shards, check_some
-from txport.runtime.errors import InputError
+from txport.runtime.errors import InputError, MissingLibrary
 from txport.runtime.libraries import needs
 from txport.runtime.text.lines import open_text, read_lines
 from txport.training.guidance.pharaoh import Links, by_pair
@@ -294,10 +294,14 @@ def read_dataset(options: DatasetsOptions, split: str) -> list[Pair]:
 
     Raises:
         InputError: the data set, the split or a field does not exist, or no pair is left.
-        MissingLibrary: `datasets` is not installed.
+        MissingLibrary: `datasets` is not installed, or runs scripts of data sets.
     """
     with needs("datasets"):
         import datasets
+    if int(datasets.__version__.partition(".")[0]) < 4:
+        raise MissingLibrary(
+            f"datasets {datasets.__version__} may run code of a data set: pip install 'txport[datasets]' for version 4"
+        )
     try:
         rows = datasets.load_dataset(options.name, options.configuration, split=split)
     except (OSError, ValueError) as error:

@@ -207,7 +207,7 @@ def test_datasets_library_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
         read_dataset(DatasetsOptions(name="any"), "train")
 
 
-def stand_in(rows: list[dict[str, object]]) -> types.ModuleType:
+def stand_in(rows: list[dict[str, object]], version: str = "4.0.0") -> types.ModuleType:
     """The one function of `datasets` that is used; the library and its network are not needed to test what we do."""
     module = types.ModuleType("datasets")
 
@@ -217,7 +217,15 @@ def stand_in(rows: list[dict[str, object]]) -> types.ModuleType:
         return rows
 
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    module.__version__ = version  # type: ignore[attr-defined]
     return module
+
+
+@pytest.mark.parametrize("version", ["2.19.0", "3.6.0"])
+def test_versions_that_run_scripts_of_data_sets_are_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", stand_in([{"translation": {"en": "a", "de": "b"}}], version))
+    with pytest.raises(MissingLibrary, match=rf"datasets {version} may run code of a data set: pip install 'txport"):
+        read_dataset(DatasetsOptions(name="any"), "train")
 
 
 def test_dataset_fields(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import json
+import shutil
 import socket
+import stat
 import sys
 import threading
 import time
@@ -20,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import PAIR, Served, serving
 from toy import BUNDLE
+from txport.runtime.bundle.schema import WEIGHTS
 
 pytest.importorskip("uvicorn", reason="needs a server: pip install 'txport[serve]'")
 pytest.importorskip("starlette", reason="needs a server: pip install 'txport[serve]'")
@@ -315,6 +318,19 @@ def test_proxies_are_named_by_address_or_network(names: list[str], listed: bool)
     from txport.runtime.serve.admission import is_listed
 
     assert is_listed("10.0.0.1", names) is listed
+
+
+def test_weights_of_another_model_are_not_served(tmp_path: Path) -> None:
+    """The hash of weights, which other calls do not compare, is compared once at the start."""
+    changed = Path(shutil.copytree(BUNDLE, tmp_path / "changed"))
+    weights = changed / WEIGHTS
+    weights.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with serving(f"changed={changed}", PAIR) as server:
+        assert "weights.bin was changed" in server.wait("model not loaded")["why"]
+        assert server.ask(q="the cat", model="changed")[0] == 500
+        assert server.ask(**ASK)[0] == 200
 
 
 def test_a_body_in_tiny_pieces_is_refused() -> None:
