@@ -246,7 +246,10 @@ def write_file(
     def text(value: str) -> bytes:
         return struct.pack("<H", len(value.encode()) + 1) + value.encode() + b"\0"
 
-    parts = [struct.pack("<I", version), text(name), struct.pack("<II", revision, len(variables))]
+    parts = [struct.pack("<I", version)]
+    if version > 1:
+        parts += [text(name), struct.pack("<I", revision)]
+    parts.append(struct.pack("<I", len(variables)))
     for each in variables:
         size = SIZES[each.code]
         kind = struct.pack("<BI", each.code, len(each.data))

@@ -29,7 +29,7 @@ from txport.models.importers.ctranslate2.options import (
     snapped,
 )
 from txport.models.importers.ctranslate2.revisions import newest_names
-from txport.models.importers.ctranslate2.texts import Texts, model_tokenizer
+from txport.models.importers.ctranslate2.texts import LANGUAGE_FORMS, Texts, model_tokenizer
 from txport.models.importers.ctranslate2.vocabularies import Vocabularies, read_vocabularies
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.plan import ImportPlan
@@ -200,8 +200,9 @@ def _start(vocabularies: Vocabularies, options: ImportOptions, file: Path) -> in
     if vocabularies.start is not None:
         return vocabularies.start
     name = options.target_language
-    start = vocabularies.id_of(name or "", "target")
-    if not name or start is None:
+    ids = [vocabularies.id_of(form.format(name), "target") for form in LANGUAGE_FORMS if name]
+    start = next((each for each in ids if each is not None), None)
+    if start is None:
         raise InputError(
             f"{file.parent} has no decoder_start_token, and no token {name or 'as a target language'}: name the token "
             "that answers start from with --target-language"

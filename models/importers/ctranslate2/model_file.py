@@ -1,8 +1,8 @@
-"""model.bin, the file of weights that CTranslate2's converters write: versions 2 to 6.
+"""model.bin, the file of weights that CTranslate2's converters write: versions 1 to 6.
 
-A version, the name of a specification and its revision; then variables, each with a name, a shape, a type and its
-values; from version 3 on, aliases: second names of variables. Numbers are little-endian. Quantised weights have a
-scale per row, or one for all, in a variable of their own; they are read as float32, value / scale.
+A version; from version 2 on, the name of a specification and its revision; then variables, each with a name, a shape,
+a type and its values; from version 3 on, aliases: second names of variables. Numbers are little-endian. Quantised
+weights have a scale per row, or one for all, in a variable of their own; they are read as float32, value / scale.
 """
 
 import math
@@ -18,7 +18,6 @@ from txport.models.importers.weights import Stored
 from txport.runtime.errors import CheckpointError
 
 NAME = "model.bin"
-OLDEST = 2
 NEWEST = 6
 # By their codes.
 _TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
@@ -31,7 +30,8 @@ _GLOBAL_SCALE = 1000.0
 _MAX_VARIABLES = 100_000
 _MAX_NAME = 1_000
 _MAX_RANK = 3
-_VERSION_AND_LENGTH = struct.Struct("<IH")
+_LENGTH = struct.Struct("<H")
+_NUMBER = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,25 @@ class Variable:
 
 
 def is_model_file(file: Path) -> bool:
-    """Return whether a file begins as model.bin does, of a version that exists or may exist one day."""
+    """Return whether a file begins as model.bin does, of a version that exists or may exist one day.
+
+    The first name is that of the specification, or in version 1 that of a variable, such as transformer/encoder/...
+    """
     try:
         with file.open("rb") as opened:
-            start = opened.read(_VERSION_AND_LENGTH.size)
-            if len(start) < _VERSION_AND_LENGTH.size:
-                return False
-            version, length = _VERSION_AND_LENGTH.unpack(start)
+            (version,) = _NUMBER.unpack(opened.read(_NUMBER.size))
+            variables = 1
+            if version == 1:
+                (variables,) = _NUMBER.unpack(opened.read(_NUMBER.size))
+            (length,) = _LENGTH.unpack(opened.read(_LENGTH.size))
             name = opened.read(min(length, _MAX_NAME))
-    except OSError:
+    except (OSError, struct.error):
         return False
-    whole = len(name) == length and name.endswith(b"\0")
-    return OLDEST <= version < 100 and whole and (length == 1 or name[:-1].isalnum())
+    if len(name) != length or not name.endswith(b"\0"):
+        return False
+    if version == 1:
+        return 0 < variables <= _MAX_VARIABLES and (b"encoder" in name or b"decoder" in name)
+    return 1 < version < 100 and (length == 1 or name[:-1].isalnum())
 
 
 class FieldReader:
@@ -170,13 +177,12 @@ def _read(reader: FieldReader, known: Mapping[str, str]) -> ModelFile:
     version = reader.number(4, "the version of the format")
     if version > NEWEST:
         raise CheckpointError(f"{reader.file} has version {version} of CTranslate2's format; there are up to {NEWEST}")
-    if version < OLDEST:
-        raise CheckpointError(
-            f"{reader.file} is not a model of CTranslate2, or of version {version} of its format, which is too old: "
-            "convert the original model again"
-        )
-    name = reader.text("the name of the specification")
-    revision = reader.number(4, "the revision of the specification")
+    if version < 1:
+        raise CheckpointError(f"{reader.file} is not a model of CTranslate2: give the directory of one")
+    name, revision = "", 1
+    if version > 1:
+        name = reader.text("the name of the specification")
+        revision = reader.number(4, "the revision of the specification")
     if name in known:
         raise CheckpointError(
             f"{reader.file} is {known[name]} ({name}): only encoder-decoder Transformers of CTranslate2 are supported"
@@ -184,7 +190,7 @@ def _read(reader: FieldReader, known: Mapping[str, str]) -> ModelFile:
     model = ModelFile(reader.file, version, name, revision)
     variables = _variables(reader, version)
     aliases: dict[str, str] = {}
-    if version > OLDEST:
+    if version > 2:
         aliases = _aliases(reader, variables)
     if reader.position != reader.size:
         raise reader.fault(f"it has {reader.size - reader.position} bytes after its last field")

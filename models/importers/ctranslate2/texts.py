@@ -8,19 +8,27 @@ from pathlib import Path
 from txport.models.config import Config
 from txport.models.importers.ctranslate2.vocabularies import PADDING, Vocabularies
 from txport.models.importers.imported import ImportOptions, TokenizerParts
-from txport.models.importers.tokenizers.languages import chosen_language, refuse_languages
+from txport.models.importers.tokenizers.languages import ENGLISH, chosen_language, refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
-from txport.models.importers.tokenizers.word_lists import WordLists, word_tokenizer
-from txport.runtime.bundle.tokenizer_schema import TARGET_LANGUAGE, Languages, Placeholder, TokenizerDescription
+from txport.models.importers.tokenizers.word_lists import WordLists, are_characters, word_tokenizer
+from txport.runtime.bundle.tokenizer_schema import (
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
+    Languages,
+    Placeholder,
+    TokenizerDescription,
+)
 from txport.runtime.errors import CheckpointError, InputError
 
 # Pairs of SentencePiece models, as OPUS-MT and others call them.
 _PAIRS = (("source.spm", "target.spm"), ("source.model", "target.model"))
-# Fillers of vocabularies of OpenNMT-py and of converted models.
-_FILLER = re.compile(r"averyunlikelytoken\d+|madeupword\d+|madeupwordforbt")
-_LANGUAGE = re.compile(r"__[a-z]{2,3}__|[a-z]{2}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}")
-_FORMS = ("{}", "__{}__", "<2{}>")
+# Fillers of vocabularies of OpenNMT-py and of converted models, and tokens of Hugging Face's that no answer shows.
+_FILLER = re.compile(r"averyunlikelytoken\d+|madeupword\d+|madeupwordforbt|<mask(_\d)?>|<(extra_id|unused|unk)_\d+>")
+_LANGUAGE = re.compile(r"__([a-z]{2,3})__|\[([a-z]{2}_[A-Z]{2})\]|[a-z]{2}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}")
+_MBART = re.compile(r"[a-z]{2}_[A-Z]{2}")
+LANGUAGE_FORMS = ("{}", "__{}__", "<2{}>", "[{}]")
 _MARKED = re.compile(r">>(.+)<<")
+Affix = tuple[Placeholder | int, ...]
 # Marks of other tokenizers inside their tokens.
 _MARKS = {
     "▁": "SentencePiece's",
@@ -55,7 +63,7 @@ class Texts:
         tokens[first], tokens[second] = tokens[second], tokens[first]
         return tokens
 
-    def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    def affixes(self) -> tuple[Affix, Affix, bool]:
         """Return the ids around a source text, and whether they are a guess.
 
         Converters of Hugging Face's models leave the end of a source to their tokenizers.
@@ -65,7 +73,8 @@ class Texts:
         prefix, suffix = (
             tuple(moved.get(each, each) for each in ids) for ids in (self.vocabularies.prefix, self.vocabularies.suffix)
         )
-        guess = not prefix and not suffix and "<blank>" not in self.vocabularies.source
+        vocabularies = self.vocabularies
+        guess = not prefix and not suffix and ("<blank>" not in vocabularies.source or vocabularies.start is None)
         end = self.tokens(1)[self.config.eos_id]
         if guess and end in self.vocabularies.source:
             return (), (self.tokens(0).index(end),), True
@@ -92,23 +101,40 @@ def model_tokenizer(texts: Texts, options: ImportOptions) -> tuple[TokenizerPart
     marked = None
     if models is not None and (marked := _marked_languages(texts, options)) is not None:
         options = replace(options, target_language=None)
-    source, target, special = _languages(texts, options, required=models is not None)
+    source, target, languages = _languages(texts, options, required=models is not None)
     if models is None:
         parts = _words(texts, place)
-        notes.append("no SentencePiece model: texts are tokens between spaces, as in CTranslate2's files of tokens")
+        notes.append(_form_of_texts(texts))
     else:
-        parts = _pieces(texts, models, special)
-    before: tuple[Placeholder | int, ...] = (*source, *prefix)
+        parts = _pieces(texts, models, {*_table(texts, 0), *_table(texts, 1), *_forms(options)})
+    before: Affix = (*source, *prefix)
     if marked is not None:
-        before = (TARGET_LANGUAGE, *before)
+        before, languages = (TARGET_LANGUAGE, *before), marked
+    elif texts.vocabularies.start is None and _MBART.fullmatch(options.source_language or ""):
+        before, suffix = prefix, (*suffix, *source)  # mBART's languages follow the end of a source
     description = replace(
-        parts.description,
-        source_prefix=before,
-        source_suffix=suffix,
-        target_prefix=target,
-        languages=marked,
+        parts.description, source_prefix=before, source_suffix=suffix, target_prefix=target, languages=languages
     )
     return replace(parts, description=description), notes
+
+
+def _form_of_texts(texts: Texts) -> str:
+    """Return a note on texts without a SentencePiece model, with an example."""
+    source = _once(texts.tokens(0))
+    if are_characters(source):
+        return "no SentencePiece model, and all tokens are characters, with spaces: texts are read and written as such"
+    special = {*PADDING, "<s>", "</s>", "<unk>"} | _special(texts) | _table(texts, 0).keys()
+    words = [token for token in source if token.split() == [token] and token not in special]
+    return (
+        "no SentencePiece model: texts are tokens between spaces, as in CTranslate2's files of tokens, such as "
+        f"{' '.join(words[:5]):.80}"
+    )
+
+
+def _forms(options: ImportOptions) -> set[str]:
+    """Return the tokens that may stand for the chosen languages."""
+    names = (options.source_language, options.target_language)
+    return {form.format(name) for name in names if name for form in LANGUAGE_FORMS}
 
 
 def _pieces(texts: Texts, models: tuple[Path, Path], languages: set[str]) -> TokenizerParts:
@@ -155,27 +181,44 @@ def _marked_languages(texts: Texts, options: ImportOptions) -> Languages | None:
     return Languages({}, found, None, default, True)
 
 
-def _languages(
-    texts: Texts, options: ImportOptions, *, required: bool
-) -> tuple[tuple[int, ...], tuple[int, ...], set[str]]:
-    """Return the ids of languages before a source and an answer, and their tokens."""
+def _table(texts: Texts, side: int) -> dict[str, int]:
+    """Return the tokens of a side that are languages, and their ids."""
+    return {token: index for index, token in enumerate(_once(texts.tokens(side))) if _LANGUAGE.fullmatch(token)}
+
+
+def _languages(texts: Texts, options: ImportOptions, *, required: bool) -> tuple[Affix, Affix, Languages | None]:
+    """Return the ids of languages before a source and an answer; placeholders if each call may choose them."""
     names = (options.source_language, _of_answers(texts, options))
-    found: list[tuple[int, ...]] = []
-    tokens = {token for token in texts.vocabularies.target if _LANGUAGE.fullmatch(token)}
+    found: list[Affix] = []
     for side, name in enumerate(names):
         known = texts.tokens(side)
-        ids = [known.index(form.format(name)) for form in _FORMS if name and form.format(name) in known]
+        ids = [known.index(form.format(name)) for form in LANGUAGE_FORMS if name and form.format(name) in known]
         if name and not ids:
             option = ("--source-language", "--target-language")[side]
             raise InputError(f"{option} {name} is not a token of {texts.directory}: name a token, or leave it out")
         found.append(tuple(ids[:1]))
-        tokens |= {known[each] for each in ids[:1]}
-    if required and len(tokens) > 2 and names[1] is None and texts.vocabularies.start is not None:
-        some = ", ".join(sorted(tokens)[:4])
+    tables = [{_name(token): index for token, index in _table(texts, side).items()} for side in (0, 1)]
+    if not required or len(tables[1]) < 3 or texts.vocabularies.start is None:
+        return found[0], found[1], None
+    defaults = [
+        next((name for name, index in table.items() if (index,) == ids), None)
+        for table, ids in zip(tables, found, strict=True)
+    ]
+    source = defaults[0] or next((name for name in ENGLISH if name in tables[0]), None)
+    if defaults[1] is None or (source is None and tables[0]):
+        some = ", ".join(sorted(tables[1])[:4])
         raise InputError(
             f"{texts.directory} has tokens of many languages ({some} ...): set --source-language and --target-language"
         )
-    return found[0], found[1], tokens
+    before: Affix = (SOURCE_LANGUAGE,) if tables[0] else ()
+    return before, (TARGET_LANGUAGE,), Languages(tables[0], tables[1], source, defaults[1], False)
+
+
+def _name(token: str) -> str:
+    """Return the name of a language, without the marks around it."""
+    match = _LANGUAGE.fullmatch(token)
+    assert match is not None
+    return match[1] or match[2] or token
 
 
 def _models(place: Path) -> tuple[Path, Path] | None:
@@ -194,8 +237,13 @@ def _words(texts: Texts, place: Path) -> TokenizerParts:
     for tokens in (lists.source, lists.target):
         for mark, whose in _MARKS.items():
             if sum(mark in token for token in tokens) * 20 > len(tokens):
+                advice = "give --no-tokenizer, and ids"
+                if mark == "▁":
+                    advice = (
+                        "copy the model's SentencePiece model there, name its directory with --vocabulary, or give "
+                        "--no-tokenizer"
+                    )
                 raise CheckpointError(
-                    f"{place} has no SentencePiece model, and the model's tokens are {whose}: copy the model's "
-                    "SentencePiece model there, name its directory with --vocabulary, or give --no-tokenizer"
+                    f"{place} has no SentencePiece model, and the model's tokens are {whose}: {advice}"
                 )
     return word_tokenizer(lists, ImportOptions(), texts.config.eos_id)

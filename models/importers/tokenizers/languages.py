@@ -23,7 +23,7 @@ CODES = {
     "base": "java python en_XX",  # keys are PLBart's names of its lists
     "multi": "java python en_XX javascript php ruby go",
 }
-_ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # default source language of all these tokenizers
+ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # default source language of all these tokenizers
 
 
 def listed_languages(directory: Path) -> dict[str, int]:
@@ -89,7 +89,7 @@ def default_languages(
         InputError: a language is unknown, or a required target language is not specified anywhere.
     """
     own, other = (stated_language(model.directory, field, languages) for field in ("src_lang", "tgt_lang"))
-    english = next((name for name in _ENGLISH if name in languages), None)
+    english = next((name for name in ENGLISH if name in languages), None)
     source = options.source_language or own or english
     source = chosen_language(source, languages, "source", model.directory, required=True)
     if not forced:

@@ -133,7 +133,7 @@ def word_tokenizer(
     refuse_languages(options, lists.files[0])
     files: dict[str, bytes] = {}
     for side, tokens, file in zip(("source", "target"), (lists.source, lists.target), lists.files, strict=True):
-        letters = _are_characters(tokens)
+        letters = are_characters(tokens)
         piece_of = _piece
         if letters:
             piece_of = _character
@@ -166,7 +166,7 @@ def _piece(token: str, mark: str) -> str | None:
     return f"▁{token.replace(_SPACE, mark)}"
 
 
-def _are_characters(tokens: Sequence[str]) -> bool:
+def are_characters(tokens: Sequence[str]) -> bool:
     """Return whether all tokens are characters, including a space, which word lists never contain."""
     rest = [token for token in tokens if token not in _SPECIAL]
     return " " in rest and all(len(token) == 1 for token in rest)

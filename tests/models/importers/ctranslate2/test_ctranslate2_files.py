@@ -17,14 +17,16 @@ from ctranslate2_models import (
     UNK,
     Variable,
     attribute,
+    ctranslate2,
     tokens,
     variables_of,
     write_file,
     write_model,
 )
-from foreign_models import changed_json, import_here, pieces, sentencepiece_model, write_json
+from foreign_models import MADE, WORDS, changed_json, greedy, import_here, pieces, sentencepiece_model, write_json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny_marian import tiny_marian
 from txport.models.importers.choice import import_model
 from txport.models.importers.command import main
 from txport.models.importers.ctranslate2.model_file import read_model_file
@@ -355,8 +357,14 @@ def test_languages_of_converted_models(tmp_path: Path) -> None:
     options = {"source_language": "eng_Latn", "target_language": "fra_Latn"}
     tokenizer, _ = texts(tmp_path / "theirs", tmp_path / "ours", **options)
     assert [names[each] for each in tokenizer.encode("the cat")] == ["eng_Latn", "▁the", "▁cat", EOS]
-    description = import_model(str(tmp_path / "theirs"), None, ImportOptions(**options)).tokenizer.description
-    assert [names[each] for each in description.target_prefix] == ["fra_Latn"]
+    ids, around = tokenizer.encode_source("the cat", "deu_Latn", "eng_Latn")
+    assert [names[each] for each in around.wrap(ids)] == ["deu_Latn", "▁the", "▁cat", EOS]
+    assert [names[each] for each in around.target_prefix] == ["eng_Latn"]
+    ids, around = tokenizer.encode_source("the cat")
+    assert [names[each] for each in around.target_prefix] == ["fra_Latn"]
+    assert tokenizer.decode([*around.target_prefix, *ids]) == "the cat"
+    english, _ = texts(tmp_path / "theirs", tmp_path / "english", target_language="deu_Latn")
+    assert english.encode("the cat") == tokenizer.encode("the cat")
     assert_refused(
         tmp_path / "theirs",
         "--source-language ita is not a token",
@@ -364,6 +372,43 @@ def test_languages_of_converted_models(tmp_path: Path) -> None:
         tokenizer=True,
         source_language="ita",
     )
+
+
+@pytest.mark.parametrize(
+    ("form", "source", "start"),
+    [
+        ("__{}__", "__en__ ▁the ▁cat </s>", EOS),
+        ("[{}_XX]", "[en_XX] ▁the ▁cat </s>", EOS),
+        ("{}_XX", "en_XX ▁the ▁cat </s>", EOS),
+        ("{}_XX", "▁the ▁cat </s> en_XX", None),
+    ],
+)
+def test_forms_of_languages(form: str, source: str, start: str | None, tmp_path: Path) -> None:
+    """M2M-100's, fairseq's and Hugging Face's mBART-50; in mBART-25, answers start from their language."""
+    model = sentencepiece_model()
+    languages = [form.format(name) for name in ("en", "de", "ro")]
+    names = ["<s>", "<pad>", EOS, UNK, *pieces(model), *languages, "<mask>"]
+    write_model(tmp_path / "theirs", names=(names, names), config={"decoder_start_token": start})
+    (tmp_path / "theirs" / "spm.128k.model").write_bytes(model)
+    chosen = form.strip("_[]").format("en"), form.strip("_[]").format("ro")
+    options = {"source_language": chosen[0], "target_language": chosen[1]}
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "ours", **options)
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
+    ids, around = tokenizer.encode_source("the cat")
+    assert " ".join(names[each] for each in around.wrap(ids)) == source
+    prefix = [checkpoint.config.bos_id, *around.target_prefix]
+    assert [names[each] for each in prefix] == [*([] if start is None else [start]), languages[2]]
+    assert tokenizer.decode([names.index(languages[0]), *ids, names.index("<mask>")]) == "the cat"
+
+
+def test_letters_and_spaces(tmp_path: Path) -> None:
+    """Where all tokens are characters, and a space is one, texts are characters."""
+    letters = [UNK, PAD, "<s>", EOS, " ", *"abcdefghijklmnopqrstuvwxyz"]
+    write_model(tmp_path / "theirs", names=(letters, letters))
+    tokenizer, notes = texts(tmp_path / "theirs", tmp_path / "ours")
+    assert [letters[each] for each in tokenizer.encode("a cat")] == list("a cat")
+    assert tokenizer.decode([letters.index(each) for each in "a dog"]) == "a dog"
+    assert any("all tokens are characters" in note for note in notes)
 
 
 def test_languages_in_texts_of_opus_mt(tmp_path: Path) -> None:
@@ -380,6 +425,27 @@ def test_languages_in_texts_of_opus_mt(tmp_path: Path) -> None:
     assert [names[each] for each in tokenizer.encode("the cat")] == [">>fra<<", "▁the", "▁cat", EOS]
 
 
+def test_opus_mt_directories_of_the_hub(tmp_path: Path) -> None:
+    """Texts as Hugging Face's tokenizer and CTranslate2 make them from the files of CTranslate2's own converter."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
+    from ctranslate2.converters import TransformersConverter
+
+    tiny_marian(tmp_path / "original", tokenizer=True)
+    files = ["source.spm", "target.spm", "tokenizer_config.json", "vocab.json"]
+    TransformersConverter(str(tmp_path / "original"), copy_files=files).convert(str(tmp_path / "theirs"))
+    theirs = transformers.MarianTokenizer.from_pretrained(str(tmp_path / "original"))
+    translator = ctranslate2.Translator(str(tmp_path / "theirs"), compute_type="float32")
+    checkpoint = import_here(tmp_path / "theirs", tmp_path / "ours")
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, checkpoint.config.vocabularies)
+    lines = [" ".join(WORDS[(first + 5 * i) % len(WORDS)] for i in range(1 + first % 7)) for first in range(60)]
+    sources = [theirs.convert_ids_to_tokens(theirs.encode(line)) for line in [*lines, "unheard 漢字"]]
+    results = translator.translate_batch(sources, beam_size=1, max_decoding_length=MADE, min_decoding_length=0)
+    made = greedy(checkpoint, [tokenizer.encode(line) for line in [*lines, "unheard 漢字"]])
+    expected = [theirs.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
+    assert [tokenizer.decode(row) for row in made] == [theirs.decode(row, skip_special_tokens=True) for row in expected]
+    assert len({tuple(row) for row in made}) > 10
+
+
 def test_tokens_between_spaces_without_sentencepiece(tmp_path: Path) -> None:
     """As a transliteration of letters has them, and CTranslate2's `translate_file`."""
     letters = [UNK, PAD, "<s>", EOS, "__hi__", "__ta__", "__bn__", *"abcdefghijklmnopqrstuvwxyz"]
@@ -387,7 +453,9 @@ def test_tokens_between_spaces_without_sentencepiece(tmp_path: Path) -> None:
     tokenizer, notes = texts(tmp_path / "theirs", tmp_path / "ours")
     assert [letters[each] for each in tokenizer.encode("__hi__ c a t é")] == ["__hi__", "c", "a", "t", UNK, EOS]
     assert tokenizer.decode([letters.index(each) for each in "dog"]) == "d o g"
-    assert any("texts are tokens between spaces" in note for note in notes)
+    assert any("texts are tokens between spaces" in note and note.endswith("such as a b c d e") for note in notes)
+    tagged, _ = texts(tmp_path / "theirs", tmp_path / "tagged", source_language="hi")
+    assert tagged.encode("c a t") == tokenizer.encode("__hi__ c a t")
 
 
 def test_the_command(model: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """CTranslate2 imports against CTranslate2 itself: logits, greedy ids and beams, for every option of its converters."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from click.testing import CliRunner
 from ctranslate2_models import (
     BOS,
     EOS,
@@ -25,7 +27,9 @@ from ctranslate2_models import (
 from foreign_models import INPUTS, MADE, greedy, import_here, padded, translators
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.int8 import quantised
+from txport.models.importers.command import main
 from txport.models.importers.ctranslate2.model_file import read_model_file
+from txport.runtime.translator import Translator
 
 WHOLE_GRID = bool(os.environ.get("TXPORT_WHOLE_GRID"))
 RELU, GELU_TANH, SWISH, GELU, GELU_SIGMOID = range(5)
@@ -230,7 +234,7 @@ def opennmt_name(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "revision"), [(6, 6), (5, 6), (5, 5), (5, 4), (4, 4), (3, 3), (2, 3), (2, 2), (2, 1)]
+    ("version", "revision"), [(6, 6), (5, 6), (5, 5), (5, 4), (4, 4), (3, 3), (2, 3), (2, 2), (2, 1), (1, 1)]
 )
 def test_old_versions_and_revisions(version: int, revision: int, tmp_path: Path) -> None:
     """CTranslate2 reads the same file. Before revision 3, the number of heads follows from the specification's name."""
@@ -247,3 +251,48 @@ def test_old_versions_and_revisions(version: int, revision: int, tmp_path: Path)
     made = greedy(checkpoint, ids)
     found = [[tokens()[each] for each in row if each != checkpoint.config.eos_id] for row in made]
     assert found == [result.hypotheses[0] for result in results]
+
+
+SPECIAL = ["<blank>", "<s>", EOS]
+LETTERS = [*"abcdefghijklmnopqrstuvwxyz", "'", "-"]
+SIGNS = [
+    *map(chr, range(0x622, 0x63B)),
+    *map(chr, range(0x905, 0x94E)),
+    "\u200c",
+    "\u200d",
+    "\u0301",
+    "e\u0301",
+    "\u00e9",
+]
+
+
+@pytest.mark.parametrize("engine", ["fused", "ort"])
+@pytest.mark.parametrize(("version", "quantization"), [(1, None), (2, "int16"), (2, "int8"), (6, "int8")])
+def test_transliteration_from_files_to_texts(
+    version: int, quantization: str | None, engine: str, tmp_path: Path
+) -> None:
+    """Letters as tokens, as OpenNMT-tf and old converters write them: no config.json, and no unknown token in lists."""
+    names = ([*SPECIAL, *SIGNS, UNK], [*SPECIAL, *LETTERS, UNK])
+    options: dict[str, Any] = {"heads": (8, 8), "shared": False, "tied": False, "encodings": False, "names": names}
+    write_model(tmp_path / "theirs", quantization=quantization, **options)
+    old_file(tmp_path / "theirs", version, {1: 1, 2: 2, 6: 7}[version])
+    for side, tokens_of in zip(("source", "target"), names, strict=True):
+        (tmp_path / "theirs" / f"{side}_vocabulary.json").unlink()
+        text = "".join(f"{token}\n" for token in tokens_of[:-1])
+        (tmp_path / "theirs" / f"{side}_vocabulary.txt").write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(main, [str(tmp_path / "theirs"), "-o", str(tmp_path / "ours")])
+    assert done.exit_code == 0 and "texts are tokens between spaces" in done.output, done.output
+    export_bundle(
+        tmp_path / "ours", tmp_path / "bundle", ExportOptions(verify=False, lowerings=("ort",), max_target=MADE)
+    )
+    draw = random.Random(3)
+    rows = [draw.choices([*SIGNS, "Q"], k=draw.randrange(1, 12)) for _ in range(INPUTS)]
+    translator = theirs(tmp_path / "theirs")
+    ours = Translator(tmp_path / "bundle", "cpu", engine, workers=0)
+    settings = {"max_decoding_length": MADE, "min_decoding_length": 0, "max_batch_size": 64}
+    results = translator.translate_batch(rows, beam_size=1, **settings)
+    made = ours.translate([" ".join(row) for row in rows], max_length=MADE)
+    ordinary = [not {UNK, *SPECIAL} & {*result.hypotheses[0]} for result in results]
+    assert sum(ordinary) > INPUTS / 2 and len({result.text for result in made}) > 20
+    for result, expected, comparable in zip(made, results, ordinary, strict=True):
+        assert result.text == " ".join(expected.hypotheses[0]) or not comparable
