@@ -104,8 +104,15 @@ def test_a_wav_file_is_transcribed_as_in_training_by_python_and_cpp(tmp_path: Pa
     commands = [[sys.executable, EXAMPLES / "transcribe.py"]]
     if "TXPORT_CPP_BUILD" in os.environ:
         commands.append([Path(os.environ["TXPORT_CPP_BUILD"]) / "txport_example_transcribe"])
+    plain = (tmp_path / "a.wav").read_bytes()
+    title = b"LIST\x10\0\0\0INFOISFT\4\0\0\0data"  # other tools write a chunk before the samples
+    (tmp_path / "b.wav").write_bytes(plain[:36] + title + plain[36:])
+    (tmp_path / "stereo.wav").write_bytes(plain[:22] + b"\2" + plain[23:])
     for command in commands:
-        assert run(*command, tmp_path / "bundle", tmp_path / "a.wav").strip() == expected.text
+        for name in ("a.wav", "b.wav"):
+            assert run(*command, tmp_path / "bundle", tmp_path / name).strip() == expected.text
+        with pytest.raises(AssertionError, match="must have one channel of 16 bits at 8000 Hz"):
+            run(*command, tmp_path / "bundle", tmp_path / "stereo.wav")
     assert len((ROOT / "runtime/cpp/examples/transcribe.cpp").read_text().splitlines()) <= 60
 
 

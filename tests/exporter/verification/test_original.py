@@ -17,8 +17,19 @@ from txport.exporter.export import ExportOptions, export_bundle
 from txport.runtime.features import write_features
 
 INPUTS = 12
+
+
+def trocr_with_settings(directory: Path) -> None:
+    """Published models search with beams, which the comparison of greedy search must not use."""
+    trocr(directory)
+    file = directory / "generation_config.json"
+    settings = {"num_beams": 3, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram_size": 3}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings, "max_length": 20}))
+
+
 MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "trocr": (trocr, {}),
+    "trocr_with_settings": (trocr_with_settings, {}),
     "donut": (mbart, {}),
     "whisper": (whisper, {"source_language": "de"}),
 }
