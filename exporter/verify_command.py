@@ -52,9 +52,9 @@ def main(
     cuda one engine is compared on the GPU. Without CHECKPOINT one engine is compared with golden.json of the bundle. If
     the fused engine passes and the bundle was exported without it, the bundle is changed to use it.
     """
+    manifest = Manifest.load(bundle)
     if bundle.is_file() and not no_write:
         raise InputError(f"{bundle} is one file, which is not changed: give --no-write")
-    manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
     device = device or ("cuda" if engine == TRT else "cpu")
     texts = any(sentences[name] is not None for name in _TEXTS)

@@ -21,6 +21,7 @@ FILES = {
     "ids2": "4 3\n4 4 3\n",
     "busy/x": "x\n",
     "damaged/config.json": "{",
+    "onnx/a.onnx": "x",
     "gpt2/config.json": '{"model_type": "gpt2"}',
 }
 CALLS = {
@@ -95,6 +96,18 @@ CALLS = {
     "tx-import empty -o out --heads 3 --from marian": "--heads 3 is for annotated and d2l",
     "tx-verify nope": "nope does not exist",
     "tx-verify empty": "empty has no manifest.json",
+    "tx-verify t.en": "t.en is not a bundle: give a directory of tx-export or a file of tx-pack",
+    "tx-verify packed.txb": "packed.txb is one file, which is not changed: give --no-write",
+    "tx-verify bundle packed.txb": "packed.txb is a bundle: give the checkpoint it was exported from",
+    "tx-import packed.txb -o out": "packed.txb is a bundle: it needs no import",
+    "tx-export packed.txb -o out": "packed.txb is a bundle: give the checkpoint",
+    "tx-import onnx -o out": "onnx is an ONNX model, which txport does not read: give the model that it was converted",
+    "tx-translate onnx/a.onnx": "onnx/a.onnx is an ONNX model, which txport does not read",
+    "tx-pack t.en -o out": "t.en is not a bundle: give a directory of tx-export or a file of tx-pack",
+    "tx-pack packed.txb -o out": "packed.txb is one file, and tx-pack needs a directory: unzip packed.txb -d DIRECTORY",
+    "tx-push onnx/a.onnx a/b": "onnx/a.onnx is an ONNX model",
+    "tx-shortlist t.en --source t.en --target t.en": "t.en is not a bundle",
+    "tx-build t.en": "t.en is not a bundle",
     "tx-verify bundle nope": "nope does not exist",
     "tx-verify bundle empty": "empty/config.json is missing",
     "tx-verify bundle bundle": "is a bundle",
@@ -156,6 +169,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     (directory / "checkpoint").symlink_to(DATA / "checkpoints" / "batch")
     (directory / "tiny").symlink_to(DATA / "checkpoints" / "tiny")
     (directory / "bundle").symlink_to(DATA / "toy_bundle")
+    (directory / "packed.txb").symlink_to(DATA / "toy_bundle.txb")
     languages = 'source_language = "en"\ntarget_language = "fr"\n'
     (directory / "r.toml").write_text(
         f'[corpus]\nkind = "parallel"\ntrain = "t"\n{languages}[training]\nmax_steps = 1\n'

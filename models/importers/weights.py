@@ -327,5 +327,7 @@ def _reported(file: Path) -> Iterator[None]:
             "save only the state dict, or convert it to safetensors where you trust it"
         ) from None
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
+        if isinstance(error, KeyError):  # the first byte, which no pickle begins with
+            reason = "other contents"
         raise CheckpointError(f"{file} is damaged or not a PyTorch file ({reason}); copy it again") from None
