@@ -22,6 +22,7 @@ FILES = {
     "busy/x": "x\n",
     "damaged/config.json": "{",
     "onnx/a.onnx": "x",
+    "marian/config.json": '{"model_type": "marian"}',
     "gpt2/config.json": '{"model_type": "gpt2"}',
 }
 CALLS = {
@@ -136,6 +137,32 @@ CALLS = {
     "tx-inspect busy/nope": "busy/nope does not exist",
     "tx-translate-corpus busy/nope t.en -o out": "busy/nope does not exist",
     "tx-pack busy/nope -o out": "busy/nope does not exist",
+    "tx-attention checkpoint hello -o t.en/a.svg": "t.en/a.svg cannot be written (Not a directory)",
+    "tx-attention checkpoint hello -o a.jpg": "a.jpg is not a supported picture format",
+    "tx-attention checkpoint hello -o a.svg --kind foo": "there is no attention of the kind 'foo'",
+    "tx-attention empty hello -o a.svg": "empty is neither a bundle",
+    "tx-attention nope hello -o a.svg": "nope does not exist",
+    "tx-shortlist bundle --source nope --target t.en --no-check": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.fr --no-check": "t.en has 2 lines and t.fr has 1",
+    "tx-shortlist bundle --source t.en --target t.en --no-check --alignments nope": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.en --no-check --table nope": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.en --check-source nope --check-reference t.en": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.en --check-source t.en --check-reference t.fr": "t.en has 2 lines",
+    "tx-distill bundle --source nope -o out.tsv": "nope cannot be read",
+    "tx-distill bundle --source t.en -o t.en/out.tsv": "t.en/out.tsv cannot be written",
+    "tx-distill empty --source t.en -o out.tsv": "empty has no manifest.json",
+    "tx-triton bundle -o busy": "busy exists already",
+    "tx-pack bundle -o t.en/out": "t.en/out cannot be written (Not a directory)",
+    "tx-evaluate checkpoint --recipe nope": "recipe nope cannot be read",
+    "tx-verify bundle tiny": "was not exported from tiny",
+    "tx-import marian -o out": "marian holds no weights (model.safetensors, pytorch_model.bin, or shards",
+    "tx-bench nope -o out": "nope does not exist",
+    "tx-bench empty -o out": "empty has no manifest.json",
+    "tx-bench old -o out --text nope": "nope cannot be read",
+    "tx-bench old -o out --peer pytorch --checkpoint nope": "nope/config.json is missing",
+    "tx-bench old -o out --against nope": "nope does not exist",
+    "tx-bench old -o t.en/out": "t.en/out cannot be written",
+    "tx-push bundle name": "name is not OWNER/NAME",
     "tx-build empty": "empty has no manifest.json",
 }
 RUN = """
@@ -169,6 +196,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     (directory / "checkpoint").symlink_to(DATA / "checkpoints" / "batch")
     (directory / "tiny").symlink_to(DATA / "checkpoints" / "tiny")
     (directory / "bundle").symlink_to(DATA / "toy_bundle")
+    (directory / "old").symlink_to(DATA / "before_t5" / "bundle")
     (directory / "packed.txb").symlink_to(DATA / "toy_bundle.txb")
     languages = 'source_language = "en"\ntarget_language = "fr"\n'
     (directory / "r.toml").write_text(
