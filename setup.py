@@ -1,6 +1,7 @@
 """Build of wheels: one that carries the fused engine's library is for one kind of machine and of system.
 
-`make wheel` names the library in `TXPORT_WHEEL_ENGINE`; without it the wheel is pure Python and runs everywhere.
+`TXPORT_WHEEL_ENGINE` names the library; by default it is that of `make fused`. If there is none, or the variable is
+empty, the wheel is pure Python and runs everywhere.
 """
 
 import os
@@ -12,7 +13,8 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-ENGINE = os.environ.get("TXPORT_WHEEL_ENGINE")
+BUILT = Path(__file__).resolve().parent / "build" / "cpp" / "engine" / "libtxport_engine.so"
+ENGINE = os.environ.get("TXPORT_WHEEL_ENGINE", str(BUILT) if BUILT.is_file() else "")
 MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of ELF
 APPLE = {0x01000007: "x86_64", 0x0100000C: "arm64"}  # cputype of Mach-O, of 64 bits
 # All that a wheel of manylinux may need of the system besides its loader (PEP 600).

@@ -13,7 +13,7 @@ from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
-from txport.runtime.files import write_atomically
+from txport.runtime.files import check_writable, write_atomically
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 
@@ -53,6 +53,7 @@ def main(
     """
     show_log()
     write = _writer(output)
+    check_writable(output)
     if positions is not None:
         others = ("target", "kinds", "layers", "heads", "word", "source_language", "target_language")
         refuse_unused(True, "with --positions, which draws no model", *others)

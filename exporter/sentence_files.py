@@ -1,17 +1,33 @@
-"""Files of sentences for verification, given by the user. Reading and checking them does not need PyTorch."""
+"""Checks of verification's inputs that do not need PyTorch: the user's files of sentences, and sizes of the model."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.console.words import plural
-from txport.runtime.errors import InputError
+from txport.runtime.errors import BundleError, InputError
 from txport.runtime.features import read_features
 from txport.runtime.text.lines import check_file, read_lines
 
 if TYPE_CHECKING:
     from txport.models.config import Config
+
+
+def check_sizes(bundle: Path, manifest: Manifest, checkpoint: Path, config: "Config") -> None:
+    """Check that a checkpoint's model has the sizes in a bundle's manifest.
+
+    Raises:
+        BundleError: one differs.
+    """
+    for name, theirs in vars(config.sizes).items():
+        ours = getattr(manifest.model, name)
+        if ours != theirs:
+            raise BundleError(
+                f"{bundle} was not exported from {checkpoint}: its {name} is {ours}, not {theirs}; name the "
+                "checkpoint that it came from"
+            )
 
 
 def check_sentence_files(

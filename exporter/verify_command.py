@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 from txport.exporter.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
-from txport.exporter.sentence_files import check_sentence_files, check_sentences
+from txport.exporter.sentence_files import check_sentence_files, check_sentences, check_sizes
 from txport.exporter.verification.options import verification_options
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.bundle.kinds import check_checkpoint
@@ -59,9 +59,9 @@ def main(
     cuda one engine is compared on the GPU. Without CHECKPOINT one engine is compared with golden.json of the bundle. If
     the fused engine passes and the bundle was exported without it, the bundle is changed to use it.
     """
+    manifest = Manifest.load(bundle)
     if bundle.is_file() and not no_write:
         raise InputError(f"{bundle} is one file, which is not changed: give --no-write")
-    manifest = Manifest.load(bundle)
     manifest.check_files(bundle, hashes=lambda name: True)
     device = device or ("cuda" if engine == TRT else "cpu")
     texts = any(sentences[name] is not None for name in _TEXTS)
@@ -74,7 +74,7 @@ def main(
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
     check_checkpoint(checkpoint)
-    _check_sentences(checkpoint, manifest, [sentences[name] for name in _TEXTS])
+    _check_checkpoint(bundle, checkpoint, manifest, [sentences[name] for name in _TEXTS])
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
     _check_original(original, bundle, manifest, device)
@@ -95,12 +95,13 @@ def _check_original(original: str | None, bundle: Path, manifest: Manifest, devi
         raise InputError(f"--original {original} has no effect with --device {device}: leave one of them out")
 
 
-def _check_sentences(checkpoint: Path, manifest: Manifest, files: Sequence[Path | None]) -> None:
-    """Check the files of sentences before PyTorch is imported."""
+def _check_checkpoint(bundle: Path, checkpoint: Path, manifest: Manifest, files: Sequence[Path | None]) -> None:
+    """Check the sizes of the model and the files of sentences before PyTorch is imported."""
     from txport.models.description import read_config, read_tokenizer  # not on devices, which have no checkpoint
 
     check_sentence_files(*files)
     config = read_config(checkpoint)
+    check_sizes(bundle, manifest, checkpoint, config)
     check_sentences(checkpoint, config, read_tokenizer(checkpoint, config), manifest.limits.source, *files)
 
 

@@ -21,6 +21,8 @@ FILES = {
     "ids2": "4 3\n4 4 3\n",
     "busy/x": "x\n",
     "damaged/config.json": "{",
+    "onnx/a.onnx": "x",
+    "marian/config.json": '{"model_type": "marian"}',
     "gpt2/config.json": '{"model_type": "gpt2"}',
 }
 CALLS = {
@@ -95,6 +97,18 @@ CALLS = {
     "tx-import empty -o out --heads 3 --from marian": "--heads 3 is for annotated and d2l",
     "tx-verify nope": "nope does not exist",
     "tx-verify empty": "empty has no manifest.json",
+    "tx-verify t.en": "t.en is not a bundle: give a directory of tx-export or a file of tx-pack",
+    "tx-verify packed.txb": "packed.txb is one file, which is not changed: give --no-write",
+    "tx-verify bundle packed.txb": "packed.txb is a bundle: give the checkpoint it was exported from",
+    "tx-import packed.txb -o out": "packed.txb is a bundle: it needs no import",
+    "tx-export packed.txb -o out": "packed.txb is a bundle: give the checkpoint",
+    "tx-import onnx -o out": "onnx is an ONNX model, which txport does not read: give the model that it was converted",
+    "tx-translate onnx/a.onnx": "onnx/a.onnx is an ONNX model, which txport does not read",
+    "tx-pack t.en -o out": "t.en is not a bundle: give a directory of tx-export or a file of tx-pack",
+    "tx-pack packed.txb -o out": "packed.txb is one file, and tx-pack needs a directory: unzip packed.txb -d DIRECTORY",
+    "tx-push onnx/a.onnx a/b": "onnx/a.onnx is an ONNX model",
+    "tx-shortlist t.en --source t.en --target t.en": "t.en is not a bundle",
+    "tx-build t.en": "t.en is not a bundle",
     "tx-verify bundle nope": "nope does not exist",
     "tx-verify bundle empty": "empty/config.json is missing",
     "tx-verify bundle bundle": "is a bundle",
@@ -123,6 +137,32 @@ CALLS = {
     "tx-inspect busy/nope": "busy/nope does not exist",
     "tx-translate-corpus busy/nope t.en -o out": "busy/nope does not exist",
     "tx-pack busy/nope -o out": "busy/nope does not exist",
+    "tx-attention checkpoint hello -o t.en/a.svg": "t.en/a.svg cannot be written (Not a directory)",
+    "tx-attention checkpoint hello -o a.jpg": "a.jpg is not a supported picture format",
+    "tx-attention checkpoint hello -o a.svg --kind foo": "there is no attention of the kind 'foo'",
+    "tx-attention empty hello -o a.svg": "empty is neither a bundle",
+    "tx-attention nope hello -o a.svg": "nope does not exist",
+    "tx-shortlist bundle --source nope --target t.en --no-check": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.fr --no-check": "t.en has 2 lines and t.fr has 1",
+    "tx-shortlist bundle --source t.en --target t.en --no-check --alignments nope": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.en --no-check --table nope": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.en --check-source nope --check-reference t.en": "nope cannot be read",
+    "tx-shortlist bundle --source t.en --target t.en --check-source t.en --check-reference t.fr": "t.en has 2 lines",
+    "tx-distill bundle --source nope -o out.tsv": "nope cannot be read",
+    "tx-distill bundle --source t.en -o t.en/out.tsv": "t.en/out.tsv cannot be written",
+    "tx-distill empty --source t.en -o out.tsv": "empty has no manifest.json",
+    "tx-triton bundle -o busy": "busy exists already",
+    "tx-pack bundle -o t.en/out": "t.en/out cannot be written (Not a directory)",
+    "tx-evaluate checkpoint --recipe nope": "recipe nope cannot be read",
+    "tx-verify bundle tiny": "was not exported from tiny",
+    "tx-import marian -o out": "marian holds no weights (model.safetensors, pytorch_model.bin, or shards",
+    "tx-bench nope -o out": "nope does not exist",
+    "tx-bench empty -o out": "empty has no manifest.json",
+    "tx-bench old -o out --text nope": "nope cannot be read",
+    "tx-bench old -o out --peer pytorch --checkpoint nope": "nope/config.json is missing",
+    "tx-bench old -o out --against nope": "nope does not exist",
+    "tx-bench old -o t.en/out": "t.en/out cannot be written",
+    "tx-push bundle name": "name is not OWNER/NAME",
     "tx-build empty": "empty has no manifest.json",
 }
 RUN = """
@@ -156,6 +196,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     (directory / "checkpoint").symlink_to(DATA / "checkpoints" / "batch")
     (directory / "tiny").symlink_to(DATA / "checkpoints" / "tiny")
     (directory / "bundle").symlink_to(DATA / "toy_bundle")
+    (directory / "old").symlink_to(DATA / "before_t5" / "bundle")
+    (directory / "packed.txb").symlink_to(DATA / "toy_bundle.txb")
     languages = 'source_language = "en"\ntarget_language = "fr"\n'
     (directory / "r.toml").write_text(
         f'[corpus]\nkind = "parallel"\ntrain = "t"\n{languages}[training]\nmax_steps = 1\n'

@@ -111,8 +111,12 @@ except native.EngineError as error:  # the toy bundle has no parameters: the lib
 """
 
 
-def test_the_wheel_with_the_fused_engine_runs_where_nothing_else_is(tmp_path: Path) -> None:
-    """Built with the library, it is for one platform; in an empty place it finds the library beside itself."""
+@pytest.mark.parametrize("named", [True, False], ids=["named", "after make fused"])
+def test_the_wheel_with_the_fused_engine_runs_where_nothing_else_is(named: bool, tmp_path: Path) -> None:
+    """Built with the library, it is for one platform; in an empty place it finds the library beside itself.
+
+    `pip install .` takes the library of `make fused`, as runtime/README.md has it.
+    """
     from txport.runtime.engines.native import LIBRARY, find_library
 
     library = find_library()
@@ -123,7 +127,13 @@ def test_the_wheel_with_the_fused_engine_runs_where_nothing_else_is(tmp_path: Pa
         target = copy / file.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
-    environment = {**os.environ, "TXPORT_WHEEL_ENGINE": str(library), "PYTHONPATH": ""}
+    environment = {**os.environ, "PYTHONPATH": ""}
+    environment.pop("TXPORT_WHEEL_ENGINE", None)
+    if named:
+        environment["TXPORT_WHEEL_ENGINE"] = str(library)
+    else:
+        (copy / "build/cpp/engine").mkdir(parents=True)
+        shutil.copyfile(library, copy / "build/cpp/engine" / LIBRARY)
     build = BUILD.replace("build_meta.build_sdist(output), ", "")
     command = [sys.executable, "-c", build, tmp_path]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)

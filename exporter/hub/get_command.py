@@ -10,7 +10,7 @@ import click
 from txport.models.hub.source import check_repository, open_source
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.bundle.manifest import NAME, Manifest
-from txport.runtime.bundle.names import Name, record_origin
+from txport.runtime.bundle.names import Name, record_origin, source_of
 from txport.runtime.bundle.schema import LOWERINGS
 from txport.runtime.console.words import printable
 from txport.runtime.errors import CheckFailed, CheckpointError, InputError
@@ -56,6 +56,10 @@ def main(name: str, source: str | None, offline: bool, allow_pickle: bool, force
                 else:
                     _export(files, parsed, source or name, force)
                 record_origin(target, repository, parsed.revision, files)
+        elif source is not None and source_of(target) not in (None, source):
+            raise InputError(
+                f"--source {source} has no effect: {name} is cached from {source_of(target)}; replace it with --force"
+            )
     click.echo(f"bundle: {target}")
 
 

@@ -4,6 +4,7 @@ from glob import escape
 from pathlib import Path
 
 import click
+from txport.models.hub.source import HUB_ID
 from txport.runtime.bundle.argument import BUNDLE_DIRECTORY
 from txport.runtime.bundle.manifest import NAME, Manifest
 from txport.runtime.errors import InputError
@@ -22,6 +23,8 @@ def main(bundle: Path, repository: str, private: bool, revision: str | None) -> 
 
     Only files of the manifest are uploaded, after a check of their hashes. Log in with the command hf, or set HF_TOKEN.
     """
+    if HUB_ID.fullmatch(repository) is None:
+        raise InputError(f"{repository} is not OWNER/NAME: name your account or organisation, and the repository")
     with needs("hub"):
         import huggingface_hub as hub
     manifest = Manifest.load(bundle)

@@ -14,6 +14,7 @@ from txport.exporter.coverage import Coverage
 from txport.exporter.graphs.float16 import rounded
 from txport.exporter.reference import BATCH
 from txport.exporter.sample import Sample
+from txport.exporter.sentence_files import check_sizes
 from txport.exporter.verification.arithmetic import RoundedReference, allowance
 from txport.exporter.verification.attention import check_attention, check_beams
 from txport.exporter.verification.card import CARD, card
@@ -154,13 +155,7 @@ class Verifier:
 
     def _match_model(self, directory: Path, manifest: Manifest) -> None:
         """Check that the checkpoint's model has the bundle's sizes, and extend its positions to the lengths."""
-        for name, theirs in vars(self.checkpoint.config.sizes).items():
-            ours = getattr(manifest.model, name)
-            if ours != theirs:
-                raise BundleError(
-                    f"{directory} was not exported from {self.checkpoint.directory}: its {name} is {ours}, "
-                    f"not {theirs}; name the checkpoint that it came from"
-                )
+        check_sizes(directory, manifest, self.checkpoint.directory, self.checkpoint.config)
         self.checkpoint.model.lengthen(max(manifest.limits.source, manifest.limits.target))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from txport.models.hub.source import check_repository
 from txport.models.importers import IMPORTERS
-from txport.models.importers.settings import model_kind
+from txport.models.importers.settings import WEIGHTS, model_kind, without_weights
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.console.flags import refuse_unused
 from txport.runtime.console.progress import Stages
@@ -118,3 +118,5 @@ def _check_directory(directory: Path) -> None:
     of_others = [directory / "model.bin", *directory.glob("model.*.safetensors")]  # CTranslate2's and eole's
     if config.is_file() and not any(file.is_file() for file in of_others):
         model_kind(config)
+        if not any((directory / f"{name}{ending}").is_file() for name in WEIGHTS for ending in ("", ".index.json")):
+            raise without_weights(directory)

@@ -11,6 +11,8 @@ from txport.models.config import Config
 from txport.runtime.bundle.kinds import check_kind
 from txport.runtime.errors import CheckpointError, InputError
 
+# Files of weights in Hugging Face's format, in the order of preference.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Importer for each model_type.
 MODEL_TYPES = {
     "marian": "marian",
@@ -189,6 +191,14 @@ def model_kind(config: Path) -> str:
         raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
     some = ", ".join(MODEL_TYPES)
     raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")
+
+
+def without_weights(directory: Path) -> CheckpointError:
+    """Return the error for a directory without the files that `WEIGHTS` names."""
+    names = ", ".join(WEIGHTS)
+    return CheckpointError(
+        f"{directory} holds no weights ({names}, or shards of one with its index): download them too"
+    )
 
 
 def tokenizer_settings(directory: Path) -> Settings:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from txport.models.importers.settings import WEIGHTS, without_weights
 from txport.runtime.errors import CheckpointError
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -25,8 +26,6 @@ _DICTIONARIES = [
 ]
 _AVERAGED = "n_averaged"  # a counter in state dicts of torch.optim.swa_utils.AveragedModel
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-_SAFETENSORS = "model.safetensors"
-_TORCH = "pytorch_model.bin"
 
 
 class _Ignored:
@@ -120,7 +119,7 @@ def read_directory(directory: Path) -> dict[str, Stored]:
     Raises:
         CheckpointError: weights are missing, a shard is missing, or a file is damaged or contains code.
     """
-    for name, read in ((_SAFETENSORS, read_safetensors), (_TORCH, read_state_dict)):
+    for name, read in zip(WEIGHTS, (read_safetensors, read_state_dict), strict=True):
         index = directory / f"{name}.index.json"
         if (directory / name).is_file():
             return read(directory / name)
@@ -129,9 +128,7 @@ def read_directory(directory: Path) -> dict[str, Stored]:
             for shard in _shards(index):
                 tensors |= read(shard)
             return tensors
-    raise CheckpointError(
-        f"{directory} holds no weights ({_SAFETENSORS}, {_TORCH}, or shards of one with its index): download them too"
-    )
+    raise without_weights(directory)
 
 
 def _shards(index: Path) -> list[Path]:
@@ -327,5 +324,7 @@ def _reported(file: Path) -> Iterator[None]:
             "save only the state dict, or convert it to safetensors where you trust it"
         ) from None
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
+        if isinstance(error, KeyError):  # the first byte, which no pickle begins with
+            reason = "other contents"
         raise CheckpointError(f"{file} is damaged or not a PyTorch file ({reason}); copy it again") from None

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import click
+from txport.runtime.bundle.archive import files_of
 from txport.runtime.bundle.names import find_bundle
 from txport.runtime.errors import InputError
 
@@ -25,6 +26,7 @@ class _Bundle(click.Path):
         """Return the path of the bundle."""
         path = find_bundle(value)
         if self._directory and path.is_file():
+            files_of(path)  # refuses other files
             if ctx is not None:
                 command = ctx.info_name
             else:

@@ -7,12 +7,19 @@ from typing import Any, Literal
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import check_regular
 
-Kind = Literal["bundle", "checkpoint", "model", "ctranslate2", "argos", "run"]
+Kind = Literal["bundle", "checkpoint", "model", "ctranslate2", "argos", "run", "onnx", "gguf"]
+# Kinds of files by the endings of their names, in lower case.
+_ENDINGS: dict[str, Kind] = {".txb": "bundle", ".argosmodel": "argos", ".onnx": "onnx", ".gguf": "gguf"}
+# Endings of weights that tx-import reads.
+_WEIGHTS = {".pt", ".pth", ".bin", ".safetensors", ".npz"}
 # Advice for each kind if another kind is expected. No advice means that the command reads this kind itself.
 _FOREIGN: dict[Kind, str] = {
     "bundle": "tx-get makes a bundle of it",
     "checkpoint": "tx-import makes a checkpoint of it",
 }
+_UNREADABLE: dict[Kind, str] = dict.fromkeys(
+    ("bundle", "checkpoint", "model"), "give the model that it was converted from to tx-import"
+)
 _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
     "bundle": (
         "a bundle",
@@ -34,6 +41,8 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
     ),
     "ctranslate2": ("a model in CTranslate2's format", _FOREIGN),
     "argos": ("a package of Argos Translate", _FOREIGN),
+    "onnx": ("an ONNX model, which txport does not read", _UNREADABLE),
+    "gguf": ("a GGUF model, which txport does not read", _UNREADABLE),
     "run": (
         "the directory of a training run",
         {
@@ -48,9 +57,7 @@ _ADVICE: dict[Kind, tuple[str, dict[Kind, str]]] = {
 def kind_of(path: Path) -> Kind | None:
     """Return the kind of a path, by its name, the names of its files and the fields of its config.json, or None."""
     if path.is_file():
-        if path.name.lower().endswith(".argosmodel"):
-            return "argos"
-        return None
+        return _ENDINGS.get(path.suffix.lower())
     if (path / "manifest.json").is_file():
         return "bundle"
     if (path / "recipe.json").is_file() and path.name.endswith(".run"):
@@ -64,7 +71,10 @@ def kind_of(path: Path) -> Kind | None:
         return "argos"
     if (path / "model.bin").is_file():
         return "ctranslate2"
-    return None
+    endings = {file.suffix for file in path.glob("*.*")}
+    if endings & _WEIGHTS:
+        return None
+    return next((_ENDINGS[ending] for ending in (".onnx", ".gguf") if ending in endings), None)
 
 
 def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) -> None:

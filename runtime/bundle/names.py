@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from txport.runtime.errors import InputError
 from txport.runtime.files import write_atomically
@@ -107,10 +108,23 @@ def record_origin(bundle: Path, source: str, revision: str, files: Path) -> None
 def origin_of(bundle: Path) -> str | None:
     """Repository and commit of a bundle, for people; None if nothing was recorded."""
     try:
-        value = json.loads(_origin_file(bundle).read_bytes())
+        value = _origin(bundle)
         return f"{value['source']} at {value['commit'] or value['revision']}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def source_of(bundle: Path) -> str | None:
+    """Source of a bundle, as `record_origin` recorded it; None if nothing was recorded."""
+    try:
+        return str(_origin(bundle)["source"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _origin(bundle: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(_origin_file(bundle).read_bytes())
+    return value
 
 
 def _origin_file(bundle: Path) -> Path:

@@ -15,6 +15,7 @@ from txport.runtime.console.logs import show_log
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
+from txport.runtime.text.lines import check_file
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.runtime.translator import Translator
 from txport.training.corpora import Pair, read_parallel
@@ -72,13 +73,19 @@ def main(
     show_log("txport")
     refuse_unused(no_check, "with --no-check", "check_source", "check_reference", "max_loss")
     check_reads_text(bundle, Manifest.load(bundle).model.feature_size)
-    with needs("train"):
-        from txport.training.shortlists.making import quality
     if (check_source is None or check_reference is None) and not no_check:
         raise InputError("name sentences to compare BLEU on: --check-source and --check-reference, or give --no-check")
     if alignments is not None and table is not None:
         raise InputError("--alignments and --table are two ways to link words: choose one")
+    for file in (alignments, table):
+        if file is not None:
+            check_file(file)
     pairs = _corpus(source, target, needed=table is None)
+    held_out = []
+    if check_source is not None and check_reference is not None:
+        held_out = read_parallel(check_source, check_reference)
+    with needs("train"):
+        from txport.training.shortlists.making import quality
     translator = Translator(bundle, "cpu", threads=threads)
     if not no_check and not translator.engine.restricts:
         raise InputError(
@@ -86,8 +93,7 @@ def main(
         )
     made = _make(translator, bundle, pairs, alignments, table, frequent, candidates, threads)
     if not no_check:
-        assert check_source is not None and check_reference is not None
-        texts, references = zip(*read_parallel(check_source, check_reference), strict=True)
+        texts, references = zip(*held_out, strict=True)
         found = quality(made, translator.engine, translator.tokenizer, translator.manifest, texts, references)
         click.echo(
             f"{found.sentences} sentences: BLEU {found.bleu:.2f} with the shortlist, {found.full_bleu:.2f} with all "
@@ -98,8 +104,8 @@ def main(
                 f"BLEU falls by {found.full_bleu - found.bleu:.2f}, more than {max_loss:g}, and nothing was written: "
                 "raise --frequent or --candidates, or give a larger corpus"
             )
-    file = put_shortlist(made, bundle, translator.manifest)
-    click.echo(f"{file}: {len(made.always)} words in every list, {len(made.candidates)} of source words")
+    written = put_shortlist(made, bundle, translator.manifest)
+    click.echo(f"{written}: {len(made.always)} words in every list, {len(made.candidates)} of source words")
 
 
 def _corpus(source: Path | None, target: Path | None, *, needed: bool) -> list[Pair]:

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from commands import run
 from hub_server import COMMIT, Hub, hub
 from tiny_marian import tiny_marian
+from toy import BUNDLE as TOY
+from txport.exporter import entry as exporter
 from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import Manifest
-from txport.runtime.bundle.names import Name, find_bundle
+from txport.runtime.bundle.names import Name, find_bundle, record_origin
 from txport.runtime.errors import InputError
 from txport.runtime.translator import Translator
 
@@ -220,6 +223,22 @@ def test_two_processes_at_once(place: Place) -> None:
     errors = [process.communicate()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sum(error.endswith("passed\n") for error in errors) == 1, "one exports, the other finds it"
+
+
+def test_another_source_of_a_cached_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXPORT_CACHE", str(tmp_path / "cache"))
+    target = Name(MODEL).directory
+    shutil.copytree(TOY, target)
+    for source in ("first", "second"):
+        shutil.copytree(TOY, tmp_path / source)
+    record_origin(target, str(tmp_path / "first"), "main", tmp_path / "first")
+    assert run(exporter, "tx-get", MODEL, "--source", tmp_path / "first").stdout == f"bundle: {target}\n"
+    done = run(exporter, "tx-get", MODEL, "--source", tmp_path / "second")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"tx-get: --source {tmp_path / 'second'} has no effect: {MODEL} is cached from {tmp_path / 'first'}; "
+        "replace it with --force\n"
+    )
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])

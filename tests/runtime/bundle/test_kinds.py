@@ -66,6 +66,35 @@ def test_a_package_of_argos_is_named(tmp_path: Path) -> None:
             Manifest.load(path)
 
 
+@pytest.mark.parametrize("wanted", ["bundle", "checkpoint", "model"])
+@pytest.mark.parametrize("name", ["a.onnx", "a.GGUF", "folder/a.onnx", "folder/a.gguf"])
+def test_models_that_are_not_read_are_named(tmp_path: Path, wanted: Kind, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x")
+    given = path if path.parent == tmp_path else path.parent
+    format = name.rpartition(".")[2].upper()
+    words = f"{given} is an? {format} model, which txport does not read: give the model that it was converted from"
+    with pytest.raises(InputError, match=words):
+        check_kind(given, wanted)
+    if given.is_dir():
+        (given / "model.pt").touch()  # weights that tx-import reads
+        assert kind_of(given) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ("checkpoint", "is a bundle: give the checkpoint it was exported from"),
+        ("model", "is a bundle: it needs no import, tx-translate runs it"),
+    ],
+)
+def test_a_bundle_in_one_file_is_a_bundle(wanted: Kind, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_kind(BUNDLE.with_suffix(".txb"), wanted)
+    check_kind(BUNDLE.with_suffix(".txb"), "bundle")
+
+
 def test_the_kind_that_is_wanted_and_what_is_none_of_them_are_left_to_who_reads_them(
     places: dict[Kind, Path], tmp_path: Path
 ) -> None:
