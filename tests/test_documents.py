@@ -1,11 +1,17 @@
 """What the documents promise: commands, options, files, recipes and code that they show."""
 
+import contextlib
 import functools
+import io
 import os
 import re
+import runpy
 import subprocess
 import sys
+import warnings
+from importlib.metadata import entry_points
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -37,20 +43,31 @@ def commands_in(document: str) -> list[list[str]]:
 
 
 @functools.cache
-def help_of(*command: str) -> str:
-    """What a command of ours says to --help, without a Python before it if it is installed as a script."""
-    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, timeout=500).stdout
+def help_of(name: str, *subcommand: str) -> str:
+    """Return the help of a command or of a module, which runs in this process; `test_layout.py` starts processes."""
+    output = io.StringIO()
+    arguments = patch.object(sys, "argv", [name, *subcommand, "--help"])
+    with arguments, contextlib.redirect_stdout(output), pytest.raises(SystemExit) as ended:
+        if name.startswith("txport."):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # another test may have imported the module
+                runpy.run_module(name, run_name="__main__")
+        else:
+            (script,) = entry_points(group="console_scripts", name=name)
+            script.load()()
+    assert not ended.value.code
+    return output.getvalue()
 
 
 def documented_help(words: list[str]) -> str | None:
     """The help of a command that is ours, or None."""
     if words[:2] == ["python", "-m"] and words[2].startswith("txport."):
-        return help_of(sys.executable, "-m", words[2])
+        return help_of(words[2])
     if not words[0].startswith("tx-"):
         return None
     script = Path(sys.executable).parent / words[0]
     assert script.exists(), f"there is no command {words[0]}"
-    return help_of(str(script), *(word for word in words[1:2] if word in SUBCOMMANDS))
+    return help_of(words[0], *(word for word in words[1:2] if word in SUBCOMMANDS))
 
 
 def test_these_are_the_documents() -> None:

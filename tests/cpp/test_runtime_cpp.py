@@ -14,11 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from parity import by_cpp, by_python
 from patches import manifests
 from toy import BUNDLE as TOY
+from txport.runtime import entry
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest, list_files
 from txport.runtime.engines.choice import choose
 from txport.runtime.translator import Translator
@@ -50,6 +52,11 @@ ODD = [
 
 def run(*arguments: object, **options: Any) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run([str(item) for item in arguments], capture_output=True, timeout=600, **options)
+
+
+def by_both(*arguments: object, text: bytes = b"") -> "tuple[subprocess.CompletedProcess[bytes], ...]":
+    """Run tx-translate in this process, and txport-translate."""
+    return commands.run_bytes(entry, "tx-translate", *arguments, stdin=text), run(TOOL, *arguments, input=text)
 
 
 def check(*arguments: object, **options: Any) -> str:
@@ -106,8 +113,7 @@ def test_python_and_cpp_give_the_same_bytes(bundle: Path, lines: list[str], lowe
 def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
     # No line end after the last line, and some in Windows style.
     text = "\n".join([*ODD, "one\r", "the last"]).encode()
-    expected = run("tx-translate", TOY, *options, input=text)
-    found = run(TOOL, TOY, *options, input=text)
+    expected, found = by_both(TOY, *options, text=text)
     assert expected.returncode == found.returncode == 0
     assert found.stdout == expected.stdout
     assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
@@ -116,8 +122,7 @@ def test_the_tools_write_the_same_bytes(options: list[str]) -> None:
 def test_names_do_not_control_the_terminal(tmp_path: Path) -> None:
     controls = "".join(map(chr, [*range(1, 10), *range(11, 32), *range(0x7F, 0xA0)]))
     for name in (controls, "a\u202e\u2066\u2069\u200d🙂"):
-        expected = run("tx-translate", tmp_path / name)
-        found = run(TOOL, tmp_path / name)
+        expected, found = by_both(tmp_path / name)
         assert not {*b"\x1b\x7f\x9b"} & {*found.stderr} and "\u202e".encode() not in found.stderr
         assert expected.returncode == found.returncode == 2
         assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
@@ -152,7 +157,7 @@ def test_names_do_not_control_the_terminal(tmp_path: Path) -> None:
     ids=lambda value: str(value)[-30:],
 )
 def test_the_tools_refuse_alike(arguments: list[object], text: bytes) -> None:
-    expected, found = run("tx-translate", *arguments, input=text), run(TOOL, *arguments, input=text)
+    expected, found = by_both(*arguments, text=text)
     assert expected.returncode == found.returncode == 2
     assert found.stdout == expected.stdout
     assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
@@ -166,11 +171,11 @@ def test_lines_that_are_not_utf8(tmp_path: Path, errors: str) -> None:
     assert sum(case.decode("utf-8", "replace") != case.decode("utf-8", "ignore") for case in cases) > 5000
     (tmp_path / "in").write_bytes(b"".join(b"one " + case + b" two\n" for case in cases))
     options = ["--errors", errors, "--json", "--max-length", "2"]
-    expected, found = (run(tool, TOY, tmp_path / "in", *options) for tool in ("tx-translate", TOOL))
+    expected, found = by_both(TOY, tmp_path / "in", *options)
     assert (found.returncode, found.stderr) == (0, b"")
     assert found.stdout.count(b"\n") == len(cases) and found.stdout == expected.stdout
     some = b"\r\n".join(b"One " + case + b". Two" for case in cases[:: len(cases) // 500])
-    expected, found = (run(tool, TOY, "--document", *options, input=some) for tool in ("tx-translate", TOOL))
+    expected, found = by_both(TOY, "--document", *options, text=some)
     assert (found.returncode, found.stdout) == (0, expected.stdout)
     assert found.stderr.replace(b"txport-translate", b"tx-translate") == expected.stderr
 

@@ -9,11 +9,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from numpy_runner import random_model
 from toy import BUNDLE as TOY
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import save_checkpoint
+from txport.runtime import entry
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Generation
 from txport.training.spoken import corpus as spoken
@@ -65,7 +67,8 @@ REFUSED = [
 
 def both(*arguments: object, text: bytes) -> "list[subprocess.CompletedProcess[bytes]]":
     words = [str(each) for each in arguments]
-    return [subprocess.run([tool, *words], input=text, capture_output=True) for tool in ("tx-translate", TOOL)]
+    cpp = subprocess.run([TOOL, *words], input=text, capture_output=True)
+    return [commands.run_bytes(entry, "tx-translate", *words, stdin=text), cpp]
 
 
 def said(done: "subprocess.CompletedProcess[bytes]") -> bytes:

@@ -33,6 +33,14 @@ def run(
         arguments: arguments of the command.
         stdin: contents of standard input.
     """
+    done = run_bytes(entry, command, *arguments, stdin=stdin)
+    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run_bytes(
+    entry: ModuleType, command: str, *arguments: object, stdin: bytes | str = b""
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command like `run`, without decoding its output."""
     function = command.removeprefix("tx-").replace("-", "_")
     with _streams(stdin.encode() if isinstance(stdin, str) else stdin) as (folder, streams):
         replaced = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True), argv=[command, *map(str, arguments)])
@@ -40,7 +48,7 @@ def run(
             getattr(entry, function + "_" * keyword.iskeyword(function))()
         for stream in streams:
             stream.close()
-        out, err = ((folder / name).read_bytes().decode() for name in ("stdout", "stderr"))
+        out, err = ((folder / name).read_bytes() for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out, err)
 
 

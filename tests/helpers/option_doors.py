@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
+from txport.runtime import entry
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.shortlist import Shortlist, put_shortlist
@@ -21,6 +23,7 @@ from txport.runtime.errors import BundleError, InputError
 from txport.runtime.translator import Translator
 
 TEXTS = ("the cat sees a bird", "four likes", "cat " * 30)
+LINES = "".join(f"{line}\n" for line in TEXTS).encode()
 
 # Results of each text, (ids, scores with four decimals or None) of each hypothesis; or the reason of a refusal.
 Outcome = list[list[tuple[list[int], list[float] | None]]] | str
@@ -155,19 +158,31 @@ def by_stream(bundle: Path, options: Mapping[str, Any]) -> Outcome:
     return _outcome([[([piece.id for piece in pieces], of)] for pieces, of in zip(streams, scores, strict=True)])
 
 
-def by_command(command: str | Path) -> Door:
-    """Return the interface of a command: tx-translate or txport-translate."""
+def by_tx_translate(bundle: Path, options: Mapping[str, Any]) -> Outcome:
+    """Translate by tx-translate, in this process."""
+    return _written(commands.run_bytes(entry, "tx-translate", *_arguments(bundle, options), stdin=LINES))
+
+
+def by_txport_translate(program: Path) -> Door:
+    """Return the interface of txport-translate."""
 
     def door(bundle: Path, options: Mapping[str, Any]) -> Outcome:
-        flags = [word for name, value in options.items() for word in _flags(name, value)]
-        done = _run([command, bundle, "--device", "cpu", "--json", *flags])
-        if done.returncode:
-            return _refused(done.stderr.decode())
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        hypotheses = [line.get("hypotheses", [line]) for line in lines]
-        return _outcome([[(each["ids"], each.get("scores")) for each in of] for of in hypotheses])
+        return _written(_run([program, *_arguments(bundle, options)]))
 
     return door
+
+
+def _arguments(bundle: Path, options: Mapping[str, Any]) -> list[object]:
+    flags = [word for name, value in options.items() for word in _flags(name, value)]
+    return [bundle, "--device", "cpu", "--json", *flags]
+
+
+def _written(done: "subprocess.CompletedProcess[bytes]") -> Outcome:
+    if done.returncode:
+        return _refused(done.stderr.decode())
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    hypotheses = [line.get("hypotheses", [line]) for line in lines]
+    return _outcome([[(each["ids"], each.get("scores")) for each in of] for of in hypotheses])
 
 
 def _flags(name: str, value: Any) -> Iterator[str]:
@@ -214,8 +229,7 @@ def _assignments(name: str, value: Any) -> Iterator[str]:
 
 
 def _run(arguments: Sequence[object]) -> "subprocess.CompletedProcess[bytes]":
-    text = "".join(f"{line}\n" for line in TEXTS).encode()
-    return subprocess.run([str(item) for item in arguments], input=text, capture_output=True, timeout=500)
+    return subprocess.run([str(item) for item in arguments], input=LINES, capture_output=True, timeout=500)
 
 
 class CIds(ctypes.Structure):

@@ -1,6 +1,7 @@
 """Every lowering of every kind of model against PyTorch."""
 
 import collections
+import functools
 import itertools
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy_runner import OPTIONS, STEPS, NumpyRunner, graphs_of, open_session, random_model
+from numpy_runner import OPTIONS, STEPS, NumpyRunner, open_session, random_model
+from numpy_runner import graphs_of as write_graphs
 from txport.exporter.graphs.capturable import not_capturable
 from txport.exporter.graphs.decoder import write_state
 from txport.exporter.graphs.lowerings import Ort, TensorScatter
@@ -22,10 +24,17 @@ from txport.runtime.bundle import interface
 from txport.runtime.bundle.interface import cross_names
 from txport.runtime.bundle.schema import Tensor
 
+graphs_of = functools.cache(write_graphs)  # no test changes them
+
+
+@functools.cache
+def model_of(option: str) -> Transformer:
+    return random_model(**OPTIONS[option])
+
 
 @pytest.fixture(params=OPTIONS)
 def model(request: pytest.FixtureRequest) -> Transformer:
-    return random_model(**OPTIONS[request.param])
+    return model_of(request.param)
 
 
 @pytest.fixture(params=STEPS)

@@ -1,15 +1,15 @@
 """Searches of imported models against Hugging Face's `generate`: hypotheses, scores, and the model's own settings."""
 
+import functools
 import itertools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from foreign_models import changed_json, import_here, padded, random_sources, shake
+from foreign_models import WHOLE_GRID, changed_json, import_here, padded, random_sources, shake
 from tiny_marian import SIZES, tiny_marian
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.importers.choice import import_model
@@ -47,6 +47,7 @@ OUR_NAMES = {
 FAMILIES = {"m2m100": "M2M100", "bart": "Bart", "mbart": "MBart"}
 # Their sizes by other names: pad starts an answer, and nothing but the id tells it from other tokens.
 OTHERS = {"t5": "T5", "pegasus": "Pegasus"}
+ALL = ("marian", *FAMILIES, *OTHERS)
 
 
 def make(directory: Path, name: str) -> Any:
@@ -87,6 +88,7 @@ class Imported:
 
     def __init__(self, name: str, directory: Path) -> None:
         source = directory / name
+        self.name = name
         self.model = make(source, name)
         self.config = self.model.config
         import_here(source, directory / "checkpoint", tokenizer=False)
@@ -116,20 +118,17 @@ class Imported:
         return rows, made.sequences_scores.tolist()
 
 
-@pytest.fixture(scope="module", params=["marian", *FAMILIES, *OTHERS])
+@pytest.fixture(scope="module", params=ALL)
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
     threads = torch.get_num_threads()
     yield Imported(request.param, tmp_path_factory.mktemp(request.param))
     torch.set_num_threads(threads)
 
 
+@functools.cache
 def pairs() -> list[dict[str, Any]]:
-    """Combinations in which each two values of different settings meet at least once."""
-    wanted = {
-        ((first, str(a)), (second, str(b)))
-        for first, second in itertools.combinations(GRID, 2)
-        for a, b in itertools.product(GRID[first], GRID[second])
-    }
+    """Combinations in which each two values of different settings meet at least once, and each with each family."""
+    wanted = set[Any]().union(*map(_met, whole()))
     chosen = []
     while wanted:
         best = max(whole(), key=lambda each: len(wanted & _met(each)))
@@ -139,8 +138,17 @@ def pairs() -> list[dict[str, Any]]:
 
 
 def whole() -> list[dict[str, Any]]:
-    """All combinations."""
-    return [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
+    """All combinations.
+
+    Marian's pad is banned in the weights, so that it is left out of the sum of probabilities: the same only where they
+    are normalised again, and no penalty acts on them before.
+    """
+    values = (dict(zip(("family", *GRID), each, strict=True)) for each in itertools.product(ALL, *GRID.values()))
+    penalty = "repetition_penalty"
+    return [
+        each for each in values
+        if each["family"] != "marian" or (each["renormalize_logits"] and penalty not in each["rule"])
+    ]  # fmt: skip
 
 
 def _met(values: dict[str, Any]) -> set[Any]:
@@ -148,17 +156,13 @@ def _met(values: dict[str, Any]) -> set[Any]:
 
 
 def test_hypotheses_are_those_of_generate(imported: Imported) -> None:
-    for values in whole() if os.environ.get("TXPORT_WHOLE_GRID") else pairs():
+    for values in whole() if WHOLE_GRID else pairs():
         settings = {**values, **values["rule"]}
         del settings["rule"]
+        if settings.pop("family") != imported.name:
+            continue
         if settings.get("forced_eos_token_id"):
             settings["forced_eos_token_id"] = imported.config.eos_token_id
-        # Marian's pad is banned in the weights, so that it is left out of the sum of probabilities: the same only where
-        # they are normalised again, and no penalty acts on them before.
-        if imported.config.model_type == "marian" and (
-            not settings["renormalize_logits"] or "repetition_penalty" in settings
-        ):
-            continue
         expected = imported.generate(num_beams=BEAM, num_return_sequences=BEAM, do_sample=False, **settings)
         ours = {OUR_NAMES.get(name, name): value for name, value in settings.items()}
         for translator in imported.translators.values():
