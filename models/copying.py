@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from txport.models.config import Config
 
 # For each cross-attention that is used for copying: its output `[b, t, d]` and its weights `[b, h, t, s]`.
-Seen = dict[nn.Module, tuple[Tensor, Tensor]]
+AttentionOutputs = dict[nn.Module, tuple[Tensor, Tensor]]
 
 # Copy probabilities below this are treated as 0. It is far below relevant probabilities. Smaller float32 values have
 # rounding errors that would make their logarithms differ between engines.
-NOTHING = 1e-30
+MIN_PROBABILITY = 1e-30
 
 
 class CopyMechanism(nn.Module):
@@ -42,21 +42,27 @@ class CopyMechanism(nn.Module):
         return sorted({layer for layer, _ in self.heads})
 
     @contextmanager
-    def watching(self, decoder: Sequence[nn.Module]) -> Iterator[Seen]:
+    def watching(self, decoder: Sequence[nn.Module]) -> Iterator[AttentionOutputs]:
         """Record what `forward` needs of the decoder's cross-attention, while the context is active."""
-        seen: Seen = {}
+        outputs: AttentionOutputs = {}
 
         def keep(attention: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Tensor) -> None:
-            seen[attention] = output, cast(Any, attention).weights(*inputs, **options)
+            outputs[attention] = output, cast(Any, attention).weights(*inputs, **options)
 
         with ExitStack() as hooks:
             for layer in self.layers:
                 attention = cast(nn.Module, decoder[layer].cross_attention)
                 hooks.callback(attention.register_forward_hook(keep, with_kwargs=True).remove)
-            yield seen
+            yield outputs
 
     def forward(
-        self, logits: Tensor, state: Tensor, read: Tensor, decoder: Sequence[nn.Module], seen: Seen, source_ids: Tensor
+        self,
+        logits: Tensor,
+        state: Tensor,
+        read: Tensor,
+        decoder: Sequence[nn.Module],
+        outputs: AttentionOutputs,
+        source_ids: Tensor,
     ) -> Tensor:
         """Return log-probabilities of the mixture, always float32, `[b, t, v]`.
 
@@ -65,21 +71,21 @@ class CopyMechanism(nn.Module):
             state: `[b, t, d]`, decoder states before the projection.
             read: `[b, t, d]`, embeddings of the decoder's input tokens.
             decoder: layers of the decoder.
-            seen: from `watching`.
+            outputs: from `watching`.
             source_ids: int64 `[b, s]`; padding may have any id, since its weights are 0.
         """
         attentions = [cast(nn.Module, layer.cross_attention) for layer in decoder]
         with torch.autocast(logits.device.type, enabled=False):
-            context = seen[attentions[self.layers[-1]]][0]
+            context = outputs[attentions[self.layers[-1]]][0]
             gate = _product(self.context, context) + _product(self.state, state) + _product(self.input, read)
-            weights = {attention: each for attention, (_, each) in seen.items()}
+            weights = {attention: each for attention, (_, each) in outputs.items()}
             copied = torch.sigmoid(-gate) * self._attention(attentions, weights)
-            said = F.log_softmax(logits.float(), dim=-1) + F.logsigmoid(gate)
-            places = source_ids[:, None].expand(-1, said.shape[1], -1)
-            pointed = F.relu(torch.zeros_like(said).scatter_add(2, places, copied) - NOTHING)
+            log_generated = F.log_softmax(logits.float(), dim=-1) + F.logsigmoid(gate)
+            places = source_ids[:, None].expand(-1, log_generated.shape[1], -1)
+            pointed = F.relu(torch.zeros_like(log_generated).scatter_add(2, places, copied) - MIN_PROBABILITY)
             tiny = torch.finfo(torch.float32).tiny
-            both = torch.logaddexp(said, pointed.clamp(min=tiny).log())
-            return torch.where(pointed > 0, both, said)
+            mixture = torch.logaddexp(log_generated, pointed.clamp(min=tiny).log())
+            return torch.where(pointed > 0, mixture, log_generated)
 
     def _attention(self, attentions: Sequence[nn.Module], weights: Mapping[nn.Module, Tensor]) -> Tensor:
         """Return the mean of the copy heads' weights, float32 `[b, t, s]`; rows sum to 1."""

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from txport.models.config import Config, Side
-from txport.models.copying import CopyMechanism, Seen
+from txport.models.copying import AttentionOutputs, CopyMechanism
 from txport.models.embeddings import Embedding, InputLayer, source_layer, target_layer
 from txport.models.norms import NoNorm, new_norm
 from txport.models.positions import RelativePositions, rotated
@@ -260,9 +260,9 @@ class DecoderLayer(nn.Module):
                 stored[rows, :, positions] = new[:, :, 0]
             # Caches are allocated for the maximum length. Only positions that at least one row has reached are read.
             reached = int(positions.max()) + 1
-            seen = valid_mask(positions + 1, reached)
+            mask = valid_mask(positions + 1, reached)
             past = (cache[0][:, :, :reached], cache[1][:, :, :reached])
-            return self.self_attention(y, past, seen, bias=bias, positions=positions)  # type: ignore[no-any-return]
+            return self.self_attention(y, past, mask, bias=bias, positions=positions)  # type: ignore[no-any-return]
 
         x = self.self_attention_residual(x, attend)
         return self._after_self_attention(x, cross, source_mask)
@@ -375,18 +375,18 @@ class Transformer(nn.Module):
         positions = torch.arange(target_ids.shape[1], device=target_ids.device)
         x = read = self.target_embedding(target_ids, positions)
         biases = self._biases("decoder", positions[None], positions)
-        with self._watching() as seen:
+        with self._watching() as outputs:
             for layer, cross, bias in zip(self.decoder, self.cross_key_values(memory), biases, strict=True):
                 x = layer(x, cross, mask, bias)
         state = self.decoder_norm(x)
         if wanted is None or self.copying is not None:
-            logits = self._logits(state, read, seen, source_ids)
+            logits = self._logits(state, read, outputs, source_ids)
             if wanted is not None:
                 logits = logits[wanted]
             return logits
         # Select by indices, since the gradient of boolean indexing is slow.
-        chosen = state.flatten(0, 1).index_select(0, wanted.flatten().nonzero()[:, 0])
-        return self.projection(chosen)  # type: ignore[no-any-return]
+        selected_states = state.flatten(0, 1).index_select(0, wanted.flatten().nonzero()[:, 0])
+        return self.projection(selected_states)  # type: ignore[no-any-return]
 
     def forward(self, source: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
         """Encode and decode with teacher forcing: logits `[b, t, v]`."""
@@ -401,20 +401,20 @@ class Transformer(nn.Module):
         biases: list[Tensor] = relative(keys[None, None] - queries[:, :, None])
         return biases
 
-    def _watching(self) -> AbstractContextManager[Seen]:
+    def _watching(self) -> AbstractContextManager[AttentionOutputs]:
         """Record the cross-attention that the copy mechanism needs, while the context is active."""
         if self.copying is None:
             return nullcontext({})
         return self.copying.watching(list(self.decoder))
 
-    def _logits(self, state: Tensor, read: Tensor, seen: Seen, source_ids: Tensor | None) -> Tensor:
+    def _logits(self, state: Tensor, read: Tensor, outputs: AttentionOutputs, source_ids: Tensor | None) -> Tensor:
         """Return logits `[b, t, v]` for states and embeddings `[b, t, d]`; see `CopyMechanism.forward`."""
         logits: Tensor = self.projection(state)
         if self.copying is None:
             return logits
         if source_ids is None:
             raise ValueError("a model that copies needs source_ids")
-        copied: Tensor = self.copying(logits, state, read, list(self.decoder), seen, source_ids)
+        copied: Tensor = self.copying(logits, state, read, list(self.decoder), outputs, source_ids)
         return copied
 
     def cross_key_values(self, memory: Tensor) -> list[KeyValue]:
@@ -453,10 +453,10 @@ class Transformer(nn.Module):
         x = read = self.target_embedding(token_ids, positions)[:, None]
         reached = torch.arange(int(positions.max()) + 1, device=positions.device)
         biases = self._biases("decoder", positions[:, None], reached)
-        with self._watching() as seen:
+        with self._watching() as outputs:
             for layer, key_value, cache, bias in zip(self.decoder, cross, caches, biases, strict=True):
                 x = layer.step(x, key_value, mask, cache, positions, bias)  # type: ignore[operator]
-        return self._logits(self.decoder_norm(x), read, seen, source_ids)[:, 0]
+        return self._logits(self.decoder_norm(x), read, outputs, source_ids)[:, 0]
 
     def attention_maps(
         self, source: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor
@@ -475,7 +475,7 @@ class Transformer(nn.Module):
             logits = self(source, source_lengths, torch.cat([bos, target_ids[:, :-1]], dim=1))
         valid = valid_mask(source_lengths, source.shape[1]).transpose(2, 3)
         target = valid_mask(target_lengths, target_ids.shape[1]).transpose(2, 3)
-        chosen = torch.log_softmax(logits, dim=-1).gather(2, target_ids[..., None])[..., 0]
+        target_log_probabilities = torch.log_softmax(logits, dim=-1).gather(2, target_ids[..., None])[..., 0]
 
         def maps(attentions: list[nn.Module], rows: Tensor) -> Tensor:
             if not attentions:  # a model that reads encoder states has no encoder layers
@@ -486,7 +486,7 @@ class Transformer(nn.Module):
             encoder=maps([layer.attention for layer in self.encoder], valid),  # type: ignore[misc]
             decoder=maps([layer.self_attention for layer in self.decoder], target),  # type: ignore[misc]
             cross=maps([layer.cross_attention for layer in self.decoder], target),  # type: ignore[misc]
-            log_probabilities=chosen.masked_fill(~target[:, 0, :, 0], 0.0),
+            log_probabilities=target_log_probabilities.masked_fill(~target[:, 0, :, 0], 0.0),
         )
 
 

@@ -61,9 +61,10 @@ class Texts:
         Converters of Hugging Face's models leave the end of a source to their tokenizers.
         """
         first, second = self.swaps[0]
-        moved = {first: second, second: first}
+        swapped = {first: second, second: first}
         prefix, suffix = (
-            tuple(moved.get(each, each) for each in ids) for ids in (self.vocabularies.prefix, self.vocabularies.suffix)
+            tuple(swapped.get(each, each) for each in ids)
+            for ids in (self.vocabularies.prefix, self.vocabularies.suffix)
         )
         guess = not prefix and not suffix and "<blank>" not in self.vocabularies.source
         end = self.tokens(1)[self.config.eos_id]
@@ -148,11 +149,11 @@ def _of_answers(texts: Texts, options: ImportOptions) -> str | None:
 
 def _marked_languages(texts: Texts, options: ImportOptions) -> Languages | None:
     """Return the target languages that a text may begin with, such as >>fra<<, as in OPUS-MT's models."""
-    found = {match[1]: index for index, token in enumerate(texts.tokens(0)) if (match := _MARKED.fullmatch(token))}
-    if not found:
+    languages = {match[1]: index for index, token in enumerate(texts.tokens(0)) if (match := _MARKED.fullmatch(token))}
+    if not languages:
         return None
-    default = chosen_language(options.target_language, found, "target", texts.directory)
-    return Languages({}, found, None, default, True)
+    default = chosen_language(options.target_language, languages, "target", texts.directory)
+    return Languages({}, languages, None, default, True)
 
 
 def _languages(
@@ -160,22 +161,22 @@ def _languages(
 ) -> tuple[tuple[int, ...], tuple[int, ...], set[str]]:
     """Return the ids of languages before a source and an answer, and their tokens."""
     names = (options.source_language, _of_answers(texts, options))
-    found: list[tuple[int, ...]] = []
+    ids_by_side: list[tuple[int, ...]] = []
     tokens = {token for token in texts.vocabularies.target if _LANGUAGE.fullmatch(token)}
     for side, name in enumerate(names):
-        known = texts.tokens(side)
-        ids = [known.index(form.format(name)) for form in _FORMS if name and form.format(name) in known]
+        pieces = texts.tokens(side)
+        ids = [pieces.index(form.format(name)) for form in _FORMS if name and form.format(name) in pieces]
         if name and not ids:
             option = ("--source-language", "--target-language")[side]
             raise InputError(f"{option} {name} is not a token of {texts.directory}: name a token, or leave it out")
-        found.append(tuple(ids[:1]))
-        tokens |= {known[each] for each in ids[:1]}
+        ids_by_side.append(tuple(ids[:1]))
+        tokens |= {pieces[each] for each in ids[:1]}
     if required and len(tokens) > 2 and names[1] is None and texts.vocabularies.start is not None:
         some = ", ".join(sorted(tokens)[:4])
         raise InputError(
             f"{texts.directory} has tokens of many languages ({some} ...): set --source-language and --target-language"
         )
-    return found[0], found[1], tokens
+    return ids_by_side[0], ids_by_side[1], tokens
 
 
 def _models(place: Path) -> tuple[Path, Path] | None:
@@ -192,10 +193,10 @@ def _words(texts: Texts, place: Path) -> TokenizerParts:
     """Return a tokenizer for tokens between spaces."""
     lists = WordLists(_once(texts.tokens(0)), _once(texts.tokens(1)), texts.vocabularies.files)
     for tokens in (lists.source, lists.target):
-        for mark, whose in _MARKS.items():
+        for mark, origin in _MARKS.items():
             if sum(mark in token for token in tokens) * 20 > len(tokens):
                 raise CheckpointError(
-                    f"{place} has no SentencePiece model, and the model's tokens are {whose}: copy the model's "
+                    f"{place} has no SentencePiece model, and the model's tokens are {origin}: copy the model's "
                     "SentencePiece model there, name its directory with --vocabulary, or give --no-tokenizer"
                 )
     return word_tokenizer(lists, ImportOptions(), texts.config.eos_id)
