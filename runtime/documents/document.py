@@ -26,14 +26,14 @@ class Part:
     Attributes:
         source: character span in the document.
         target: character span of its translation in the translated document.
-        split_long_sentence: whether it is a part of a sentence that was too long for the model and was split.
+        cut: whether it is a part of a sentence that was too long for the model and was split.
         text: the translated text: line breaks are spaces, and a prefix that selects the language is included.
         translation: translation of `text`.
     """
 
     source: Span
     target: Span
-    split_long_sentence: bool
+    cut: bool
     text: str
     translation: Translation
 
