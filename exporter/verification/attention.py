@@ -102,14 +102,14 @@ class _Comparison:
 
     Attributes:
         weights, scores, memory: errors of attention, of log-probabilities and of the encoder's output.
-        own: differences between scores and those of the bundle's steps.
+        step_scores: differences between scores and those of the bundle's steps.
         sums: differences between sums of rows of weights and 1.
         later: maximum weight for a future token, which must be 0.
     """
 
     def __init__(self, graphs: TeacherForcing) -> None:
         self._graphs = graphs
-        self.weights, self.scores, self.memory, self.self_attention, self.sums = (Errors() for _ in range(5))
+        self.weights, self.scores, self.memory, self.step_scores, self.sums = (Errors() for _ in range(5))
         self.later = 0.0
 
     def add(self, batch: Batch, maps: AttentionMaps, memory: torch.Tensor) -> None:
@@ -140,7 +140,7 @@ class _Comparison:
         results = decode_all(engine, [replace(request, scores=True) for request in sample.requests(indices)])
         targets = [result.ids for result in results]
         for row, reading in self._graphs.read([sample.sources[index] for index in indices], targets):
-            self.self_attention.add(reading.log_probabilities, np.array(results[row].scores, np.float32))
+            self.step_scores.add(reading.log_probabilities, np.array(results[row].scores, np.float32))
 
     def report(self, sentences: int, precision: str) -> AttentionReport:
         """Return the report of all comparisons, with failures."""
@@ -150,19 +150,19 @@ class _Comparison:
             mean_weight_error=self.weights.mean,
             max_score_error=self.scores.largest,
             mean_score_error=self.scores.mean,
-            mean_own_score_error=self.self_attention.mean,
+            mean_own_score_error=self.step_scores.mean,
             max_memory_error=self.memory.largest,
             failures=list(self._failures(precision)),
         )
 
     def _failures(self, precision: str) -> Iterator[str]:
-        every = self.weights, self.scores, self.memory, self.self_attention, self.sums
+        every = self.weights, self.scores, self.memory, self.step_scores, self.sums
         if not all(each.finite for each in every):
             yield "NaN or infinity in attention, scores or the encoder's output"
         for errors, description, maximum in (
             (self.weights, "attention differs from PyTorch's", WEIGHTS[precision]),
             (self.scores, "scores differ from PyTorch's", SCORES[precision]),
-            (self.self_attention, "scores differ from those of the steps", MAX_SCORE_ERROR[precision]),
+            (self.step_scores, "scores differ from those of the steps", MAX_SCORE_ERROR[precision]),
         ):
             if errors.mean > maximum:
                 yield f"{description} by {errors.mean:.2g} on average, more than {maximum:g}"
